@@ -1,12 +1,13 @@
 # make run   : set up, train ALI-DPFL to a finished report        make test  : set up, run the tests
 # make check : lint, types, layers                                make bench : measure against the peers
+# make package : wheel and sdist in dist/, tried in a clean environment
 # make nightly : the long searches, such as 100 000 sensitivity cases
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv run test nightly check bench clean
+.PHONY: venv run test nightly check package bench clean
 
 venv: $(VENV)/.installed
 
@@ -36,6 +37,9 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+package: venv
+	.ci/package $(abspath $(BIN)/python)
+
 bench: venv bench/pfl/.venv
 	$(BIN)/python -m bench
 
@@ -46,4 +50,4 @@ bench/pfl/.venv: bench/pfl/requirements.txt
 	$@/bin/pip install --quiet --disable-pip-version-check --requirement $< || rm -rf $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache

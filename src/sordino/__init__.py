@@ -1,3 +1,150 @@
-"""Differentially private federated learning with one privacy ledger."""
+"""Differentially private federated learning with one privacy ledger.
 
-__version__ = "0.1.0"
+>>> import sordino as so
+>>> study = so.Study(
+...     data={"name": "digits", "clients": 10},
+...     model="logistic",
+...     method=so.DpSgd(learning_rate=0.5, tau=1),
+...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+...     budget=so.Budget(rounds=20),
+... )
+>>> round(so.plan(study).epsilon, 2)
+2.0
+
+Names are imported when they are first used, so ``import sordino`` itself takes no time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sordino.package import VERSION
+
+if TYPE_CHECKING:
+    from sordino import privacy
+    from sordino.api import asynchronous, synchronous, vertical
+    from sordino.api.comparing import Comparison, compare
+    from sordino.api.given import Arrays, arrays
+    from sordino.api.ledgers import Ledger
+    from sordino.api.listing import methods
+    from sordino.api.planning import Plan, plan
+    from sordino.api.running import Run, resume, run
+    from sordino.api.study import Study
+    from sordino.api.synchronous import (
+        AdapDpfl,
+        AliDpfl,
+        AlsDpfl,
+        Budget,
+        Column,
+        Data,
+        Dirichlet,
+        DpFedAvg,
+        DpSgd,
+        Execution,
+        FedAvg,
+        Iid,
+        Model,
+        Participation,
+        PeDpfl,
+        Privacy,
+        Shards,
+        World,
+    )
+    from sordino.errors import BudgetExceeded, SordinoError, StudyError
+
+__version__ = VERSION
+
+_PLACES = {
+    "api.comparing": ("Comparison", "compare"),
+    "api.given": ("Arrays", "arrays"),
+    "api.ledgers": ("Ledger",),
+    "api.listing": ("methods",),
+    "api.planning": ("Plan", "plan"),
+    "api.running": ("Run", "resume", "run"),
+    "api.study": ("Study",),
+    "api.synchronous": (
+        "AdapDpfl",
+        "AliDpfl",
+        "AlsDpfl",
+        "Budget",
+        "Column",
+        "Data",
+        "Dirichlet",
+        "DpFedAvg",
+        "DpSgd",
+        "Execution",
+        "FedAvg",
+        "Iid",
+        "Model",
+        "Participation",
+        "PeDpfl",
+        "Privacy",
+        "Shards",
+        "World",
+    ),
+    "errors": ("BudgetExceeded", "SordinoError", "StudyError"),
+}
+_MODULES = {
+    "privacy": "privacy",
+    "synchronous": "api.synchronous",
+    "asynchronous": "api.asynchronous",
+    "vertical": "api.vertical",
+}
+_WHERE = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "AdapDpfl",
+    "AliDpfl",
+    "AlsDpfl",
+    "Arrays",
+    "Budget",
+    "BudgetExceeded",
+    "Column",
+    "Comparison",
+    "Data",
+    "Dirichlet",
+    "DpFedAvg",
+    "DpSgd",
+    "Execution",
+    "FedAvg",
+    "Iid",
+    "Ledger",
+    "Model",
+    "Participation",
+    "PeDpfl",
+    "Plan",
+    "Privacy",
+    "Run",
+    "Shards",
+    "SordinoError",
+    "Study",
+    "StudyError",
+    "World",
+    "__version__",
+    "arrays",
+    "asynchronous",
+    "compare",
+    "methods",
+    "plan",
+    "privacy",
+    "resume",
+    "run",
+    "synchronous",
+    "vertical",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        found: Any = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _WHERE:
+        found = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sordino.cli import app
-from sordino.compare import tables
-from sordino.compare.result import collect, recorded
-from sordino.compare.schedule import Side, tasks
+from sordino.comparison import tables
+from sordino.comparison.result import collect, recorded
+from sordino.comparison.schedule import Side, tasks
 from sordino.engine import study as studies
 from sordino.engine.records import plain
 
@@ -48,10 +48,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_of_arrivals_is_told_in_updates(ran: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    watched = ["--track", "tensorboard", "--live"]
     app(
-        ["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json"], standalone_mode=False
+        ["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json", *watched],
+        standalone_mode=False,
     )
     said = capfd.readouterr()
+    assert said.err.startswith("Live: http://127.0.0.1:")
+    assert "warning: --track" not in said.err
+    assert list((ran / "run" / "tracking" / "tensorboard").glob("events.out.*"))
     lines = said.err.splitlines()
     assert any(line.startswith("update 10/60  stage 1  clip 1  staleness ") for line in lines)
     assert any(

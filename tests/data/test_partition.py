@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from sordino.data import Column, Dirichlet, Iid, Partition, Parts, Shards, label_counts
 from sordino.data.partition import _evened_out
@@ -234,11 +233,11 @@ def test_impossible_deals_are_refused(partition: Partition, clients: int, messag
 
 def test_bad_parameters_are_refused() -> None:
     for beta in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValidationError, match="beta"):
+        with pytest.raises(StudyError, match="beta"):
             Dirichlet(beta=beta)
-    with pytest.raises(ValidationError, match="minimum"):
+    with pytest.raises(StudyError, match="minimum"):
         Dirichlet(beta=1.0, minimum=0)
-    with pytest.raises(ValidationError, match="fragments"):
+    with pytest.raises(StudyError, match="fragments"):
         Shards(fragments=0, each=1)
     with pytest.raises(
         StudyError,

@@ -16,7 +16,7 @@ from sordino.errors import StudyError
 ROOT = Path(sordino.__file__).parent
 SOURCES = [
     path
-    for package in ("engine", "report", "federation", "compare", "verify", "cli", "console")
+    for package in ("engine", "report", "federation", "comparison", "verify", "cli", "console")
     for path in sorted((ROOT / package).rglob("*.py"))
 ]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

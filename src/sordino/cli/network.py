@@ -13,7 +13,7 @@ from sordino.cli.run import AsJson, Set
 from sordino.errors import CutShort, StudyError
 
 if TYPE_CHECKING:
-    from sordino.cli.progress import Progress
+    from sordino.console.running import Running
     from sordino.engine.session import Outcome
     from sordino.network.session import Shown
 
@@ -328,14 +328,14 @@ def proof(
         say.machine(found)
 
 
-def _progress(quiet: bool) -> Progress:
-    from sordino.cli.progress import Progress
+def _progress(quiet: bool) -> Running:
     from sordino.console import display
+    from sordino.console.running import Running
 
-    return Progress(display, quiet)
+    return Running(display, quiet)
 
 
-def _shown(progress: Progress) -> Shown:
+def _shown(progress: Running) -> Shown:
     from sordino.network.session import Shown
 
     return Shown(row=progress.row, begin=progress.begin, words=say.people)

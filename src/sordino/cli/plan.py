@@ -170,7 +170,7 @@ def _check(
 def _advise(study: Study, as_json: bool) -> None:
     from sordino.engine import regimes
 
-    advice = regimes.of(study).advise(study)
+    advice = regimes.of(study).advise(study, say.Waiting("settings weighed"))
     if as_json:
         say.machine(advice.cells)
     else:

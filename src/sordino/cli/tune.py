@@ -19,60 +19,69 @@ if TYPE_CHECKING:
     from sordino.tune.price import Price
 
 
+StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (TOML).")]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=V1,V2,...",
+        help="Values to try; may be repeated. The grid is every combination.",
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA|FILE|validation|private",
+        help="Public data to try them on, which is free ('validation': the examples that "
+        "data.validation declares public); or 'private': the study's own data, paid for.",
+    ),
+]
+Rules = Annotated[
+    bool, typer.Option("--rules", help="No trials: clip and learning rate follow rules.")
+]
+Declared = Annotated[
+    bool, typer.Option("--declared-public", help="Declare the rows of the file public.")
+]
+Seeds = Annotated[int, typer.Option("--seeds", help="Runs of each candidate on public data.")]
+Law = Annotated[
+    str,
+    typer.Option(
+        help="On private data: how the number of trials is distributed: geometric, "
+        "logarithmic or poisson."
+    ),
+]
+Trials = Annotated[
+    float | None,
+    typer.Option(
+        help="On private data: how many trials are expected. Default: two for each candidate."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The study file to write; on private data, the folder of the tuning."),
+]
+Runs = Annotated[Path | None, typer.Option(help="On public data: the folder for all runs.")]
+Jobs = Annotated[int | None, typer.Option(help="On public data: number of parallel runs.")]
+OnlyPlan = Annotated[
+    bool, typer.Option("--plan", help="Show the grid and the price, and run nothing.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
 def tune(
-    path: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (TOML).")],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V1,V2,...",
-            help="Values to try; may be repeated. The grid is every combination.",
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA|FILE|validation|private",
-            help="Public data to try them on, which is free ('validation': the examples that "
-            "data.validation declares public); or 'private': the study's own data, paid for.",
-        ),
-    ] = None,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="No trials: clip and learning rate follow rules.")
-    ] = False,
-    declared: Annotated[
-        bool, typer.Option("--declared-public", help="Declare the rows of the file public.")
-    ] = False,
-    count: Annotated[
-        int, typer.Option("--seeds", help="Runs of each candidate on public data.")
-    ] = 1,
-    law: Annotated[
-        str,
-        typer.Option(
-            help="On private data: how the number of trials is distributed: geometric, "
-            "logarithmic or poisson."
-        ),
-    ] = "geometric",
-    trials: Annotated[
-        float | None,
-        typer.Option(
-            help="On private data: how many trials are expected. Default: two for each candidate."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The study file to write; on private data, the folder of the tuning."),
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="On public data: the folder for all runs.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="On public data: number of parallel runs.")
-    ] = None,
-    only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show the grid and the price, and run nothing.")
-    ] = False,
+    path: StudyPath,
+    vary: Vary = None,
+    on: On = None,
+    rules: Rules = False,
+    declared: Declared = False,
+    count: Seeds = 1,
+    law: Law = "geometric",
+    trials: Trials = None,
+    out: Out = None,
+    runs: Runs = None,
+    jobs: Jobs = None,
+    only_plan: OnlyPlan = False,
     change: Set = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose constants of a study: on public data, on private data at a price, or by rules."""
@@ -111,8 +120,8 @@ def _public(
     as_json: bool,
 ) -> None:
     """Try every candidate on public data, and write the study with the best one."""
-    from sordino.cli.compare import play
-    from sordino.compare import folders, runner, schedule
+    from sordino.comparison import folders, runner, schedule
+    from sordino.comparison.play import play
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -121,11 +130,14 @@ def _public(
     written = _free(out if out is not None else Path(f"{named}-tuned.toml"))
     folder = runs if runs is not None else Path("runs") / f"tune-{named}-on-{schedule.slug(on)}"
     folders.refuse_file(folder)
-    sides = public.sides(found, path, on, folder, declared=declared)
-    seeds = schedule.seeds_of(sides[0].study, count)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
-    tasks = schedule.tasks(sides, seeds, folder)
-    folders.states(tasks)
+    with public.place_of(on, folder, only_plan=only_plan) as place:
+        sides = public.sides(found, path, on, place, declared=declared)
+        seeds = schedule.seeds_of(sides[0].study, count)
+        at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+        tasks = schedule.tasks(sides, seeds, folder)
+        folders.states(tasks)
+    if (file := public.file_of(on)) is not None:
+        public.keep_digest(file, folder / "data.sha256", write=not only_plan)
     say.people(
         f"{len(found)} candidates, {len(tasks)} trials on public data ({on}): no privacy is spent"
     )
@@ -134,7 +146,7 @@ def _public(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = play(tasks, at_once, keep, quiet)
+        failed = play(tasks, at_once, keep, quiet, say.people)
     scored = public.scored(tasks, failed)
     say.table(
         f"Accuracy on {on}",
@@ -148,11 +160,7 @@ def _public(
     note = {
         "source": "public",
         "grid": list(vary),
-        "data": "the study's own validation examples, declared public"
-        if on == public.VALIDATION
-        else Path(on).name
-        if ":" not in on and Path(on).is_file()
-        else on,
+        "data": public.called(on),
         "measure": public.MEASURE,
         "seeds": list(seeds),
         "trials": len(tasks),
@@ -226,7 +234,7 @@ def _by_rules(
     path: Path, changes: Sequence[str], out: Path | None, only_plan: bool, as_json: bool
 ) -> None:
     """Write the study with clip and learning rate by the rules."""
-    from sordino.compare.schedule import slug
+    from sordino.comparison.schedule import slug
     from sordino.engine import study as studies
     from sordino.tune.grid import horizontal
     from sordino.tune.rules import ruled

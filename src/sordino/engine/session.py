@@ -22,8 +22,9 @@ begun.
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import math
-import re
 import secrets
 import shutil
 import time
@@ -32,12 +33,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, recorded, records, sealed
+from sordino.engine import begun, checkpoint, folders, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
@@ -56,7 +57,7 @@ from sordino.engine.records import About, Place, Result, Row, Spent, known, numb
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
-from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.errors import BudgetExceeded, ResumeError
 from sordino.privacy import Budget, Charge, NonPrivate
 from sordino.training.allocator import tune
 
@@ -98,10 +99,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """A run that begins or goes on: its ``run.json``, and how many rounds were done before."""
+    """A run that begins or goes on: ``run.json``, how many rounds were done before, its folder."""
 
     about: About
     rounds_done: int
+    folder: Path
 
 
 def begin(
@@ -132,7 +134,7 @@ def begin(
 def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
     """A new folder, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
-        folder = _free(out, study.name)
+        folder = folders.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
@@ -144,7 +146,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = describe(built, run)
+        about = replace(describe(built, run), begun=_now(), data=_data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -155,11 +157,26 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
             list(dict.fromkeys(promised)),
         )
         built.simulation.vault.close()
-        draft.rename(folder)
+        folder = folders.take(draft, folder, out, study.name)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def _data_of(built: Built) -> str | UnsetType:
+    """One digest of the fingerprints in a ledger of the run's own; absent without all of them."""
+    if built.study.privacy.ledger != "run":
+        return UNSET
+    prints = built.simulation.vault.ledger.units()
+    if not prints or any(each.startswith("site:") for each in prints.values()):
+        return UNSET
+    told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def resume(
@@ -253,7 +270,7 @@ def _play(
             f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; "
             "nothing was changed"
         )
-    announce(Going(about, moment.number))
+    announce(Going(about, moment.number, folder))
     refused: BudgetExceeded | None = None
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
@@ -362,24 +379,12 @@ def _end(
         rmse=UNSET if outcome.rmse is None else outcome.rmse,
     )
     return outcome, replace(
-        about, status="done", guarantee=guarantee(study, outcome.epsilon, built.own), result=result
+        about,
+        status="done",
+        guarantee=guarantee(study, outcome.epsilon, built.own),
+        result=result,
+        ended=known(about.ended) or _now(),
     )
-
-
-def _free(out: Path | None, name: str) -> Path:
-    """A folder that does not exist yet."""
-    if out is not None:
-        if out.exists():
-            raise StudyError(
-                f"{out}: this output folder exists already. Choose another with --out, or go "
-                f"on with `sordino run --resume {out}`"
-            )
-        return out
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "run"
-    number = 1
-    while (folder := Path("runs") / f"{slug}-{number:03d}").exists():
-        number += 1
-    return folder
 
 
 def _refuse_hopeless(built: Built) -> None:

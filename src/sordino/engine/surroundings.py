@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-import sordino
 from sordino import modules
 from sordino.engine import records
 from sordino.engine import study as studies
@@ -25,6 +24,7 @@ from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
+from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
@@ -39,6 +39,8 @@ LATER = (
     "person_rows",
 )
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
+ACCELERATORS = ("cuda", "mps", "xpu")
+"""Kinds of devices that another machine may have."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -57,6 +59,12 @@ def device(study: Study) -> torch.device:
         return place
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch asserts that it was compiled for CUDA
+        if (kind := name.partition(":")[0]) in ACCELERATORS:
+            raise StudyError(
+                f"execution.device = {name!r}: this machine has no such device, or this PyTorch "
+                f"({torch.__version__}) is built without {kind}. Use 'auto' or 'cpu', or install "
+                "a PyTorch for the device"
+            ) from error
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
@@ -69,8 +77,7 @@ def absent_device(study: Study) -> str | None:
     try:
         device(study)
     except StudyError as error:
-        kind = study.execution.device.partition(":")[0]
-        if kind not in ("cuda", "mps", "xpu"):
+        if study.execution.device.partition(":")[0] not in ACCELERATORS:
             raise
         return f"{error}. This machine can plan the study and cannot run it"
     return None
@@ -80,8 +87,10 @@ def absent_device(study: Study) -> str | None:
 def sources() -> str:
     """Digest of this package's sources: another order of summation is another environment."""
     found = hashlib.sha256()
-    root = Path(sordino.__file__).parent
+    root = HOME
     for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "examples":
+            continue  # an installed package has them inside, a checkout beside it
         found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
@@ -91,7 +100,7 @@ def surrounded(study: Study) -> records.Environment:
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
-        sordino=sordino.__version__,
+        sordino=VERSION,
         code=sources(),
         python=sys.version.split()[0],
         torch=str(torch.__version__),

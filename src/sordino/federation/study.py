@@ -16,7 +16,12 @@ from sordino.privacy.rounding import epsilon_text
 class SampledPromise(NoisyPromise):
     """A promise kept by Poisson sampling: every example is in a batch with this probability."""
 
-    sampling_rate: float = Field(ge=1e-12, le=1)
+    sampling_rate: float = Field(
+        ge=1e-12,
+        le=1,
+        description='q, the probability that an example (or a client, with unit "client") is in '
+        "a batch",
+    )
 
 
 class HorizontalStudy(Study):

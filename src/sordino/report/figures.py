@@ -12,12 +12,11 @@ from itertools import pairwise
 
 from sordino.engine.records import Row, known, number
 from sordino.engine.runs import Run
-from sordino.report.axes import Mark, draw_marks, from_zero, label_of, whole_numbers
+from sordino.report.axes import Mark, draw_marks, from_zero, label_of, of_percent, whole_numbers
 from sordino.report.band import points, smoothed
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, canvas, figure, svg
 
 MOST_ROUNDS = 10**7  # rounds that late and lost answers are counted in
-AIR = 0.6  # percent above 100, so that a mark there is seen whole
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
 
 
@@ -56,8 +55,8 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
                 axis.lines[0].set_label("test")
                 axis.legend(loc="lower right")
             axis.set_ylabel(f"{measure.told} (%)" if measure.percent else measure.told)
-            if measure.percent:  # no share is above 100 %
-                axis.set_ylim(top=min(axis.get_ylim()[1], 100 + AIR))
+            if measure.percent:
+                of_percent(axis)
         if es:
             axis = next(left)
             axis.plot(es, epsilon, color=ORANGE)

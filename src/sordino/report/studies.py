@@ -90,13 +90,14 @@ def render_studies(content: Content) -> str:
         verdicts=content.verdicts,
         remarks=content.remarks,
         runs=content.runs,
-        pictures=_pictures(content),
+        pictures=figures(content),
         promises=promises,
     )
     return html
 
 
-def _pictures(content: Content) -> list[Picture]:
+def figures(content: Content) -> list[Picture]:
+    """The pictures of the page."""
     drawn = []
     if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
         drawn.append(

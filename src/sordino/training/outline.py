@@ -140,3 +140,4 @@ _KNOWN: dict[str, Callable[[Shape, int], Sequence[int]]] = {
     "cifar-cnn": _convolutional(tuple(_Conv(n, 3, 1, 1) for n in (32, 64, 128)), 192),
     "cnn-small": _convolutional((_Conv(10, 5), _Conv(10, 5))),
 }
+NAMES = tuple(_KNOWN)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.compare.schedule import variants
+from sordino.comparison.schedule import variants
 from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.federation.study import HorizontalStudy

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.compare.folders import held
+from sordino.comparison.folders import held
 from sordino.engine import assemble, session
 from sordino.engine import study as studies
 from sordino.engine.begun import LEDGER

@@ -144,7 +144,9 @@ class Deform(Streaming):
     invents: ClassVar[bool] = True
 
     kind: Literal["deformed"] = "deformed"
-    size: int | None = Field(None, ge=4)
+    size: int | None = Field(
+        None, ge=4, description="pixels of an image's side; as in the data set unless given"
+    )
 
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""

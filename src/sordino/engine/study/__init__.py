@@ -17,7 +17,7 @@ Each regime adds the class of its own studies.
 """
 
 from sordino.engine.study.base import Study
-from sordino.engine.study.parse import named_modules, parse, read, read_run, write
+from sordino.engine.study.parse import named_modules, of_table, parse, read, read_run, write
 from sordino.engine.study.sections import Execution, Reported
 from sordino.engine.study.tuned import Tuned
 
@@ -27,6 +27,7 @@ __all__ = [
     "Study",
     "Tuned",
     "named_modules",
+    "of_table",
     "parse",
     "read",
     "read_run",

@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sordino.data.embedded import SPANS
+from sordino.data.embedded import NAMES, SPANS
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
 from sordino.data.labels import Target
+from sordino.data.sets import PUBLISHED
+from sordino.registry import did_you_mean
 from sordino.section import Section
 
 LEARNED = (
@@ -20,12 +22,33 @@ LEARNED = (
 )
 
 
+def _known_data(name: str | None) -> str | None:
+    known = (*NAMES, *PUBLISHED)
+    if name is None or ":" in name or name in known:
+        return name
+    raise ValueError(
+        f"{name!r} is not known{did_you_mean(name, known) or '.'} Known: {', '.join(known)}; or "
+        "give data.file, your own npz, CSV or Parquet file"
+    )
+
+
 class Source(Section):
     """Where examples come from."""
 
-    name: str | None = None
-    file: Path | None = None
-    label: str = "label"
+    name: Annotated[str | None, AfterValidator(_known_data)] = Field(
+        None,
+        description="a known data set (`sordino data list`), or package.module:NAME; instead of "
+        "file",
+    )
+    file: Path | None = Field(
+        None,
+        description="your own data (npz, CSV or Parquet); a relative path starts at the folder "
+        "of the "
+        "study file",
+    )
+    label: str = Field(
+        "label", description="the column of a CSV or Parquet file that holds the label"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Source:

@@ -1,0 +1,32 @@
+"""Tables of a study in which gradients are applied as they arrive, as typed classes.
+
+>>> Budget(updates=100).updates
+100
+"""
+
+from sordino.data.partition import Column, Dirichlet, Iid, Shards
+from sordino.engine.study.sections import Data, Execution, Model, World
+from sordino.regimes.asynchronous.methods.asgd import Asgd, Csgd
+from sordino.regimes.asynchronous.methods.audp import Audp
+from sordino.regimes.asynchronous.methods.mapa import Mapa
+from sordino.regimes.asynchronous.study import Arrival as Participation
+from sordino.regimes.asynchronous.study import EdgePrivacy as Privacy
+from sordino.regimes.asynchronous.study import Updates as Budget
+
+__all__ = [
+    "Asgd",
+    "Audp",
+    "Budget",
+    "Column",
+    "Csgd",
+    "Data",
+    "Dirichlet",
+    "Execution",
+    "Iid",
+    "Mapa",
+    "Model",
+    "Participation",
+    "Privacy",
+    "Shards",
+    "World",
+]

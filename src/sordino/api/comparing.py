@@ -1,0 +1,192 @@
+"""Several studies with the same seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.api import shown
+from sordino.api.running import Run, looked_at
+from sordino.api.study import Study
+from sordino.comparison import result, runner, schedule, tables
+from sordino.comparison.play import compared
+from sordino.comparison.result import At, Difference, Member
+from sordino.comparison.sides import Reads, sides_of
+from sordino.engine import study as studies
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from sordino.api.given import Data
+
+
+class Comparison:
+    """What several studies gave with the same seeds: means, spreads, and differences to the first.
+
+    A notebook shows its tables and figures; ``page`` is the whole page.
+    """
+
+    def __init__(self, found: result.Comparison) -> None:
+        self._found = found
+
+    @property
+    def folder(self) -> Path:
+        """Where all runs lie."""
+        return self._found.folder
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "comparison.html"
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Each study with its runs by seed."""
+        return self._found.members
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Of each study to the first, with the same seed."""
+        return self._found.differences
+
+    @property
+    def failures(self) -> list[str]:
+        """What failed and why."""
+        return self._found.failures
+
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs of each study, by its name, in the order of the seeds."""
+        return {
+            member.side.label: [Run(each) for each in member.runs.values()]
+            for member in self.members
+        }
+
+    def to_polars(self) -> polars.DataFrame:
+        """A row for each run: study, seed, accuracy, epsilon (claimed and true), rounds."""
+        return shown.frame(
+            [
+                {
+                    "study": member.side.label,
+                    "method": member.side.study.method.name,
+                    "seed": seed,
+                    "accuracy": run.accuracy,
+                    "epsilon": run.spent,
+                    "epsilon_claimed": run.claimed,
+                    "rounds": run.number,
+                    "folder": str(run.folder),
+                }
+                for member in self.members
+                for seed, run in member.runs.items()
+            ]
+        )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each run."""
+        return shown.to_pandas(self.to_polars())
+
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{member.side.label}: {_percent(member)} ({len(member.runs)} runs)"
+            for member in self.members
+        )
+        return f"<Comparison in {self.folder}: {told}>"
+
+    def _repr_html_(self) -> str:
+        from sordino.report.studies import figures
+
+        content = tables.content(self._found)
+        parts = [
+            shown.sentences([f"warning: {each}" for each in content.warnings]),
+            shown.table(content.studies.head, content.studies.rows),
+        ]
+        if content.differences.rows:
+            parts += [
+                shown.sentences([content.against]),
+                shown.table(content.differences.head, content.differences.rows),
+                shown.sentences([" ".join(filter(None, each)) for each in content.verdicts]),
+            ]
+        parts += [
+            shown.picture(each.title, str(each.svg), each.caption) for each in figures(content)
+        ]
+        failed = [f"failed: {each}" for each in self.failures]
+        where = f"The whole page: {self.page}"
+        return shown.page("", *parts, shown.sentences([*failed, where]))
+
+
+def compare(
+    asked: Sequence[Study | Path | str],
+    data: Data | None = None,
+    *,
+    seeds: int = 3,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    out: Path | str | None = None,
+    jobs: int | None = None,
+    at: At = "true",
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several studies with the same seeds, and estimate their differences to the first.
+
+    A comparison that was stopped goes on where it was: call it again with the same arguments.
+
+    Args:
+        asked: studies, or their files.
+        data: data in memory for all of them, in place of their own; see :meth:`Study.on`.
+        seeds: how many; they start at the first study's seed.
+        vary: values by key with dots; every combination of them is a variant of each study.
+        out: folder for all runs; made of their names unless given.
+        jobs: runs at a time; as many as there are cores unless given.
+        at: which epsilon to show: the true one, or the one that a paper claims.
+        progress: see :func:`sordino.run`.
+
+    Raises:
+        StudyError: if a study cannot be run, or cannot be told from another.
+    """
+    given = [each if isinstance(each, Study) else Study.read(each) for each in asked]
+    if data is not None:
+        given = [each.on(data) for each in given]
+    named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
+    variants = schedule.variants([f"{key}={_values(values)}" for key, values in _some(vary)])
+    sides = sides_of(named, variants)
+    found = compared(
+        Path(out) if out is not None else schedule.usual_folder(sides),
+        schedule.tasks(
+            sides,
+            schedule.seeds_of(sides[0].study, seeds),
+            Path(out) if out is not None else schedule.usual_folder(sides),
+        ),
+        at,
+        runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides]),
+        quiet=not (looked_at() if progress is None else progress),
+        say=lambda text: print(text, file=sys.stderr),  # noqa: T201
+    )
+    return Comparison(found)
+
+
+def _place(study: Study, number: int) -> Path:
+    """A path that tells the study from others; modules are looked for beside it."""
+    return (study.modules or Path()) / f"{schedule.slug(study.name)}-{number}.toml"
+
+
+def _reads(study: Study) -> Reads:
+    def reads(changes: Sequence[str]) -> studies.Study:
+        return studies.of_table(study.table, changes, source=study.name, modules=study.modules)
+
+    return reads
+
+
+def _some(vary: Mapping[str, Sequence[Any]] | None) -> Sequence[tuple[str, Sequence[Any]]]:
+    return tuple((vary or {}).items())
+
+
+def _values(values: Sequence[Any]) -> str:
+    """As on the command line: TOML values with commas between them."""
+    import tomli_w
+
+    return ",".join(tomli_w.dumps({"value": each}).partition("=")[2].strip() for each in values)
+
+
+def _percent(member: Member) -> str:
+    mean = member.accuracy.mean
+    return "-" if mean is None else f"{100 * mean:.2f} %"

@@ -1,0 +1,279 @@
+"""Data in memory: it is kept in a file, which the study names, and read as any other file is.
+
+So the run folder says what it was run on, a killed run goes on, a comparison's processes read it,
+and the ledger knows it by its content. What is kept is a copy of private data: only its owner may
+read the file, and whoever deletes the original deletes the copy, too.
+
+| what | becomes |
+|---|---|
+| pandas or polars frame, dictionary of columns | a table; ``label`` names a column |
+| Hugging Face ``Dataset`` of numbers and words | the same; class labels become their names |
+| scikit-learn ``Bunch`` | the same, with its names; its ``target`` is the label |
+| (x, y) or :func:`arrays` | arrays: examples first |
+| torch ``Dataset`` or ``DataLoader`` of (x, y) | the same, read once |
+| Hugging Face ``Dataset`` with an ``image`` column | the same |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.engine.files import said_clearly
+from sordino.errors import DataError
+
+if TYPE_CHECKING:
+    import polars
+
+FOLDER = Path("runs") / "data"
+LABEL = "label"
+IMAGE = "image"
+
+Data: TypeAlias = Any
+"""See the module's docstring."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """Examples (n, ...), labels (n,), and optionally whose they are (n,).
+
+    ``uint8`` examples are pixels; all others become ``float32``.
+    """
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    client: npt.NDArray[Any] | None = None
+
+
+def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = None) -> Arrays:
+    """Examples, labels, and optionally whose they are, as one value.
+
+    Raises:
+        DataError: if their lengths differ.
+    """
+    found = Arrays(np.asarray(x), np.asarray(y), None if client is None else np.asarray(client))
+    lengths = {len(each) for each in (found.x, found.y, found.client) if each is not None}
+    if len(lengths) != 1:
+        raise DataError(
+            f"x, y and client must have one entry for each example; got {sorted(lengths)} entries"
+        )
+    return found
+
+
+def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep data in a file of ``folder``, and say what a study's table ``data`` is then.
+
+    Args:
+        keys: further keys of that table. ``test`` may be data, whose rows are public, too;
+            ``image`` names the column of pictures of a Hugging Face data set.
+
+    Raises:
+        DataError: if it cannot be taken.
+    """
+    wanted = dict(keys)
+    image = wanted.pop("image", IMAGE)
+    if any(hasattr(data, name) for name in ("target", "data")) and _kind(data) == "sklearn.utils":
+        wanted.setdefault("label", "target")
+    label = str(wanted.get("label", LABEL))
+    held = _taken(data, label, image)
+    test = wanted.get("test")
+    found: dict[str, Any] = {}
+    if test is not None and not isinstance(test, str):
+        found = {
+            "test": "file",
+            "test_file": str(_written(_taken(test, label, image), folder)),
+        }
+        del wanted["test"]
+    if isinstance(held, Arrays):
+        wanted.pop("label", None)
+        if held.client is not None:
+            wanted.setdefault("client_column", "client")
+    elif label not in held.columns:
+        listed = ", ".join(held.columns[:20])
+        raise DataError(
+            f"the data has no column {label!r}: say label=..., the name of the column that is "
+            f"learned. Its columns are {listed}"
+        )
+    if wanted.get("client_column") is not None:
+        wanted.setdefault("partition", {"kind": "column"})
+    return {"file": str(_written(held, folder)), **found, **wanted}
+
+
+def _kind(data: object) -> str:
+    """The package that an object's class, or one of its bases, is of."""
+    for base in type(data).__mro__:
+        package = base.__module__
+        for known in ("pandas", "polars", "datasets", "torch", "sklearn.utils"):
+            if package == known or package.startswith(f"{known}."):
+                return known
+    return ""
+
+
+def _taken(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
+    """Data of any kind as a frame, or as arrays."""
+    kind = _kind(data)
+    if isinstance(data, Arrays):
+        return data
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        return arrays(*data)
+    if kind == "polars":
+        whole: polars.DataFrame = data.collect() if hasattr(data, "collect") else data
+        return whole
+    if kind == "pandas":
+        return _frame({str(name): _of_pandas(data[name]) for name in data.columns})
+    if kind == "datasets":
+        return _of_hugging_face(data, label, image)
+    if kind == "sklearn.utils":
+        return _of_bunch(data, label)
+    if kind == "torch" or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        if isinstance(data, Mapping):
+            return _frame({str(name): values for name, values in data.items()})
+        if not isinstance(data, str | bytes | Path):
+            return _of_torch(data)
+    raise DataError(
+        f"{type(data).__name__} is no data that can be taken: give a data frame, a dictionary of "
+        "columns, (x, y), a torch or Hugging Face data set, or a scikit-learn Bunch. A file is "
+        'named in the study: data={"file": ...}'
+    )
+
+
+def _frame(columns: Mapping[str, Any]) -> polars.DataFrame:
+    import polars
+
+    try:
+        return polars.DataFrame(
+            {
+                name: polars.Series(name, values, nan_to_null=True, strict=False)
+                for name, values in columns.items()
+            }
+        )
+    except (TypeError, ValueError, polars.exceptions.PolarsError) as error:
+        raise DataError(f"the data cannot be made a table: {error}") from None
+
+
+def _of_pandas(column: Any) -> Any:
+    """A column as numpy has it, or as a list with None for what is missing."""
+    if getattr(column, "ndim", 1) != 1:
+        raise DataError("two columns have the same name; rename one")
+    values = column.to_numpy()
+    if values.dtype.kind in "biuf":
+        return values
+    there = column.notna().to_numpy()
+    return [each if known else None for each, known in zip(column.tolist(), there, strict=True)]
+
+
+def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Arrays:
+    if isinstance(data, Mapping):  # splits by name
+        listed = ", ".join(map(repr, data))
+        raise DataError(
+            f"this is a dictionary of splits ({listed}): give one of them, such as data['train'], "
+            "and test=data['test'] where its rows are public"
+        )
+    features = data.features
+    if image in data.column_names:
+        if label not in data.column_names:
+            raise DataError(f"the data has no column {label!r}: say label=...")
+        pictures = [np.asarray(each) for each in data[image]]
+        if len({each.shape for each in pictures}) > 1:
+            raise DataError(f"the pictures of column {image!r} differ in size; give them one size")
+        x = np.stack(pictures)
+        if getattr(features[image], "dtype", "") == "uint8":  # formats widen it
+            x = x.astype(np.uint8)
+        if x.ndim == 4 and x.shape[-1] in (1, 3, 4):  # channels come last in pictures
+            x = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+        return arrays(x, _named(features[label], list(data[label])))
+    return _frame({name: _named(features[name], list(data[name])) for name in data.column_names})
+
+
+def _named(feature: Any, values: list[Any]) -> Any:
+    """Class labels by their names."""
+    names = getattr(feature, "names", None)
+    if not names:
+        return values
+    return [None if each is None or each < 0 else names[each] for each in values]
+
+
+def _of_bunch(data: Any, label: str) -> polars.DataFrame:
+    x, y = data["data"], np.asarray(data["target"])
+    shaped = np.asarray(x)
+    if shaped.ndim != 2 or y.ndim != 1:
+        raise DataError("this Bunch is no table with one target: give (x, y) arrays")
+    names = data.get("feature_names")
+    named = [f"x{i}" for i in range(shaped.shape[1])] if names is None else list(map(str, names))
+    if hasattr(x, "columns"):
+        columns = {str(name): _of_pandas(x[name]) for name in x.columns}
+    else:
+        columns = {name: shaped[:, i] for i, name in enumerate(named)}
+    classes = data.get("target_names")
+    words = classes is not None and not isinstance(classes, str) and len(classes) > 1
+    if words and y.dtype.kind in "iu":
+        y = np.asarray([str(each) for each in classes])[y]
+    if label in columns:
+        raise DataError(f"a feature is called {label!r}, as the target would be: say label=...")
+    return _frame({**columns, label: y})
+
+
+def _of_torch(data: Any) -> Arrays:
+    """Every item of a map-style data set once, in its order."""
+    held = getattr(data, "dataset", data) if not hasattr(data, "__getitem__") else data
+    if not hasattr(held, "__len__"):
+        raise DataError(
+            "this data set has no length: the number of examples is part of the guarantee. Give "
+            "one that can be indexed"
+        )
+    xs, ys = [], []
+    for i in range(len(held)):
+        item = held[i]
+        if not isinstance(item, Sequence) or len(item) < 2:
+            raise DataError(f"item {i} of the data set is no pair of (example, label)")
+        xs.append(np.asarray(item[0]))
+        ys.append(np.asarray(item[1]))
+        if xs[-1].shape != xs[0].shape:
+            raise DataError(
+                f"item {i} of the data set has shape {xs[-1].shape}, item 0 {xs[0].shape}: all "
+                "examples must have one shape"
+            )
+    if not xs:
+        raise DataError("the data set is empty")
+    return arrays(np.stack(xs), np.stack(ys))
+
+
+def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
+    """A file named by its content, which only its owner reads."""
+    ending = ".npz" if isinstance(held, Arrays) else ".parquet"
+    with said_clearly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{secrets.token_hex(8)}{ending}"
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if isinstance(held, Arrays):
+                    _save(held, file)
+                else:
+                    held.write_parquet(file)
+            with draft.open("rb") as file:
+                name = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            place = folder / f"{name}{ending}"
+            draft.rename(place)
+        finally:
+            draft.unlink(missing_ok=True)
+    return place.resolve()
+
+
+def _save(held: Arrays, file: Any) -> None:
+    x = held.x if held.x.dtype == np.uint8 else held.x.astype(np.float32)
+    named: dict[str, Any] = {"x": x, "y": held.y}
+    if held.client is not None:
+        named["client"] = held.client
+    for name, each in named.items():
+        if each.dtype == object:
+            named[name] = each.astype(str)
+    np.savez(file, **named)

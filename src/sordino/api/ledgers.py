@@ -1,0 +1,244 @@
+"""The privacy ledger from Python: what runs released, and charges of training loops elsewhere.
+
+A loop of another library (Opacus, or one's own) opens a ledger of its data, charges each piece of
+work *before* it releases anything, and is refused when the budget would be passed. Runs of other
+days add up, because the ledger is a file that outlives them::
+
+    with so.Ledger.create("clinic.sqlite", units=["clinic"]) as ledger:
+        step = so.privacy.PoissonSampled(0.01, so.privacy.Gaussian(1.1))
+        ledger.charge(step, count=100, key="model-1/epoch-0", epsilon=3.0, delta=1e-5)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sordino import privacy
+from sordino.api import shown
+from sordino.errors import LedgerError, StudyError
+from sordino.privacy import Budget, Charge, Entry, Event, Permit
+from sordino.privacy.rounding import epsilon_text
+from sordino.verify import places
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+ACCOUNTANT = "pld"
+
+
+class Ledger:
+    """One ledger, or all ledgers of a folder, opened by its path. A context manager.
+
+    Its proof of integrity is :meth:`verify`; ``sordino ledger verify`` compares a whole run with
+    its ledger.
+    """
+
+    def __init__(self, ledgers: Sequence[privacy.Ledger]) -> None:
+        self._ledgers = tuple(ledgers)
+        # a notebook drops what it has looked at, and closes nothing
+        self._closing = weakref.finalize(self, _close, self._ledgers)
+
+    @classmethod
+    def open(cls, path: Path | str, *, readonly: bool = True) -> Ledger:
+        """The ledger in a file, of a run folder, or of a folder with ledgers of data.
+
+        Args:
+            readonly: whether it is only read; charges need False.
+
+        Raises:
+            LedgerError, StudyError: if there is none, or its chain is broken.
+        """
+        found = places(Path(path))
+        return cls([privacy.Ledger.open(each, readonly=readonly) for each in found])
+
+    @classmethod
+    def create(cls, path: Path | str, units: Mapping[str, str] | Sequence[str]) -> Ledger:
+        """A ledger to charge: a new file, or the one that is there already.
+
+        Args:
+            units: whose data is used: a name for each, and its data's fingerprint where you have
+                one (:func:`fingerprint`); with other data the same unit is refused.
+
+        Raises:
+            LedgerError: if the file is no ledger, or a unit was kept for other data.
+        """
+        place = Path(path)
+        named = dict(units) if isinstance(units, Mapping) else dict.fromkeys(units, "")
+        if not named:
+            raise StudyError("units must name at least one: whose data is it?")
+        if not place.exists():
+            try:
+                return cls([privacy.Ledger.create(place, named)])
+            except privacy.ledger.LedgerExists:
+                pass  # somebody else was faster
+        found = privacy.Ledger.open(place)
+        try:
+            found.register(named)
+        except BaseException:
+            found.close()
+            raise
+        return cls([found])
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Whose releases are kept here."""
+        return tuple(dict.fromkeys(name for each in self._ledgers for name in each.units()))
+
+    def charge(
+        self,
+        event: Event,
+        *,
+        key: str,
+        epsilon: float,
+        delta: float,
+        unit: str | None = None,
+        count: int = 1,
+        why: str = "",
+        method: str = "",
+        round: int = 0,  # noqa: A002 — the ledger's own word for it
+        accountant: str = ACCOUNTANT,
+    ) -> Permit:
+        """Book a release, durably, before it happens; or refuse it, and book nothing.
+
+        Args:
+            event: what is done with the data, such as ``so.privacy.PoissonSampled(q,
+                so.privacy.Gaussian(sigma))``.
+            key: names this release and no other. The same key with the same content is the same
+                release, and costs nothing again: so a loop that was killed may repeat it.
+            epsilon, delta: the budget of the unit, over all that it ever released.
+            unit: whose data; may be left out where there is one.
+            count: how often.
+            why, method, round: for the reader of the ledger.
+
+        Raises:
+            BudgetExceeded: if the unit would pass its budget. Do not release then.
+            ResumeError: if the key was booked with other content.
+        """
+        ledger, name = self._of(unit)
+        charge = Charge(
+            unit=name, event=event, count=count, why=why, method=method, round=round, key=key
+        )
+        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant))
+        return permit
+
+    def epsilon(self, delta: float, unit: str | None = None, accountant: str = ACCOUNTANT) -> float:
+        """What a unit has spent: a proven upper bound; of all units, the highest.
+
+        Args:
+            delta: in (0, 1).
+        """
+        if unit is not None:
+            ledger, name = self._of(unit)
+            return ledger.epsilon(name, delta, accountant)
+        return max(
+            (
+                each.epsilon(name, delta, accountant)
+                for each in self._ledgers
+                for name in each.units()
+            ),
+            default=0.0,
+        )
+
+    def remaining(
+        self,
+        event: Event,
+        *,
+        epsilon: float,
+        delta: float,
+        unit: str | None = None,
+        accountant: str = ACCOUNTANT,
+    ) -> int | None:
+        """How often ``event`` may still happen within the budget; None where nothing limits it."""
+        ledger, name = self._of(unit)
+        return Budget(epsilon, delta, accountant).remaining_steps(event, ledger.spent(name))
+
+    def entries(self, unit: str | None = None) -> list[Entry]:
+        """Every charge, in the order of its booking."""
+        return [entry for each in self._ledgers for entry in each.entries(unit)]
+
+    def verify(self) -> None:
+        """Follow the chain of digests from its start.
+
+        Raises:
+            LedgerError: at the first link that does not fit.
+        """
+        for each in self._ledgers:
+            each.verify()
+
+    def to_polars(self) -> polars.DataFrame:
+        """The charges, a row each."""
+        return shown.frame(
+            [
+                {
+                    "seq": entry.seq,
+                    "unit": entry.unit,
+                    "round": entry.round,
+                    "count": entry.count,
+                    "event": privacy.encode(entry.event),
+                    "method": entry.method,
+                    "why": entry.why,
+                    "key": entry.key,
+                    "digest": entry.digest,
+                }
+                for entry in self.entries()
+            ]
+        )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The charges, a row each."""
+        return shown.to_pandas(self.to_polars())
+
+    def close(self) -> None:
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _of(self, unit: str | None) -> tuple[privacy.Ledger, str]:
+        """The ledger that keeps a unit."""
+        found = [(each, name) for each in self._ledgers for name in each.units()]
+        if unit is None and len(found) == 1:
+            return found[0]
+        for ledger, name in found:
+            if name == unit:
+                return ledger, name
+        listed = ", ".join(self.units[:10]) or "none"
+        said = "say which unit" if unit is None else f"no unit {unit!r} is kept here"
+        raise LedgerError(f"{said}; there are {listed}")
+
+    def __repr__(self) -> str:
+        count = sum(1 for each in self._ledgers for _ in each.entries())
+        return f"<Ledger of {', '.join(self.units)}: {count} charges>"
+
+    def _repr_html_(self) -> str:
+        delta = 1e-5
+        rows = [
+            (
+                name,
+                str(sum(entry.count for entry in each.entries(name))),
+                epsilon_text(each.epsilon(name, delta, ACCOUNTANT)),
+            )
+            for each in self._ledgers
+            for name in each.units()
+        ]
+        head = ("unit", "releases", f"epsilon at delta {delta:g} ({ACCOUNTANT})")
+        return shown.page("Privacy ledger", shown.table(head, rows))
+
+
+def _close(ledgers: Sequence[privacy.Ledger]) -> None:
+    for each in ledgers:
+        each.close()
+
+
+def fingerprint(data: bytes) -> str:
+    """What data is recognised by: SHA-256 of its bytes."""
+    import hashlib
+
+    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -1,0 +1,342 @@
+"""Runs from Python, and their folders."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.api import shown
+from sordino.api.study import Study
+from sordino.engine import study as studies
+from sordino.engine.records import Round, Row, known, plain
+from sordino.engine.runs import Run as Folder
+from sordino.engine.runs import load
+from sordino.errors import StudyError
+from sordino.privacy.rounding import epsilon_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas
+    import polars
+    import torch
+
+    from sordino.api.given import Data
+    from sordino.api.ledgers import Ledger
+    from sordino.engine.session import Going, Outcome
+    from sordino.report.album import Picture
+    from sordino.track.base import Maker
+
+
+class Run:
+    """A run, as its folder tells it: what was promised, what was released, what was learned.
+
+    A notebook shows its key numbers and figures. Everything is read from the folder, so a run of
+    yesterday is the same as one of now: ``so.Run.open("runs/NAME-001")``.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Run:
+        """The run in a folder, at any moment of its life.
+
+        Raises:
+            StudyError: if it is no run folder.
+        """
+        return cls(load(Path(folder)))
+
+    @property
+    def folder(self) -> Path:
+        return self._folder.folder
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    @property
+    def method(self) -> str:
+        return known(self._folder.about.method) or ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended; :func:`resume` goes on with one that has not."""
+        return self._folder.done
+
+    @property
+    def ended(self) -> str | None:
+        """What ended it, in words."""
+        return self._folder.ended
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the final model on the test set, in [0, 1]; None where nothing was measured."""
+        return self._folder.accuracy
+
+    @property
+    def epsilon(self) -> float | None:
+        """What is guaranteed: a proven upper bound from the ledger; infinite without privacy."""
+        return self._folder.guaranteed
+
+    @property
+    def spent(self) -> float | None:
+        """What the ledger adds up to, of the client that spent most."""
+        return self._folder.spent
+
+    @property
+    def delta(self) -> float | None:
+        return known(self._folder.about.delta)
+
+    @property
+    def unit(self) -> str:
+        """What is protected."""
+        return known(self._folder.about.unit) or ""
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rows of the log, typed."""
+        return self._folder.rounds
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(known(self._folder.about.warnings) or ())
+
+    @property
+    def study(self) -> Study:
+        """The study that it ran, calibrated."""
+        return Study._of(studies.read_run(self.folder), None)
+
+    @property
+    def report(self) -> Path:
+        """The page of the run, made where it is missing."""
+        from sordino import report
+
+        page = self.folder / report.page.PAGE
+        return page if page.exists() else report.write(self.folder)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What it released."""
+        from sordino.api.ledgers import Ledger
+
+        return Ledger.open(self.folder)
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The parameters of the model that is handed out, by name.
+
+        Raises:
+            StudyError: if the run has not ended.
+        """
+        from safetensors.numpy import load_file
+
+        path = self.folder / "model.safetensors"
+        if not path.exists():
+            raise StudyError(f"{self.folder}: has no model yet; go on with so.resume(folder)")
+        return dict(load_file(path))
+
+    def model(self, example: npt.ArrayLike, classes: int) -> torch.nn.Module:
+        """The model that is handed out, ready to predict.
+
+        Args:
+            example: one example as the model sees it, for its shape: (features,) or (channels,
+                height, width), after the front end where the study has one.
+            classes: how many classes there are, or scores of an example.
+
+        Raises:
+            StudyError: of a regime whose model lies at several parties, or if the shape does not
+                fit.
+        """
+        import numpy as np
+        import torch
+
+        from sordino.federation.study import HorizontalStudy
+        from sordino.training import models
+
+        study = self.study.checked
+        if not isinstance(study, HorizontalStudy):
+            raise StudyError("the parts of this model lie at several parties; take .weights()")
+        shape = np.asarray(example).shape
+        module = models.build(study.model.name, shape, classes, np.random.default_rng(0))
+        held = {name: torch.from_numpy(each) for name, each in self.weights().items()}
+        try:
+            module.load_state_dict(held)
+        except RuntimeError as error:
+            raise StudyError(f"the model of {self.folder} does not fit: {error}") from None
+        return module.eval()
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rounds, a row each."""
+        return shown.frame([_row(each) for each in self.rounds])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rounds, a row each."""
+        return shown.to_pandas(self.to_polars())
+
+    def figures(self) -> list[Picture]:
+        """The figures of its report: title, SVG and how to read it."""
+        from sordino.report.album import pictures
+
+        return pictures(self._folder)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run {self.folder}: {self.method}, accuracy {_percent(self.accuracy)}, epsilon "
+            f"{epsilon_text(self.epsilon)}{'' if self.done else ', not finished'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from sordino.report import words
+        from sordino.report.course import key_numbers
+
+        facts = [(name, value, remark) for name, value, remark in key_numbers(self._folder)]
+        drawn = [
+            shown.picture(each.title, str(each.svg), each.caption) for each in self.figures()[:2]
+        ]
+        where = f"Folder: {self.folder}. The whole report: {self.folder / 'report.html'}"
+        return shown.page(
+            self.name,
+            shown.sentences([words.promise(self._folder).sentence]),
+            shown.table(("", "", ""), facts),
+            *drawn,
+            shown.sentences([where]),
+        )
+
+
+def run(
+    study: Study | Path | str,
+    data: Data | None = None,
+    *,
+    out: Path | str | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    progress: bool | None = None,
+    track: Sequence[str | Maker] = (),
+) -> Run:
+    """Train the model of a study, and write a run folder with its ledger and a report.
+
+    Args:
+        study: the study, or its file.
+        data: data in memory to run it on, in place of the study's own; see :meth:`Study.on`.
+        out: the folder to make; ``runs/NAME-001`` and so on unless given.
+        on_row: is called with each row of the log.
+        progress: whether it is shown on standard error; unless given, where a person is likely to
+            look: on a terminal, and in a notebook.
+        track: "tensorboard", "mlflow" or "wandb", or a class of one's own: a
+            :class:`sordino.track.Tracker` that is made with the folder of its store.
+
+    Raises:
+        StudyError: if the study cannot be run; nothing was written or spent then.
+        BudgetExceeded: if the budget does not pay for it.
+    """
+    from sordino.engine import session
+    from sordino.engine.study.tuned import refuse_repeated
+
+    asked = study if isinstance(study, Study) else Study.read(study)
+    if data is not None:
+        asked = asked.on(data)
+    refuse_repeated(asked.checked.tuned)
+    with _watched(progress, on_row, track) as (row, begin, end):
+        outcome = session.begin(
+            asked.checked,
+            None if out is None else Path(out),
+            row,
+            begin,
+            again="call so.resume with this folder",
+        )
+        end(outcome)
+    return _ended(outcome)
+
+
+def resume(
+    folder: Path | str,
+    *,
+    modules: Path | str | None = None,
+    on_row: Callable[[Row], None] | None = None,
+    progress: bool | None = None,
+    track: Sequence[str | Maker] = (),
+) -> Run:
+    """Go on with a run that was stopped: the same result, bit for bit, on the same machine.
+
+    Args:
+        modules: where modules lie that the study names, if they are not installed.
+        track: as for :func:`run`; the same stores go on.
+
+    Raises:
+        StudyError, ResumeError: if it cannot go on.
+    """
+    from sordino.engine import session
+
+    with _watched(progress, on_row, track) as (row, begin, end):
+        outcome = session.resume(
+            Path(folder), row, begin, modules=None if modules is None else Path(modules)
+        )
+        end(outcome)
+    return _ended(outcome)
+
+
+def _ended(outcome: Outcome) -> Run:
+    from sordino.report import write
+
+    write(Path(outcome.run))
+    return Run.open(outcome.run)
+
+
+def looked_at() -> bool:
+    """Whether somebody is likely to see what is shown: on a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+Watched = tuple[Callable[[Row], None], Callable[["Going"], None], Callable[["Outcome"], None]]
+
+
+@contextmanager
+def _watched(
+    progress: bool | None, on_row: Callable[[Row], None] | None, track: Sequence[str | Maker]
+) -> Iterator[Watched]:
+    """What is told of each row, of the beginning, and of the end."""
+    from sordino.console import display
+    from sordino.console.making import Making
+    from sordino.console.running import Running
+    from sordino.data.features import watched
+    from sordino.data.notices import noticed
+    from sordino.track import Tracking
+
+    quiet = not (looked_at() if progress is None else progress)
+    tracking = Tracking(track, _warn)
+    with (
+        tracking,
+        Running(display, quiet) as shows,
+        Making(quiet) as making,
+        watched(making),
+        noticed(_warn),
+    ):
+
+        def row(each: Row) -> None:
+            shows.row(each)
+            tracking.row(each)
+            if on_row is not None:
+                on_row(each)
+
+        def begin(going: Going) -> None:
+            shows.begin(going)
+            tracking.begin(going)
+
+        yield row, begin, tracking.end
+
+
+def _warn(text: str) -> None:
+    """As Python warns: a notebook shows it, and nothing of it is written to the run folder."""
+    warnings.warn(text, stacklevel=2)
+
+
+def _row(row: Round) -> Mapping[str, Any]:
+    found: dict[str, Any] = plain(row)
+    return {key: value for key, value in found.items() if key != "kind"}
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"

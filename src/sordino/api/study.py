@@ -1,0 +1,286 @@
+"""A study from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sordino.api import shown
+from sordino.api.given import FOLDER, Data, kept
+from sordino.engine import study as studies
+from sordino.errors import StudyError
+from sordino.section import Section
+
+if TYPE_CHECKING:
+    from sordino.engine.study.base import Study as Checked
+
+Keys: TypeAlias = "Section | Mapping[str, Any] | str"
+"""A table of a study: typed, as keys and values, or its name alone."""
+
+SOURCE = "study"
+_NAMED = {"data": "name", "model": "name", "method": "name"}
+
+
+class Study:
+    """Everything that a run depends on, checked and frozen.
+
+    >>> import sordino as so
+    >>> study = so.Study(
+    ...     data=so.Data(name="digits", clients=10),
+    ...     model="logistic",
+    ...     method=so.DpSgd(learning_rate=0.5, tau=1),
+    ...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+    ...     budget=so.Budget(rounds=20),
+    ... )
+    >>> study.replace({"privacy.epsilon": 1.0}).table["privacy"]["epsilon"]
+    1.0
+
+    Each table is one of the typed classes (``so.Data``, ``so.Privacy``, ... for studies in rounds;
+    ``so.asynchronous.Privacy`` and ``so.vertical.Privacy`` for the others), or a dictionary of the
+    keys that a study file has. ``data``, ``model`` and ``method`` may be a name alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: Keys,
+        privacy: Keys,
+        data: Keys,
+        budget: Keys,
+        model: Keys | None = None,
+        name: str | None = None,
+        seed: int = 0,
+        modules: Path | str | None = None,
+        **tables: Keys,
+    ) -> None:
+        """Check a study.
+
+        Args:
+            method: how is trained; ``so.methods()`` lists the methods.
+            privacy: what is protected, and how well. It has no default.
+            data: a published data set by its name, or a file; :meth:`on` takes data in memory.
+            budget: how long a run may go on.
+            model: by its name, or ``module:factory`` for one of your own.
+            name: of the study; made of method and data unless given.
+            seed: what runs draw from, unless ``privacy.entropy`` is "system".
+            modules: folder of the modules that the study names, if they are not installed.
+            **tables: ``participation``, ``world``, ``execution``, ... as in a study file.
+
+        Raises:
+            StudyError: names every mistake with its place, its value and a remedy.
+        """
+        given: dict[str, Keys | None] = {
+            "data": data,
+            "model": model,
+            "method": method,
+            "privacy": privacy,
+            "budget": budget,
+            **tables,
+        }
+        table: dict[str, Any] = {"name": name, "seed": seed}
+        table |= {key: _plain(key, value) for key, value in given.items() if value is not None}
+        if name is None:
+            table["name"] = _called(table)
+        checked = studies.of_table(table, source=SOURCE, modules=_folder(modules))
+        self._set(checked, modules, made=name is None)
+
+    def _set(self, checked: Checked, modules: Path | str | None, *, made: bool) -> None:
+        self._checked, self._modules = checked, _folder(modules)
+        self._made = made  # whether its name was made here, and changes with what it names
+
+    @classmethod
+    def _of(cls, checked: Checked, modules: Path | str | None, *, made: bool = False) -> Study:
+        found = cls.__new__(cls)
+        found._set(checked, modules, made=made)
+        return found
+
+    @classmethod
+    def read(cls, path: Path | str, *changes: str, modules: Path | str | None = None) -> Study:
+        """The study in a file, with changes such as ``"privacy.epsilon=4"``.
+
+        Args:
+            modules: folder of the modules that it names; the study's own unless given.
+
+        Raises:
+            StudyError: if the file is missing, is no TOML, or is no study.
+        """
+        place = Path(path)
+        beside = place.parent if modules is None else Path(modules)
+        return cls._of(studies.read(place, changes, modules=beside), beside)
+
+    @property
+    def checked(self) -> Checked:
+        """The study as the engine has it, a typed record of all its keys."""
+        return self._checked
+
+    @property
+    def modules(self) -> Path | None:
+        """Folder of the modules that it names."""
+        return self._modules
+
+    @property
+    def name(self) -> str:
+        return self._checked.name
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Every key and its value, as in a study file; defaults are spelled out."""
+        found: dict[str, Any] = self._checked.model_dump(
+            mode="json", by_alias=True, exclude_none=True
+        )
+        return found
+
+    @property
+    def toml(self) -> str:
+        """The study file."""
+        return studies.write(self._checked)
+
+    def write(self, path: Path | str) -> Path:
+        """Write the study file.
+
+        Raises:
+            StudyError: if the file exists or cannot be written.
+        """
+        place = Path(path)
+        try:
+            with place.open("x", encoding="utf-8") as file:
+                file.write(self.toml)
+        except FileExistsError:
+            raise StudyError(f"{place}: exists already; choose another name") from None
+        except OSError as error:
+            raise StudyError(
+                f"{place}: cannot be written ({error.strerror}); choose another place"
+            ) from None
+        return place
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **tables: Keys | int) -> Study:
+        """The same study with other values.
+
+        Args:
+            changes: values by key with dots, such as ``{"privacy.epsilon": 1.0}``; a None takes a
+                key out.
+            **tables: whole tables, ``name`` or ``seed``: ``method="dp-sgd"``.
+
+        Raises:
+            StudyError: if what comes out is no study.
+        """
+        table = self._checked.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_unset=False
+        )
+        for key, value in tables.items():
+            table[key] = value if key in ("name", "seed") else _plain(key, value)
+        for key, value in (changes or {}).items():
+            _put(table, key, value)
+        made = self._made and "name" not in tables and "name" not in (changes or {})
+        if made:
+            table["name"] = _called(table)
+        checked = studies.of_table(table, source=SOURCE, modules=self._modules)
+        return self._of(checked, self._modules, made=made)
+
+    def on(self, data: Data, folder: Path | str | None = None, **keys: Any) -> Study:
+        """The same study on data in memory: see :func:`sordino.api.given.kept`.
+
+        Args:
+            data: a data frame, arrays, or a data set of another library.
+            folder: where it is kept, in a file that the study names; ``runs/data`` unless given.
+            **keys: of the table ``data``: ``label="income"``, ``clients=5``, ...
+
+        Raises:
+            DataError: if it cannot be taken.
+        """
+        found = kept(data, Path(folder or FOLDER), keys)
+        mine = {k: value for k, value in self.table["data"].items() if k not in _OF_A_SOURCE}
+        return self.replace(data={**mine, **found})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Study) and self._checked == other._checked
+
+    def __hash__(self) -> int:
+        return hash(self.toml)
+
+    def __repr__(self) -> str:
+        return f"<Study {self.name!r}: {self._checked.method.name}, {_promise(self._checked)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (key, str(value)) for key, value in _flat(self.table) if not isinstance(value, Mapping)
+        ]
+        return shown.page(self.name, shown.table(("key", "value"), rows))
+
+
+_OF_A_SOURCE = (
+    "name",
+    "file",
+    "label",
+    "test",
+    "test_file",
+    "test_share",
+    "client_column",
+    "person",
+)
+
+
+def _folder(modules: Path | str | None) -> Path | None:
+    return None if modules is None else Path(modules)
+
+
+def _plain(key: str, value: object) -> Any:
+    """A table as keys and values; a name alone is the table's name."""
+    if isinstance(value, Section):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, str) and key in _NAMED:
+        return {_NAMED[key]: value}
+    if isinstance(value, Mapping):
+        return {
+            name: _plain(f"{key}.{name}", each) for name, each in value.items() if each is not None
+        }
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(key, each) for each in value]
+    return value
+
+
+def _put(table: dict[str, Any], key: str, value: object) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        below = table.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise StudyError(f"{key}: {part!r} is a value, not a table")
+        table = below
+    if value is None:
+        table.pop(last, None)
+    else:
+        table[last] = _plain(key, value)
+
+
+def _called(table: Mapping[str, Any]) -> str:
+    """A name for a study that has none: its method and its data."""
+    method, data = table.get("method"), table.get("data")
+    named = method.get("name", "study") if isinstance(method, Mapping) else "study"
+    held = data if isinstance(data, Mapping) else {}
+    file = Path(str(held.get("file", "data")))
+    kept = file.parent.name == Path(FOLDER).name  # by its digest, which says nothing to people
+    return f"{named} on {held.get('name') or ('own data' if kept else file.stem)}"
+
+
+def _promise(study: Checked) -> str:
+    from sordino.privacy.rounding import epsilon_text
+
+    privacy = study.privacy
+    if privacy.unit == "none":
+        return "no privacy"
+    return (
+        f"unit {privacy.unit!r}, epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"
+    )
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Sequence[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{above}{key}.")
+        else:
+            found.append((above + key, value))
+    return found

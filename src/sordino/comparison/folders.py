@@ -1,0 +1,141 @@
+"""What is there already: finished runs, half-finished ones, and runs of something else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from sordino.comparison.schedule import Task
+from sordino.engine import study as studies
+from sordino.engine.files import said_clearly
+from sordino.engine.recorder import LOG
+from sordino.engine.records import closed, known
+from sordino.engine.runs import load
+from sordino.engine.study.base import Study
+from sordino.errors import StudyError
+from sordino.files import open_below
+from sordino.modules import nothing_new
+
+State = Literal["missing", "begun", "done"]
+TAIL = 1 << 16
+REMEDY = "Choose another --out, or move the folder away; nothing was changed"
+
+
+def states(tasks: Sequence[Task]) -> list[State]:
+    """How far each run is.
+
+    Raises:
+        StudyError: names every folder that holds something else than its task.
+    """
+    found: list[State] = []
+    wrong: list[str] = []
+    for task in tasks:
+        try:
+            found.append(_state(task))
+        except StudyError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise StudyError("\n".join([*wrong, REMEDY]))
+    return found
+
+
+def _state(task: Task) -> State:
+    if not task.folder.exists():
+        return "missing"
+    run = load(task.folder)
+    # it may be anybody's folder: what its study names is not run to find out that it differs
+    with nothing_new():
+        there = studies.read_run(task.folder, modules=task.side.path.parent)
+    if changed := differing(there, task.full):
+        raise StudyError(
+            f"{task.folder}: holds a run of another study than {task.side.path} asks for: "
+            f"{'; '.join(changed)}"
+        )
+    return "done" if run.done and known(run.about.result) is not None else "begun"
+
+
+def differing(there: Study, asked: Study) -> list[str]:
+    """What stands otherwise in two studies, key by key; defaults and order do not count."""
+    old, new = (
+        _flat(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+        for study in (there, asked)
+    )
+    keys = sorted({*old, *new}, key=[*old, *new].index)
+    return [
+        f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(table: Mapping[str, object], above: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        found |= (
+            _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+        )
+    return found
+
+
+def rounds_done(folder: Path) -> int:
+    """Rounds that a run has closed, from the end of its log; it may be written to meanwhile."""
+    try:
+        with open_below(folder, LOG) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - TAIL, 0))
+            lines = file.read().split(b"\n")[:-1]
+    except (OSError, StudyError):
+        return 0
+    return next((number for line in reversed(lines) if (number := closed(line)) is not None), 0)
+
+
+def refuse_file(out: Path) -> None:
+    """``out`` must be a folder, or may become one."""
+    there = next((path for path in (out, *out.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise StudyError(f"{there}: this is a file; give --out a folder, which may be new")
+
+
+def sweep(tasks: Sequence[Task]) -> None:
+    """Remove what runs left that were killed before they began; only while the folder is held."""
+    for task in tasks:
+        for draft in task.folder.parent.glob(f".{task.folder.name}.*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def held(out: Path) -> Iterator[tuple[int, ...]]:
+    """The folder, for one comparison at a time: what must be open in each of its processes.
+
+    The lock hangs on the open folder, so it lasts until the last process that has it is gone:
+    runs whose comparison was killed are not run a second time beside themselves.
+
+    Raises:
+        StudyError: if another comparison has it.
+    """
+    with said_clearly(out):
+        out.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield ()  # has no such lock
+        return
+    import fcntl
+
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StudyError(
+                    f"{out}: another comparison is running there. Wait until it ends, or "
+                    "choose another --out"
+                ) from None
+        yield (handle,)  # a file system without locks: then without
+    finally:
+        os.close(handle)

@@ -1,0 +1,242 @@
+"""The figures of a comparison as people read them: the same cells on a terminal and on the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sordino.comparison.over import sweep
+from sordino.comparison.result import Comparison, Difference, Member, recorded
+from sordino.comparison.statistics import CONFIDENCE, Spread
+from sordino.engine import vocabulary
+from sordino.engine.files import replace_file
+from sordino.engine.records import text
+from sordino.report import costs, words
+from sordino.report.studies import Content, Table, render_studies
+
+
+def content(comparison: Comparison) -> Content:
+    """What the page says."""
+    members, seeds = comparison.members, comparison.seeds
+    claimed, measured = comparison.at == "claimed", _spoken(comparison).accuracy
+    which = (
+        f"seed {seeds[0]}"
+        if len(seeds) == 1
+        else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
+    )
+    return Content(
+        sub=which,
+        labels=[member.side.label for member in members],
+        groups=[list(member.runs.values()) for member in members],
+        claimed=claimed,
+        banner=comparison.overclaims if claimed else (),
+        failures=comparison.failures,
+        warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
+        studies=studies(comparison),
+        reported=reported(comparison),
+        against=f"Differences to {members[0].side.label}"
+        + (f" in {measured.told}" if measured.streamed else ""),
+        differences=differences(comparison),
+        verdicts=verdicts(comparison),
+        remarks=comparison.notes,
+        runs=runs(comparison),
+        sweep=sweep(comparison.over, members),
+    )
+
+
+def studies(comparison: Comparison) -> Table:
+    """One row for each study."""
+    claimed = comparison.at == "claimed"
+    streamed = any(
+        run.vocabulary.accuracy.streamed
+        for member in comparison.members
+        for run in member.runs.values()
+    )
+    epsilons = ("epsilon claimed", "epsilon true") if claimed else ("epsilon",)
+    rows = [
+        [
+            member.side.label,
+            member.side.study.method.title,
+            f"{len(member.runs)} of {len(comparison.seeds)}",
+            _accuracy(member.accuracy),
+            *([_epsilon(member.claimed)] if claimed else []),
+            _epsilon(member.epsilon) + _own(member),
+            *_terms(member),
+            *(costs.cells(list(member.runs.values())) if streamed else ()),
+        ]
+        for member in comparison.members
+    ]
+    told = _spoken(comparison).accuracy.told
+    head = (
+        "study",
+        "method",
+        "seeds",
+        told,
+        *epsilons,
+        "delta",
+        "accountant",
+        "unit",
+        *(costs.HEAD if streamed else ()),
+    )
+    return Table(head, rows)
+
+
+def _own(member: Member) -> str:
+    """The clients' own epsilons, where they differ, and of how many each is."""
+    own = Counter(getattr(member.side.study.privacy, "epsilons", None) or ())
+    told = ", ".join(f"{words.bound(each)} ({count})" for each, count in sorted(own.items()))
+    return f"; of clients: {told}" if told else ""
+
+
+def reported(comparison: Comparison) -> Table:
+    """One row for each study of which a publication reports something: here, and there."""
+    rows = []
+    for member in comparison.members:
+        told = member.side.study.reported
+        if told is None:
+            continue
+        accuracy = (
+            1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
+        )
+        mib, _, seconds = costs.cells(list(member.runs.values()))
+        rows.append(
+            [
+                member.side.label,
+                _accuracy(member.accuracy),
+                "-" if accuracy is None else words.percent(accuracy),
+                mib,
+                "-" if told.mib is None else f"{told.mib:.2f}",
+                seconds,
+                "-" if told.seconds is None else f"{told.seconds:.0f}",
+                told.source,
+            ]
+        )
+    there = "reported"
+    return Table(
+        (
+            "study",
+            _spoken(comparison).accuracy.told,
+            there,
+            "payload MiB",
+            there,
+            "party s",
+            there,
+            "source",
+        ),
+        rows,
+    )
+
+
+def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:
+    """Words for all runs."""
+    return vocabulary.shared(
+        run.vocabulary for member in comparison.members for run in member.runs.values()
+    )
+
+
+def differences(comparison: Comparison) -> Table:
+    """One row for each study but the first, in percentage points."""
+    head = ("study", "mean difference", "sd", f"{CONFIDENCE:.0%} interval", "by seed")
+    return Table(head, [_difference(each) for each in comparison.differences])
+
+
+def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
+    """In words: what each difference means, and what makes the two unequal."""
+    return [
+        (_sentence(each.label, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "")
+        for each in comparison.differences
+    ]
+
+
+def _sentence(label: str, verdict: str) -> str:
+    return f"{verdict}." if verdict.startswith(label) else f"{label}: {verdict}."
+
+
+def runs(comparison: Comparison) -> Table:
+    """One row for each run."""
+    rows = [
+        [
+            member.side.label,
+            str(seed),
+            words.percent(run.accuracy),
+            _epsilon(run.spent),
+            str(run.number),
+            str(run.steps),
+            str(run.folder.relative_to(comparison.folder)),
+        ]
+        for member in comparison.members
+        for seed, run in member.runs.items()
+    ]
+    spoken = _spoken(comparison)
+    return Table(
+        (
+            "study",
+            "seed",
+            spoken.accuracy.told,
+            "epsilon",
+            spoken.rounds,
+            spoken.steps.removeprefix("local "),
+            "folder",
+        ),
+        rows,
+    )
+
+
+def write(comparison: Comparison) -> None:
+    """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
+    replace_file(
+        comparison.folder / "comparison.json", text(recorded(comparison), indent=1).encode()
+    )
+    replace_file(
+        comparison.folder / "comparison.html",
+        render_studies(content(comparison)).encode("utf-8", "replace"),
+    )
+
+
+def _difference(each: Difference) -> list[str]:
+    found = each.paired
+    interval = (
+        "-"
+        if found.interval is None
+        else f"{_points(found.interval[0])} to {_points(found.interval[1])}"
+    )
+    return [
+        each.label,
+        "-" if found.mean is None else f"{_points(found.mean)} points",
+        "-" if found.sd is None else f"{100 * found.sd:.2f}",
+        interval,
+        ", ".join(_points(difference) for difference in found.differences) or "-",
+    ]
+
+
+def _points(share: float) -> str:
+    """
+    >>> _points(0.0123), _points(-0.004), _points(-0.0)
+    ('+1.23', '-0.40', '0.00')
+    """
+    shown = f"{100 * share:+.2f}"
+    return "0.00" if shown in ("+0.00", "-0.00") else shown
+
+
+def _accuracy(found: Spread) -> str:
+    """
+    >>> [_accuracy(Spread(*seen)) for seen in ((0.7, 0.0125, 3), (0.7, None, 1), (None, None, 0))]
+    ['70.00 ± 1.25 %', '70.00 %', '-']
+    """
+    if found.mean is None:
+        return "-"
+    return (
+        words.percent(found.mean)
+        if found.sd is None
+        else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f} %"
+    )
+
+
+def _epsilon(value: float | None) -> str:
+    return words.bound(value, 5)
+
+
+def _terms(member: Member) -> list[str]:
+    privacy = member.side.study.privacy
+    if privacy.unit == "none":
+        return ["-", "-", "none"]
+    return [words.plain(privacy.delta), privacy.accountant, privacy.unit]

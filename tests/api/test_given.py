@@ -1,0 +1,141 @@
+"""Data in memory is kept in a file with the same rows, whatever it was held in."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from torch.utils.data import DataLoader, TensorDataset
+
+import sordino as so
+from sordino.api.given import kept
+
+COLUMNS: dict[str, Any] = {
+    "age": [30, 41, 52, 63],
+    "weight": [1.5, 2.5, 3.5, 4.5],
+    "sick": ["yes", "no", "yes", "no"],
+}
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+Y = np.array([0, 1, 0, 1])
+
+
+def read(found: dict[str, Any]) -> polars.DataFrame:
+    return polars.read_parquet(found["file"])
+
+
+def test_frames_of_any_library_become_the_same_file(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    wanted = polars.DataFrame(COLUMNS)
+    for data in (
+        wanted,
+        wanted.lazy(),
+        pandas.DataFrame(COLUMNS),
+        pandas.DataFrame(COLUMNS).astype({"sick": "category"}),
+        COLUMNS,
+        Dataset.from_dict(COLUMNS),
+    ):
+        found = kept(data, tmp_path, {"label": "sick"})
+        assert read(found).equals(wanted), type(data)
+        assert found["label"] == "sick"
+
+
+def test_missing_values_stay_missing(tmp_path: Path) -> None:
+    wanted = polars.DataFrame({"a": [1.0, None], "b": ["x", None], "label": [0, 1]})
+    frame = pandas.DataFrame({"a": [1.0, float("nan")], "b": ["x", None], "label": [0, 1]})
+    assert read(kept(frame, tmp_path, {})).equals(wanted)
+
+
+def test_class_labels_become_their_names(tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features({"a": Value("int64"), "label": ClassLabel(names=["cat", "dog"])})
+    data = Dataset.from_dict({"a": [1, 2], "label": [1, 0]}, features=features)
+    assert read(kept(data, tmp_path, {}))["label"].to_list() == ["dog", "cat"]
+
+
+def test_pictures_become_arrays_with_channels_first(tmp_path: Path) -> None:
+    from datasets import Array3D, Dataset, Features, Value
+
+    x = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    features = Features({"image": Array3D((4, 5, 3), "uint8"), "label": Value("int64")})
+    data = Dataset.from_dict({"image": list(x), "label": [1, 0]}, features=features)
+    with np.load(kept(data.with_format("numpy"), tmp_path, {})["file"]) as held:
+        assert held["x"].dtype == np.uint8
+        assert np.array_equal(held["x"], x.transpose(0, 3, 1, 2))
+        assert held["y"].tolist() == [1, 0]
+
+
+def test_a_bunch_keeps_names_of_features_and_classes(tmp_path: Path) -> None:
+    for as_frame in (False, True):
+        bunch = load_iris(as_frame=as_frame)
+        found = kept(bunch, tmp_path, {})
+        frame = read(found)
+        assert found["label"] == "target"
+        assert frame.columns[:2] == ["sepal length (cm)", "sepal width (cm)"]
+        assert frame["target"].unique(maintain_order=True).to_list() == [
+            "setosa",
+            "versicolor",
+            "virginica",
+        ]
+        assert np.array_equal(frame.drop("target").to_numpy(), load_iris().data)
+
+
+def test_torch_data_sets_loaders_and_arrays_are_the_same(tmp_path: Path) -> None:
+    held = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    files = {
+        kept(data, tmp_path, {})["file"]
+        for data in (held, DataLoader(held, batch_size=2, shuffle=True), (X, Y), so.arrays(X, Y))
+    }
+    assert len(files) == 1
+    with np.load(files.pop()) as found:
+        assert np.array_equal(found["x"], X)
+        assert np.array_equal(found["y"], Y)
+
+
+def test_whose_an_example_is_divides_the_data(tmp_path: Path) -> None:
+    found = kept(so.arrays(X, Y, ["a", "b", "a", "b"]), tmp_path, {})
+    assert found["client_column"] == "client"
+    assert found["partition"] == {"kind": "column"}
+
+
+def test_only_the_owner_reads_what_is_kept(tmp_path: Path) -> None:
+    place = Path(kept((X, Y), tmp_path / "new", {})["file"])
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert [each.name for each in place.parent.iterdir()] == [place.name]  # no drafts
+
+
+def test_test_rows_go_into_a_file_of_their_own(tmp_path: Path) -> None:
+    found = kept((X, Y), tmp_path, {"test": (X[:2] + 1, Y[:2])})
+    assert found["test"] == "file"
+    with np.load(found["test_file"]) as held:
+        assert np.array_equal(held["x"], X[:2] + 1)
+    assert kept((X, Y), tmp_path, {"test": "public share"})["test"] == "public share"
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "said"),
+    [
+        (polars.DataFrame(COLUMNS), {}, "no column 'label': say label="),
+        ("people.csv", {}, "str is no data"),
+        ((X, Y[:2]), {}, "one entry for each example"),
+        ([(X[0], 1), (X[1, :3], 0)], {}, "all examples must have one shape"),
+        ([X[0], X[1]], {}, None),
+        ([], {}, "empty"),
+        (iter([1]), {}, "is no data that can be taken"),
+        ({"a": [1, 2], "label": [1]}, {}, "cannot be made a table"),
+    ],
+)
+def test_what_cannot_be_taken_is_told(
+    tmp_path: Path, data: Any, keys: dict[str, Any], said: str | None
+) -> None:
+    with pytest.raises(so.StudyError, match=said):
+        kept(data, tmp_path / "data", keys)
+    assert not (tmp_path / "data").exists() or not list((tmp_path / "data").iterdir())

@@ -1,0 +1,144 @@
+"""Plans, runs and comparisons from Python are those of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+
+import sordino as so
+from sordino import verify
+from sordino.api.ledgers import Ledger, fingerprint
+from sordino.cli import app
+from sordino.engine.records import Row
+from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
+
+STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def small(**changes: object) -> so.Study:
+    keys: dict[str, object] = {
+        "data": so.Data(name="digits", clients=3),
+        "model": "logistic",
+        "method": so.DpSgd(learning_rate=0.5, tau=1),
+        "privacy": so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+        "budget": so.Budget(rounds=2),
+    }
+    return so.Study(**{**keys, **changes})  # type: ignore[arg-type]
+
+
+def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    run = so.run(small(), out="mine", on_row=rows.append, progress=False, track=["tensorboard"])
+    assert list(Path("mine/tracking/tensorboard").glob("events.out.*"))
+    path = small().write(tmp_path / "study.toml")
+    app(["run", str(path), "--out", "theirs", "--quiet"], standalone_mode=False)
+    mine, theirs = (Path(each) / "model.safetensors" for each in ("mine", "theirs"))
+    assert mine.read_bytes() == theirs.read_bytes()
+    assert [row.kind for row in rows] == ["round", "round", "end"]
+    assert run.done
+    assert run.accuracy == so.Run.open("theirs").accuracy
+    assert run.epsilon is not None
+    assert run.epsilon <= 2.0
+    assert run.report.exists()
+    assert verify.verify(run.folder)
+    assert so.resume("mine", progress=False).accuracy == run.accuracy
+
+
+def test_what_a_run_tells(tmp_path: Path) -> None:
+    run = so.run(small(), progress=False)
+    frame = run.to_polars()
+    assert frame["round"].to_list() == [1, 2]
+    assert run.spent is not None
+    assert run.spent <= frame["epsilon"][-1] <= 2.0  # a quick bound while it runs
+    assert run.to_pandas()["round"].tolist() == [1, 2]
+    logged = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    assert frame["accuracy"].to_list() == [row["accuracy"] for row in logged if "accuracy" in row]
+    shown = run._repr_html_()
+    assert "<svg" in shown
+    assert "differential" in shown.lower()
+    ledger = run.ledger
+    assert ledger.epsilon(1e-3) == pytest.approx(run.spent)
+    assert len(ledger.to_polars()) == 6  # three clients, two rounds
+
+
+def test_a_model_predicts_as_it_was_measured() -> None:
+    from sordino import data
+
+    run = so.run(small(), progress=False)
+    test = data.load("digits").test
+    x = torch.from_numpy(data.scaled(test.x))
+    module = run.model(x[0].numpy(), 10)
+    right = (module(x).argmax(1).numpy() == test.y).mean()
+    assert right == pytest.approx(run.accuracy)
+    with pytest.raises(so.StudyError, match="does not fit"):
+        run.model(np.zeros(3), 10)
+
+
+def test_data_in_memory_is_run_on_and_known_by_its_content() -> None:
+    study = small().on(load_iris(), clients=2, test="public share")
+    assert study.name == "dp-sgd on own data"
+    first, second = (so.run(study, out=each, progress=False) for each in ("a", "b"))
+    assert first.accuracy == second.accuracy
+    assert first.study.table["data"]["label"] == "target"
+    assert so.plan(small(), load_iris()).epsilon == pytest.approx(2.0, abs=0.01)
+
+
+def test_a_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = so.plan(small())
+    path = small().write("study.toml")
+    app(["plan", str(path), "--json"], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    assert plan.noise_multiplier == told["noise_multiplier"]
+    assert plan.epsilon == told["epsilon"]
+    assert len(plan.to_polars()) == 2
+    assert "noise multiplier" in plan._repr_html_()
+    assert "epsilon 2" in repr(plan)
+
+
+def test_a_comparison_varies_keys_and_goes_on_where_it_was() -> None:
+    found = so.compare(
+        [small()], seeds=1, vary={"privacy.epsilon": [2.0, 1.0]}, out="c", progress=False, jobs=2
+    )
+    frame = found.to_polars()
+    assert frame.height == 2
+    assert frame["epsilon"].to_list() == pytest.approx([2.0, 1.0], abs=0.01)
+    assert found.page.exists()
+    assert not found.failures
+    assert "<svg" in found._repr_html_()
+    before = {path: path.stat().st_mtime_ns for path in Path("c").rglob("model.safetensors")}
+    again = so.compare(
+        [small()], seeds=1, vary={"privacy.epsilon": [2.0, 1.0]}, out="c", progress=False
+    )
+    assert again.to_polars().equals(frame)
+    assert before == {p: p.stat().st_mtime_ns for p in Path("c").rglob("model.safetensors")}
+
+
+def test_a_ledger_serves_the_loop_of_another_library() -> None:
+    data = fingerprint(b"rows")
+    with Ledger.create("clinic.sqlite", {"clinic": data}) as ledger:
+        most = ledger.remaining(STEP, epsilon=1.0, delta=1e-5)
+        assert most is not None
+        ledger.charge(STEP, count=most, key="model-1", epsilon=1.0, delta=1e-5)
+        alone = epsilon_after(STEP, [most], delta=1e-5, accountant="pld")[0]
+        assert ledger.epsilon(1e-5) == pytest.approx(alone)
+        with pytest.raises(so.BudgetExceeded):
+            ledger.charge(STEP, key="model-2", epsilon=1.0, delta=1e-5)
+    with Ledger.create("clinic.sqlite", {"clinic": data}) as again:  # another day
+        again.charge(STEP, count=most, key="model-1", epsilon=1.0, delta=1e-5)  # is no second one
+        assert len(again.entries()) == 1
+        again.verify()
+        assert "clinic" in again._repr_html_()
+    with pytest.raises(so.SordinoError, match="clinic"):
+        Ledger.create("clinic.sqlite", {"clinic": fingerprint(b"other rows")})
+    with Ledger.open("clinic.sqlite") as read, pytest.raises(so.SordinoError):
+        read.charge(STEP, key="model-3", epsilon=10.0, delta=1e-5)
