@@ -48,9 +48,10 @@ def judged(run: Run) -> Iterator[Course]:
     rows.append(("loss", plain(number(found.loss)), "mean over rows"))
     yield Course(
         "The final model on the test set",
-        f"Measured on {known(found.rows):,} public rows, without noise.".replace(",", "\u202f"),
+        f"Measured on {known(found.rows)} public rows, without noise.",
         head=("metric", "value", "what it is"),
         rows=[row for row in rows if row[1] != "-"],
+        wordy=True,
     )
     if (classes := known(found.classes)) and len(classes) <= MOST_BARS:
         yield Course("By class", head=_HEAD, rows=[_of_class(each) for each in classes])
