@@ -7,6 +7,7 @@ A run folder holds everything and can be moved::
     environment.json    what the bits of the result depend on
     ledger.sqlite       what was released (unless the ledger belongs to the data)
     rounds.jsonl        one row a round
+    metrics.json        how good the final model is on public rows, where it has any
     checkpoints/        where to go on from
     model.safetensors   the model that is handed out
     report.html
@@ -43,8 +44,9 @@ from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed
 from sordino.engine.recorder import (
     CHECKPOINTS,
     LOG,
+    METRICS,
     Recorder,
-    last_accuracy,
+    last_told,
     length_of,
     why_refused,
 )
@@ -53,7 +55,7 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError
-from sordino.privacy import Budget, Charge, NonPrivate, accountant
+from sordino.privacy import Budget, Charge, NonPrivate
 from sordino.training.allocator import tune
 
 
@@ -73,6 +75,7 @@ class Outcome:
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
         why: what ended the run.
+        rmse: instead of accuracy, where labels are numbers, in their units.
     """
 
     run: str
@@ -88,6 +91,7 @@ class Outcome:
     unit: str
     seconds: float
     why: str
+    rmse: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +310,9 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     model = save(built.named(moment.model), metadata={"model": built.model})
     noted = sim.vault.sealed(run)
     before = None if noted is None else sealed.read(folder, noted)
-    spent = _spent_now(built) if before is None else before.spent
+    spent = sealed.spent_now(built) if before is None else before.spent
+    if before is None and (measured := built.metrics(moment.model)) is not None:
+        replace_file(folder / METRICS, records.text(measured, indent=1).encode())
     outcome, done = _end(folder, about, built, moment, seconds, spent)
     seal = sealed.facts(folder, records.plain(done), model, spent)
     if before is not None:
@@ -333,7 +339,8 @@ def _end(
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=last_accuracy(folder, study.regime),
+        accuracy=last_told(folder, study.regime),
+        rmse=last_told(folder, study.regime, "rmse"),
         epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
@@ -351,6 +358,7 @@ def _end(
         why=outcome.why,
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
+        rmse=UNSET if outcome.rmse is None else outcome.rmse,
     )
     return outcome, replace(
         about,
@@ -359,21 +367,6 @@ def _end(
         result=result,
         ended=known(about.ended) or made.now(),
     )
-
-
-def _spent_now(built: Built) -> Spent:
-    """What each unit of the ledger has spent, the highest of its records; each history once."""
-    sim = built.simulation
-    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
-    chosen = accountant(sim.budget.accountant)
-    prices = {
-        history: chosen.epsilon(history, sim.budget.delta)
-        for history in {each for own in histories.values() for each in own}
-    }
-    each = tuple(
-        max((prices[history] for history in own), default=0.0) for own in histories.values()
-    )
-    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
 def _refuse_hopeless(built: Built) -> None:
