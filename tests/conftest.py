@@ -56,3 +56,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Grouped(config, log)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a comparison are forks: each process of its own would import for six seconds."""
+    import warm
+    from sordino.comparison import runner
+
+    monkeypatch.setattr(runner, "subprocess", warm)
