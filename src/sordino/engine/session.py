@@ -22,8 +22,6 @@ begun.
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 import math
 import secrets
 import shutil
@@ -33,12 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, folders, recorded, records, sealed
+from sordino.engine import begun, checkpoint, folders, made, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
@@ -146,7 +144,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = replace(describe(built, run), begun=_now(), data=_data_of(built))
+        about = replace(describe(built, run), begun=made.now(), data=made.data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -162,21 +160,6 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def _data_of(built: Built) -> str | UnsetType:
-    """One digest of the fingerprints in a ledger of the run's own; absent without all of them."""
-    if built.study.privacy.ledger != "run":
-        return UNSET
-    prints = built.simulation.vault.ledger.units()
-    if not prints or any(each.startswith("site:") for each in prints.values()):
-        return UNSET
-    told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
-    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def resume(
@@ -383,7 +366,7 @@ def _end(
         status="done",
         guarantee=guarantee(study, outcome.epsilon, built.own),
         result=result,
-        ended=known(about.ended) or _now(),
+        ended=known(about.ended) or made.now(),
     )
 
 

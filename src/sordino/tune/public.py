@@ -71,7 +71,7 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
     inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
     data: dict[str, Any] = {
         "name": on if file is None else None,
-        "file": None if file is None else str(file),
+        "file": None if file is None else str(file.absolute()),
         "test": None if file is None else "file" if inside else "public share",
         "test_share": None,
         "test_file": None,
@@ -140,7 +140,7 @@ def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
     """The study on the examples that :func:`keep_aside` kept."""
     changed = {
         "name": None,
-        "file": str(place),
+        "file": str(place.absolute()),
         "label": None,
         "test": "public share",
         "test_share": None,
