@@ -1,12 +1,13 @@
 # make run   : set up, train ALI-DPFL to a finished report        make test  : set up, run the tests
 # make check : lint, types, layers                                make bench : measure against the peers
+# make docs  : build the site of docs/ into site/
 # make nightly : the long searches, such as 100 000 sensitivity cases
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv run test nightly check bench clean
+.PHONY: venv run test nightly check docs bench clean
 
 venv: $(VENV)/.installed
 
@@ -35,6 +36,13 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 bench: venv bench/pfl/.venv
 	$(BIN)/python -m bench

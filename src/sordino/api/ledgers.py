@@ -109,10 +109,14 @@ class Ledger:
                 so.privacy.Gaussian(sigma))``.
             key: names this release and no other. The same key with the same content is the same
                 release, and costs nothing again: so a loop that was killed may repeat it.
-            epsilon, delta: the budget of the unit, over all that it ever released.
+            epsilon: the budget of the unit, over all that it ever released.
+            delta: in (0, 1), of that budget.
             unit: whose data; may be left out where there is one.
             count: how often.
-            why, method, round: for the reader of the ledger.
+            why: for the reader of the ledger.
+            method: the same.
+            round: the same.
+            accountant: turns events into epsilon.
 
         Raises:
             BudgetExceeded: if the unit would pass its budget. Do not release then.
