@@ -15,6 +15,7 @@ from bench import (
     arrivals,
     clients,
     events,
+    features,
     federation,
     flare,
     network,
@@ -33,7 +34,10 @@ def main() -> None:
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
     federations = (network, federation, flare)
-    parts = (step, wavelets, rounds, clients, arrivals, events, *federations, accounting, starting)
+    parts = (
+        *(step, wavelets, features, rounds, clients, arrivals, events),
+        *(*federations, accounting, starting),
+    )
     for part in parts:
         for row in part.measure():
             rows.append(row)

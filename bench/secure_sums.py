@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from sordino import residues
 from sordino.network import certificates
-from sordino.secure import client, masks
+from sordino.secure import client
 from sordino.secure.client import Record
 from sordino.secure.messages import (
     Delivered,
@@ -43,7 +44,7 @@ class Site:
         self.record: Record | None = None
 
     def answer(
-        self, setting: Setting, told: FromServer | None, values: masks.Residues
+        self, setting: Setting, told: FromServer | None, values: residues.Residues
     ) -> FromClient:
         """What it says to a step; None invites it."""
         start = time.process_time()
@@ -54,7 +55,7 @@ class Site:
         return said
 
     def _said(
-        self, setting: Setting, told: FromServer | None, values: masks.Residues
+        self, setting: Setting, told: FromServer | None, values: residues.Residues
     ) -> FromClient:
         said: FromClient
         if told is None:
@@ -75,7 +76,9 @@ class Site:
         return said
 
 
-def played(setting: Setting, sites: list[Site], gone: int, values: list[masks.Residues]) -> float:
+def played(
+    setting: Setting, sites: list[Site], gone: int, values: list[residues.Residues]
+) -> float:
     """One sum; seconds of the server."""
     spent = 0.0
     sums = expected(setting, sites[0].verify, frozenset(range(len(sites))))
@@ -118,7 +121,7 @@ def main() -> None:
         for i, pair in enumerate(pairs)
     ]
     rng = np.random.default_rng(0)
-    values = [masks.reduced(rng.integers(0, 2**62, told.dimension), told.bits) for _ in range(n)]
+    values = [residues.reduced(rng.integers(0, 2**62, told.dimension), told.bits) for _ in range(n)]
     servers, clients = [], []
     for number in range(1, told.repeats + 1):
         setting = Setting(

@@ -339,6 +339,17 @@ def test_a_full_disk_leaves_no_part_behind(kept: Path, monkeypatch: pytest.Monke
     assert not list(kept.iterdir())
 
 
+def test_parts_that_killed_processes_left_are_swept(kept: Path) -> None:
+    kept.mkdir(mode=0o700, exist_ok=True)
+    old, young, code = kept / "a.part", kept / "b.part", kept / "c"
+    for each in (old, young, code):
+        each.write_bytes(b"half")
+    for each in (old, code):
+        os.utime(each, (1.0, 1.0))
+    store.keep("d", Image(b"", 0, (), ()))
+    assert sorted(each.name for each in kept.iterdir()) == ["b.part", "c", "d"]
+
+
 def test_processes_that_write_at_once_leave_one_whole_file(kept: Path) -> None:
     program = (
         "import numpy as np\n"

@@ -181,9 +181,9 @@ def _forget() -> Iterator[None]:
     sys.modules.pop("own", None)
     modules._told.pop("own", None)
     modules._FINDER.modules.pop("own", None)
-    from sordino.engine.study.parse import _tables
+    from sordino.engine.study.parse import tables
 
-    for registry in _tables():
+    for registry in tables():
         registry.forget("own")
 
 

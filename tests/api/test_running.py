@@ -38,7 +38,8 @@ def small(**changes: object) -> so.Study:
 
 def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
     rows: list[Row] = []
-    run = so.run(small(), out="mine", on_row=rows.append, progress=False)
+    run = so.run(small(), out="mine", on_row=rows.append, progress=False, track=["tensorboard"])
+    assert list(Path("mine/tracking/tensorboard").glob("events.out.*"))
     path = small().write(tmp_path / "study.toml")
     app(["run", str(path), "--out", "theirs", "--quiet"], standalone_mode=False)
     mine, theirs = (Path(each) / "model.safetensors" for each in ("mine", "theirs"))
@@ -60,7 +61,7 @@ def test_what_a_run_tells(tmp_path: Path) -> None:
     assert run.spent is not None
     assert run.spent <= frame["epsilon"][-1] <= 2.0  # a quick bound while it runs
     assert run.to_pandas()["round"].tolist() == [1, 2]
-    logged = [json.loads(line) for line in (run.folder / "rounds.jsonl").open()]
+    logged = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     assert frame["accuracy"].to_list() == [row["accuracy"] for row in logged if "accuracy" in row]
     shown = run._repr_html_()
     assert "<svg" in shown

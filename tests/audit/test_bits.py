@@ -25,11 +25,12 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.mechanism import CountedGaussian, Gaussian, Single
 from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
-from sordino.mechanism.shared import SharedNoise, added, unpacked
+from sordino.mechanism.shared import SharedNoise
 from sordino.message import Compute, Contribution, Train
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import RoundNoise
+from sordino.residues import added, unpacked
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
@@ -185,9 +186,7 @@ def by_shared_sum(entropy: Entropy) -> Callable[[int, bool], Known]:
         total = np.zeros(D, np.uint64)
         for one in (clients[0, there], clients[1, False]):
             said = one.answer(task, permits(one.price(task), number))
-            residues = unpacked(said.values, rule.bits, D)
-            assert residues is not None
-            total = added(total, residues, rule.bits)
+            total = added(total, unpacked(said.values, D, rule.bits), rule.bits)
         return Known(grid.opened(total), 2.0 * without, without + with_it, SIGMA * CLIP)
 
     return trial

@@ -104,7 +104,8 @@ def test_one_that_fails_loses_nobody_and_is_told(whole: tuple[Path, int, str, st
     lost = found["studies"][2]
     assert [(run["seed"], run["status"]) for run in lost["runs"]] == [(0, "failed"), (1, "failed")]
     assert "gone.csv: no such file" in lost["runs"][0]["reason"]
-    assert "failed: lost, seeds 0, 1: gone.csv: no such file" in messages
+    assert "failed: lost, seeds 0, 1: " in messages
+    assert "gone.csv: no such file" in messages
     assert found["failed"] == 2
     assert found["differences"][1]["verdict"].startswith("no seed has finished in both")
     assert "Traceback" not in messages
@@ -163,7 +164,7 @@ def test_page_shows_it_all(whole: tuple[Path, int, str, str]) -> None:
         "gone.csv: no such file",
     ):
         assert said in page
-    assert "<script" not in page
+    assert page.count("<script") == 1  # ours
 
 
 @pytest.fixture

@@ -48,10 +48,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_of_arrivals_is_told_in_updates(ran: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    watched = ["--track", "tensorboard", "--live"]
     app(
-        ["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json"], standalone_mode=False
+        ["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json", *watched],
+        standalone_mode=False,
     )
     said = capfd.readouterr()
+    assert said.err.startswith("Live: http://127.0.0.1:")
+    assert "warning: --track" not in said.err
+    assert list((ran / "run" / "tracking" / "tensorboard").glob("events.out.*"))
     lines = said.err.splitlines()
     assert any(line.startswith("update 10/60  stage 1  clip 1  staleness ") for line in lines)
     assert any(

@@ -17,6 +17,7 @@ import pytest
 
 import sordino.data.locate as locate
 from sordino.data import load, names, scaled, sets
+from sordino.data.embedded import NAMES
 from sordino.errors import DataError
 from sordino.files import cache_folder
 
@@ -35,7 +36,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in names() if name not in NAMES])
 def test_missing_data_lists_every_place_and_every_way(bare: Path, name: str) -> None:
     with pytest.raises(DataError) as caught:
         load(name)
@@ -82,7 +83,7 @@ def test_unknown_names_get_a_suggestion() -> None:
         load("fashion_mnist")
     with pytest.raises(DataError, match=r"looks like a file; write file = 'patients.csv'"):
         load("patients.csv")
-    assert names() == ("digits", "fashion-mnist", "mnist", "cifar10", "usps")
+    assert names() == (*NAMES, "fashion-mnist", "mnist", "cifar10", "usps")
 
 
 def test_usps_and_cifar_by_name(bare: Path) -> None:

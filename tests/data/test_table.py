@@ -126,7 +126,7 @@ def test_scale_divides_by_public_constants(tmp_path: Path) -> None:
         ),
         (
             {"outcome": [0.0] * 5 + [0.5] + [0.0] * 34},
-            r"row 5 has the label 0\.5; labels must be class numbers or text",
+            r"row 5 has the label 0\.5, which is no class number: set data\.target = 'number'",
         ),
         (
             {"outcome": [0] * 5 + [10**9] + [0] * 34},

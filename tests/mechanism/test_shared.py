@@ -6,50 +6,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor, from_numpy
 
+from shared_noise import Floats, noise, opened
 from sordino.entropy import Entropy, Seeded, System
 from sordino.mechanism.contract import ContractBroken, check_noise
-from sordino.mechanism.shared import (
-    LOG_BETA,
-    Rounding,
-    SharedGrid,
-    SharedNoise,
-    added,
-    departure,
-    moved,
-    packed,
-    unpacked,
-)
-
-Floats = NDArray[np.float64]
-
-
-def noise(**changes: Any) -> SharedNoise:
-    told: dict[str, Any] = {"most": (20.0,) * 5, "dimension": 50, "honest": 5, "rounds": 100}
-    return SharedNoise(**{**told, **changes})
-
-
-def opened(grid: SharedGrid, totals: list[Floats], entropy: Entropy) -> Floats:
-    """The sum of what clients with these vectors send, on its whole way."""
-    d = totals[0].size
-    found = np.zeros(d, np.uint64)
-    for i, total in enumerate(totals):
-        drawn, rounding = (entropy.at("client", i, what) for what in ("noise", "rounding"))
-        sent = packed(grid.contribution(i, total, drawn, rounding), grid.bits)
-        residues = unpacked(sent, grid.bits, d)
-        assert residues is not None
-        found = added(found, residues, grid.bits)
-    return grid.opened(found)
-
+from sordino.mechanism.shared import LOG_BETA, Rounding, SharedGrid, departure, moved
 
 # 1. What the sum of rounded Gaussians is.
 

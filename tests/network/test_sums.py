@@ -17,6 +17,7 @@ from cases import CLIENT
 from cases import study_of as case_of
 from federations import Hand, study_of
 from memory import MemoryLine, Net
+from sordino import residues
 from sordino.engine import session
 from sordino.engine.effect import Book, Open, Summed
 from sordino.engine.kernel import Kernel
@@ -34,7 +35,6 @@ from sordino.network.promise import promised
 from sordino.network.session import Wish
 from sordino.network.sums import Sums
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.secure import masks
 from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.secure.server import Opened, Void
 from sordino.training.shared import SummedLocalClient
@@ -80,7 +80,7 @@ class Seen:
             for site in told.clients:
                 raw, hidden = self.parts[site, told.number]
                 assert len(raw) == len(hidden) == 1  # said again, it is the same
-                total += masks.unpacked(next(iter(raw)), len(total), 32)
+                total += residues.unpacked(next(iter(raw)), len(total), 32)
                 assert raw != hidden
             assert (total % 2**32).tolist() == told.values.tolist()
             assert effect.values.tolist() != told.values.tolist()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from sordino import residues
 from sordino.errors import RemoteProtocolError
 from sordino.secure import masks, shamir
 from sordino.secure.messages import (
@@ -46,8 +47,8 @@ class Recorded:
         real = masks.masked
 
         def masked(
-            values: masks.Residues, bits: int, *, plus: Iterable[bytes], minus: Iterable[bytes]
-        ) -> masks.Residues:
+            values: residues.Residues, bits: int, *, plus: Iterable[bytes], minus: Iterable[bytes]
+        ) -> residues.Residues:
             self.calls.append((list(plus), list(minus)))
             return real(values, bits, plus=self.calls[-1][0], minus=self.calls[-1][1])
 
@@ -178,7 +179,7 @@ class Split:
         private = X25519PrivateKey.from_private_bytes(found)
         pairs = {i: pair_key(own, private, keys[victim], keys[i]) for i in rest}
         values = masks.masked(
-            masks.unpacked(self.inputs[victim], own.dimension, own.bits),
+            residues.unpacked(self.inputs[victim], own.dimension, own.bits),
             own.bits,
             plus=[key for i, key in pairs.items() if i < victim],
             minus=[own_key(own, victim, seed), *(key for i, key in pairs.items() if i > victim)],

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
+from sordino import residues
 from sordino.errors import StudyError
 from sordino.network import certificates
-from sordino.secure import client, masks
+from sordino.secure import client
 from sordino.secure.messages import FromClient, FromServer, MaskedInput
 from sordino.secure.server import PHASES, Opened, Void, expected
 from sordino.secure.setting import Setting, lowest_threshold
@@ -78,7 +79,7 @@ def test_a_single_message_is_uniform() -> None:
     own = setting(3, honest=3, dimension=40_000)
     one = parties(own, [np.zeros(40_000, np.int64)] * 3, SIGNERS)
     said = _masked(one)[0]
-    values = masks.unpacked(said.values, 40_000, 32)
+    values = residues.unpacked(said.values, 40_000, 32)
     octets = values.view(np.uint8).reshape(-1, 4)
     for column in range(4):
         counts = np.bincount(octets[:, column], minlength=256)

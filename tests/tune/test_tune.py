@@ -145,6 +145,36 @@ def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> No
     assert "holds other examples" in other.stderr
 
 
+def test_a_plan_on_declared_examples_writes_nothing(tmp_path: Path) -> None:
+    written(tmp_path, 'name = "digits"\nvalidation = 200')
+    asked = ["--vary", RATES, "--on", "validation", "--jobs", "1", "-q"]
+    done = sordino(tmp_path, "tune", "study.toml", *asked, "--plan")
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_runs_on_a_file_that_has_changed_since_are_not_used_again(tmp_path: Path) -> None:
+    written(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in ("a.npz", "b.npz"):
+        y = rng.integers(0, 3, 200)
+        np.savez(tmp_path / name, x=rng.normal(y[:, None], 1.0, (200, 5)), y=y)
+    asked = ["--vary", RATES, "--on", "a.npz", "--declared-public", "--jobs", "1", "-q"]
+    planned = sordino(tmp_path, "tune", "study.toml", *asked, "--plan")
+    assert planned.returncode == 0, planned.stderr
+    assert not (tmp_path / "runs").exists()
+    done = sordino(tmp_path, "tune", "study.toml", *asked)
+    assert done.returncode == 0, done.stderr
+    again = sordino(tmp_path, "tune", "study.toml", *asked, "--out", "again.toml")
+    assert again.returncode == 0, again.stderr
+    shutil.copy(tmp_path / "b.npz", tmp_path / "a.npz")
+    other = sordino(tmp_path, "tune", "study.toml", *asked, "--out", "other.toml")
+    assert other.returncode == 2
+    assert "has changed since" in other.stderr
+    assert not (tmp_path / "other.toml").exists()
+
+
 def test_a_tuned_study_says_so_before_and_after(tmp_path: Path) -> None:
     path = written(tmp_path, entropy="seed")
     note = """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
-    from sordino.engine.session import Outcome
+    from sordino.engine.session import Going, Outcome
     from sordino.report.album import Picture
+    from sordino.track.base import Maker
 
 
 class Run:
@@ -212,6 +214,7 @@ def run(
     out: Path | str | None = None,
     on_row: Callable[[Row], None] | None = None,
     progress: bool | None = None,
+    track: Sequence[str | Maker] = (),
 ) -> Run:
     """Train the model of a study, and write a run folder with its ledger and a report.
 
@@ -222,6 +225,8 @@ def run(
         on_row: is called with each row of the log.
         progress: whether it is shown on standard error; unless given, where a person is likely to
             look: on a terminal, and in a notebook.
+        track: "tensorboard", "mlflow" or "wandb", or a class of one's own: a
+            :class:`sordino.track.Tracker` that is made with the folder of its store.
 
     Raises:
         StudyError: if the study cannot be run; nothing was written or spent then.
@@ -234,7 +239,7 @@ def run(
     if data is not None:
         asked = asked.on(data)
     refuse_repeated(asked.checked.tuned)
-    with _watched(progress, on_row) as (row, begin):
+    with _watched(progress, on_row, track) as (row, begin, end):
         outcome = session.begin(
             asked.checked,
             None if out is None else Path(out),
@@ -242,6 +247,7 @@ def run(
             begin,
             again="call so.resume with this folder",
         )
+        end(outcome)
     return _ended(outcome)
 
 
@@ -251,21 +257,24 @@ def resume(
     modules: Path | str | None = None,
     on_row: Callable[[Row], None] | None = None,
     progress: bool | None = None,
+    track: Sequence[str | Maker] = (),
 ) -> Run:
     """Go on with a run that was stopped: the same result, bit for bit, on the same machine.
 
     Args:
         modules: where modules lie that the study names, if they are not installed.
+        track: as for :func:`run`; the same stores go on.
 
     Raises:
         StudyError, ResumeError: if it cannot go on.
     """
     from sordino.engine import session
 
-    with _watched(progress, on_row) as (row, begin):
+    with _watched(progress, on_row, track) as (row, begin, end):
         outcome = session.resume(
             Path(folder), row, begin, modules=None if modules is None else Path(modules)
         )
+        end(outcome)
     return _ended(outcome)
 
 
@@ -281,25 +290,47 @@ def looked_at() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
+Watched = tuple[Callable[[Row], None], Callable[["Going"], None], Callable[["Outcome"], None]]
+
+
 @contextmanager
 def _watched(
-    progress: bool | None, on_row: Callable[[Row], None] | None
-) -> Iterator[tuple[Callable[[Row], None], Callable[[Any], None]]]:
-    """What is told of each row, and of the beginning."""
+    progress: bool | None, on_row: Callable[[Row], None] | None, track: Sequence[str | Maker]
+) -> Iterator[Watched]:
+    """What is told of each row, of the beginning, and of the end."""
     from sordino.console import display
     from sordino.console.making import Making
     from sordino.console.running import Running
     from sordino.data.features import watched
+    from sordino.data.notices import noticed
+    from sordino.track import Tracking
 
     quiet = not (looked_at() if progress is None else progress)
-    with Running(display, quiet) as shows, Making(quiet) as making, watched(making):
+    tracking = Tracking(track, _warn)
+    with (
+        tracking,
+        Running(display, quiet) as shows,
+        Making(quiet) as making,
+        watched(making),
+        noticed(_warn),
+    ):
 
         def row(each: Row) -> None:
             shows.row(each)
+            tracking.row(each)
             if on_row is not None:
                 on_row(each)
 
-        yield row, shows.begin
+        def begin(going: Going) -> None:
+            shows.begin(going)
+            tracking.begin(going)
+
+        yield row, begin, tracking.end
+
+
+def _warn(text: str) -> None:
+    """As Python warns: a notebook shows it, and nothing of it is written to the run folder."""
+    warnings.warn(text, stacklevel=2)
 
 
 def _row(row: Round) -> Mapping[str, Any]:

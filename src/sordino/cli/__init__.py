@@ -7,30 +7,64 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from sordino import modules
-from sordino.cli import audit, compare, data, ledger, network, plan, run, tune
+from sordino.cli import (
+    audit,
+    compare,
+    data,
+    keys,
+    ledger,
+    network,
+    plan,
+    run,
+    shipped,
+    tune,
+    view,
+)
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
+from sordino.package import VERSION
 
 app = typer.Typer(
     name="sordino",
     help="Differentially private federated learning with one privacy ledger: a simulator and a "
     "federation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"sordino {VERSION}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
+app.command("examples")(shipped.examples)
 app.command("methods")(plan.methods)
+app.command("keys")(keys.keys)
 app.command("report")(run.report)
+app.command("view")(view.view)
 app.command("audit")(audit.audit)
 app.command("serve")(network.serve)
 app.command("join")(network.join)

@@ -21,9 +21,10 @@ app = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=
 def list_(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
     from sordino.data import PUBLISHED, where
+    from sordino.data.embedded import NAMES
 
     found = {
-        name: Path(EMBEDDED) if name == "digits" else where(name) for name in ("digits", *PUBLISHED)
+        name: Path(EMBEDDED) if name in NAMES else where(name) for name in (*NAMES, *PUBLISHED)
     }
     if as_json:
         say.machine({name: None if path is None else str(path) for name, path in found.items()})
@@ -38,9 +39,10 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def find(name: str, as_json: AsJson = False) -> None:
     """Say where a data set is, or every way to get it (exit status 2)."""
+    from sordino.data.embedded import NAMES
     from sordino.data.locate import find as locate
 
-    path = Path(EMBEDDED) if name == "digits" else locate(name)
+    path = Path(EMBEDDED) if name in NAMES else locate(name)
     say.people(str(path))
     if as_json:
         say.machine({"name": name, "path": str(path)})
@@ -73,6 +75,10 @@ def partition(
             "examples of their own; see data.parts"
         )
     divided = federation(examples(read))
+    if divided.test.span is not None:  # numbers are counted nowhere
+        names = divided.names or tuple(f"client {i}" for i in range(len(divided.parts)))
+        _sizes(names, divided.sizes, out, as_json, "Examples (labels are numbers)")
+        return
     counts = divided.counts.tolist()
     names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
     if read.data.file is not None and read.privacy.unit != "none":
@@ -93,8 +99,14 @@ def partition(
         say.table("Examples of each label", ["", "all", *divided.test.classes], rows)
 
 
-def _sizes(names: Sequence[str], sizes: Sequence[int], out: Path | None, as_json: bool) -> None:
-    """What is public of a division of private examples."""
+def _sizes(
+    names: Sequence[str],
+    sizes: Sequence[int],
+    out: Path | None,
+    as_json: bool,
+    title: str = "Examples (labels are private and not counted)",
+) -> None:
+    """What is public of a division of private examples, or of numbers."""
     if out is not None:
         raise StudyError(
             "--out draws how many examples of each label a client has, which is private data: only "
@@ -105,7 +117,7 @@ def _sizes(names: Sequence[str], sizes: Sequence[int], out: Path | None, as_json
         say.machine({"clients": list(names), "sizes": list(sizes)})
         return
     say.table(
-        "Examples (labels are private and not counted)",
+        title,
         ["", "all"],
         [[name, str(size)] for name, size in zip(names, sizes, strict=True)],
     )

@@ -72,6 +72,7 @@ def plan(
             f"{', '.join(extra)}: these are for a plan without a study. With one, use --set "
             "privacy.epsilon=… and so on"
         )
+    from sordino.data.notices import noticed
     from sordino.engine import assemble as build
     from sordino.engine import study as studies
 
@@ -79,7 +80,8 @@ def plan(
     if advise:
         _advise(read, as_json)
         return
-    priced, sizes = build.plan(read)
+    with noticed(say.people):
+        priced, sizes = build.plan(read)
     if as_json:
         say.machine(priced)
     else:
@@ -168,7 +170,7 @@ def _check(
 def _advise(study: Study, as_json: bool) -> None:
     from sordino.engine import regimes
 
-    advice = regimes.of(study).advise(study)
+    advice = regimes.of(study).advise(study, say.Waiting("settings weighed"))
     if as_json:
         say.machine(advice.cells)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,15 @@ Modules = Annotated[
         "modules."
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="NAME",
+        help="Hand the log on to tensorboard, mlflow or wandb, into a store in the run folder; may "
+        "be repeated. Needs: pip install 'sordino[track]'.",
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one JSON object on standard output.")
 ]
@@ -39,6 +49,14 @@ def run(
     ] = None,
     change: Set = None,
     modules: Modules = None,
+    track: Track = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Show the run on a page of this machine while it goes on."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="The port of the page of --live. Default: any that is free.")
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,25 +65,73 @@ def run(
         raise StudyError("give either a study file or --resume RUN")
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
+    from sordino.cli.observers import Observers
     from sordino.console import display
     from sordino.console.making import Making
     from sordino.console.running import Running
     from sordino.data.features import watched
+    from sordino.data.notices import noticed
     from sordino.engine import session
     from sordino.engine import study as studies
+    from sordino.modules import look_beside
+    from sordino.native.notice import watched as compiling
 
     progress = Running(display, quiet)
-    with say.stoppable(), progress, Making(quiet) as making, watched(making):
+    if study is not None:
+        look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
+    seen = Observers(progress, track or (), port if live else None)
+    with (
+        say.stoppable(),
+        compiling(_say_compiling if not quiet else _nothing),
+        seen,
+        progress,
+        Making(quiet) as making,
+        watched(making),
+    ):
         if resume is not None:
-            outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
+            outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
-            outcome = session.begin(asked, out, progress.row, progress.begin)
-    concluded(outcome)
+    from sordino.modules import look_beside
+    from sordino.native.notice import watched as compiling
+
+    progress = Running(display, quiet)
+    if study is not None:
+        look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
+    seen = Observers(progress, track or (), port if live else None)
+    with (
+        say.stoppable(),
+        compiling(_say_compiling if not quiet else _nothing),
+        seen,
+        progress,
+        Making(quiet) as making,
+        watched(making),
+    ):
+        if resume is not None:
+            outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
+        else:
+            assert study is not None
+            asked = studies.read(study, change or (), modules=modules)
+            _say_tuned(asked)
+            with noticed(say.people):
+                outcome = session.begin(asked, out, seen.row, seen.begin)
+        seen.end(outcome)
+        progress.close()
+        concluded(outcome)  # while the live page is still there, which goes on to the report
     if as_json:
         say.machine(outcome)
+
+
+def _say_compiling() -> None:
+    say.people(
+        "  compiling for this machine: some seconds, and only once (the machine code is kept)"
+    )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _say_tuned(study: Study) -> None:
@@ -138,6 +204,8 @@ def new(
     template = named(names()[0] if regime is None else regime).template
     if not template:
         raise StudyError(f"regime {regime!r} has no study file to begin with")
+    # Without its name: a study that is changed would keep the name of another method.
+    template = re.sub(r"\Aname = .*\n", "", template)
     if out is None:
         sys.stdout.write(template)
         return

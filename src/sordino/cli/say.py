@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sordino.engine.narration import number
 from sordino.errors import Interrupted
 
-__all__ = ["bound", "machine", "number", "people", "stoppable", "table"]
+__all__ = ["Waiting", "bound", "machine", "number", "people", "stoppable", "table"]
 
 
 def machine(value: object) -> None:
@@ -34,6 +35,21 @@ def stoppable() -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         remedy = " ".join(getattr(stopped, "__notes__", ()))
         raise Interrupted(f"interrupted. {remedy}".rstrip()) from stopped
+
+
+class Waiting:
+    """Says how many of so many things are done, every few seconds; nothing where that is quick."""
+
+    EVERY = 2.0  # seconds
+
+    def __init__(self, what: str) -> None:
+        self.what, self.last = what, time.monotonic()
+
+    def __call__(self, done: int, whole: int) -> None:
+        """Take note of it."""
+        if (now := time.monotonic()) - self.last >= self.EVERY:
+            self.last = now
+            people(f"  {done} of {whole} {self.what}")
 
 
 def people(text: str) -> None:

@@ -121,11 +121,14 @@ def _public(
     written = _free(out if out is not None else Path(f"{named}-tuned.toml"))
     folder = runs if runs is not None else Path("runs") / f"tune-{named}-on-{schedule.slug(on)}"
     folders.refuse_file(folder)
-    sides = public.sides(found, path, on, folder, declared=declared)
-    seeds = schedule.seeds_of(sides[0].study, count)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
-    tasks = schedule.tasks(sides, seeds, folder)
-    folders.states(tasks)
+    with public.place_of(on, folder, only_plan=only_plan) as place:
+        sides = public.sides(found, path, on, place, declared=declared)
+        seeds = schedule.seeds_of(sides[0].study, count)
+        at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+        tasks = schedule.tasks(sides, seeds, folder)
+        folders.states(tasks)
+    if (file := public.file_of(on)) is not None:
+        public.keep_digest(file, folder / "data.sha256", write=not only_plan)
     say.people(
         f"{len(found)} candidates, {len(tasks)} trials on public data ({on}): no privacy is spent"
     )
@@ -150,9 +153,9 @@ def _public(
         "grid": list(vary),
         "data": "the study's own validation examples, declared public"
         if on == public.VALIDATION
-        else Path(on).name
-        if ":" not in on and Path(on).is_file()
-        else on,
+        else on
+        if file is None
+        else file.name,
         "measure": public.MEASURE,
         "seeds": list(seeds),
         "trials": len(tasks),

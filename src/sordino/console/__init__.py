@@ -9,8 +9,8 @@ characters and nothing is overwritten::
 
 How far a run in rounds is, is the larger of the shares of rounds and steps used: it ends when
 either is used up. Updates and events end when there were enough of them. The time left assumes that
-the rest goes as fast as what was seen here, so after a resume only the rounds of this session
-count.
+the rest goes as fast as what was seen here after the first row, which has waited for compilation;
+after a resume only the rounds of this session count.
 
 >>> from sordino.engine.records import Round
 >>> row = Round(round=12, steps=24, accuracy=0.712, epsilon=0.531, extra={"tau": 2})

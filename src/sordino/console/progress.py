@@ -35,7 +35,7 @@ class Progress:
         accuracy, best: last and highest on the test set.
         note: last remark.
         counts: how many rows of the kinds that are counted.
-        first: share of the run that was done before the first row seen here.
+        first: share of the run that was done at the first row seen here.
         said: how it ended or why it was refused.
     """
 
@@ -65,7 +65,7 @@ def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
                 if accuracy is None
                 else max(accuracy, -math.inf if seen.best is None else seen.best),
                 note=known(row.note) or seen.note,
-                first=_before(row, limits) if seen.row is None else seen.first,
+                first=share(row, limits) if seen.row is None else seen.first,
             )
         case End(why=why):
             return replace(seen, said=f"ended: {known(why) or ''}")
@@ -75,17 +75,6 @@ def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
             return replace(seen, counts={**seen.counts, kind: seen.counts.get(kind, 0) + 1})
         case _:
             return seen
-
-
-def _before(row: Round, limits: Limits) -> float:
-    """How much of the run was behind us before a row."""
-    if not limits.words.steps_end:
-        return _share(limits.begun, 0, limits)  # a row stands for many updates
-    return _share(
-        (known(row.round) or 1) - 1,
-        (known(row.steps) or 0) - int(number(at(row, "tau")) or 0),
-        limits,
-    )
 
 
 def share(row: Round | None, limits: Limits) -> float:

@@ -32,8 +32,13 @@ class Running:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.open is not None:
-            self.open.__exit__(kind, error, trace)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the panel as it is; lines that follow stand below it."""
+        shown, self.open = self.open, None
+        if shown is not None:
+            shown.__exit__(None, None, None)
 
     def begin(self, going: Going) -> None:
         """Show the warnings, then the panel."""

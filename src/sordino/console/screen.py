@@ -94,6 +94,7 @@ class Display(Screen):
     def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
         super().__init__(limits.title, stream, clock)
         self.limits, self.seen = limits, Progress()
+        self.since: float | None = None
 
     def facts(self) -> Sequence[Fact]:
         """See :class:`Screen`."""
@@ -102,6 +103,8 @@ class Display(Screen):
     def show(self, row: Row | Unknown) -> None:
         """Take in one row of the log."""
         self.seen = follow(self.seen, row, self.limits)
+        if self.since is None and self.seen.row is not None:
+            self.since = self.clock()
         if self.live is not None:
             self.live.update(self.panel())
             return
@@ -125,13 +128,15 @@ class Display(Screen):
                 self.say(self.seen.said or "")
 
     def left(self) -> float | None:
-        """Seconds left, or None."""
+        """Seconds left, or None.
+
+        Counted from the first row on: what comes before it, compilation and the first pass over
+        the data, comes once, and would be taken for a part of every round.
+        """
+        if self.since is None or self.seen.said is not None:
+            return None
         now = share(self.seen.row, self.limits)
-        return (
-            remaining(self.clock() - self.started, self.seen.first, now)
-            if self.seen.said is None
-            else None
-        )
+        return remaining(self.clock() - self.since, self.seen.first, now)
 
 
 def display(

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ MOST_TEXT = 1 << 10
 """Bytes of a label or an owner."""
 HEADER = 16 * MIB
 """Bytes of a CSV file's first line."""
+
+_SAMPLE, _LINES = 1 << 16, 50
+"""Bytes, and lines of them, that tell how a CSV file is written."""
 
 _PACKED = (b"\x1f\x8b", b"BZh")
 _UNKNOWN = (b"\x28\xb5\x2f\xfd", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\xfd7zXZ", b"PK\x03\x04")
@@ -104,8 +109,40 @@ def _announced(member: IO[bytes]) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def csv_input(path: Path) -> Path | bytes:
-    """What to give to a CSV reader: the path of plain text, or what compressed text expands to.
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a CSV file is written.
+
+    Attributes:
+        separator: between two cells.
+        decimal_comma: whether 1,5 is a number: with semicolons, as spreadsheets write it in much of
+            Europe.
+    """
+
+    separator: str = ","
+    decimal_comma: bool = False
+
+
+_COMMA = re.compile(rb"^\s*[+-]?\d+,\d+\s*$")
+
+
+def form_of(head: bytes) -> Form:
+    """The form of a CSV file, by its first lines: commas, unless its header has none and parts its
+    names by semicolons or tabs.
+
+    >>> form_of(b"a;b\\n1,5;2\\n"), form_of(b"a,b\\n1,2\\n").separator
+    (Form(separator=';', decimal_comma=True), ',')
+    """
+    first, *others = head.splitlines()[:_LINES] or [b""]
+    if b"," in first or not (parted := [mark for mark in (b";", b"\t") if mark in first]):
+        return Form()
+    cells = [cell for line in others for cell in line.split(parted[0])]
+    return Form(parted[0].decode(), any(map(_COMMA.match, cells)))
+
+
+def csv_input(path: Path) -> tuple[Path | bytes, Form]:
+    """What to give to a CSV reader: the path of plain text, or what compressed text expands to; and
+    how it is written.
 
     Raises:
         DataError: if it is compressed in a way that is not known here, expands too far, or has too
@@ -119,19 +156,22 @@ def csv_input(path: Path) -> Path | bytes:
             "are read as they are)"
         )
     content = Source(path, whole=True).whole() if head.startswith(_PACKED) else None
-    first = (head if content is None else content[:HEADER]).partition(b"\n")[0]
-    if first.count(b",") >= MOST_COLUMNS:
+    start = head if content is None else content[:HEADER]
+    first, form = start.partition(b"\n")[0], form_of(start[:_SAMPLE])
+    if first.count(form.separator.encode()) >= MOST_COLUMNS:
         raise DataError(
             f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?"
         )
-    _refuse_twice(path, first)
-    return path if content is None else content
+    _refuse_twice(path, first, form)
+    return (path if content is None else content), form
 
 
-def _refuse_twice(path: Path, header: bytes) -> None:
+def _refuse_twice(path: Path, header: bytes, form: Form) -> None:
     """Refuse two columns of one name, the second of which a reader would call otherwise."""
     try:
-        names = next(csv.reader([header.decode("utf-8-sig")], strict=True), [])
+        names = next(
+            csv.reader([header.decode("utf-8-sig")], delimiter=form.separator, strict=True), []
+        )
     except (UnicodeDecodeError, csv.Error):
         return  # the reader says it better
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
@@ -161,13 +201,13 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
         )
 
 
-def refuse_long(series: pl.Series, path: Path) -> None:
+def refuse_long(series: pl.Series, place: str) -> None:
     """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
     import polars as pl
 
     longest = series.str.len_bytes().max() if series.dtype == pl.String else 0
     if isinstance(longest, int) and longest > MOST_TEXT:
         raise DataError(
-            f"{path}: column {series.name!r} has a text of {longest:,} bytes; labels and "
+            f"{place}: column {series.name!r} has a text of {longest:,} bytes; labels and "
             f"owners have at most {MOST_TEXT:,}"
         )

@@ -54,6 +54,8 @@ Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Span = tuple[float, float]
+"""Low and high."""
 
 _PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
 _ROWS_AT_ONCE = 1 << 16
@@ -61,31 +63,34 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Examples with class labels.
+    """Examples with class labels, or with numbers to predict.
 
     Attributes:
         name: what reports call it.
         x: ``uint8`` pixels or ``float32`` features, (examples, ...).
-        y: class numbers, int64, 0 <= y < len(classes).
-        classes: a name for each class number.
+        y: class numbers, int64, 0 <= y < len(classes); with ``span`` numbers, float32, in units of
+            half of that range: -1 is its low end, 1 its high end.
+        classes: a name for each class number; none for numbers.
         client: whose each example is, as a number, where the file says so.
         words: what each example is recognised by, (examples, 2), or 3 with a person; see
             :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
         origin: the examples that ``x`` are features of, (examples, ...); None where ``x`` are the
             examples themselves. A budget belongs to the examples, so the fingerprint is theirs.
-        columns: names of the features in the file, where it has any.
+        columns: names of the features, where they have any.
+        span: low and high of the numbers to predict, public; None for classes.
     """
 
     name: str
     x: Features
-    y: Labels
+    y: npt.NDArray[Any]
     classes: tuple[str, ...]
     client: Labels | None = None
     words: Words | None = None
     owners: tuple[str, ...] = ()
     origin: Features | None = None
     columns: tuple[str, ...] = ()
+    span: Span | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""
@@ -98,16 +103,25 @@ class Dataset:
                 f"{self.name}: features must have a row for each example, found an array of "
                 f"shape {self.x.shape}"
             )
-        for what, values in (("labels", self.y), ("client numbers", self.client)):
+        kind = np.int64 if self.span is None else np.float32
+        for what, values, wanted in (
+            ("labels", self.y, kind),
+            ("client numbers", self.client, np.int64),
+        ):
             if values is None:
                 continue
-            if values.dtype != np.int64:
-                raise DataError(f"{self.name}: {what} must be int64, found {values.dtype}")
+            if values.dtype != wanted:
+                raise DataError(
+                    f"{self.name}: {what} must be {np.dtype(wanted)}, found {values.dtype}"
+                )
             if values.shape != (len(self.x),):
                 raise DataError(
                     f"{self.name}: {len(self.x)} examples, but {what} of shape {values.shape}"
                 )
-        if len(self.y) and not (int(self.y.min()) >= 0 and int(self.y.max()) < len(self.classes)):
+        if self.span is not None:
+            if self.classes or not np.isfinite(self.y).all():
+                raise DataError(f"{self.name}: labels must be finite numbers without classes")
+        elif len(self.y) and not (int(self.y.min()) >= 0 and int(self.y.max()) < len(self.classes)):
             raise DataError(
                 f"{self.name}: labels must lie in 0..{len(self.classes) - 1} ({len(self.classes)} "
                 f"classes), found {int(self.y.min())}..{int(self.y.max())}"
@@ -120,6 +134,11 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return self.x.shape[1:]
+
+    @property
+    def outputs(self) -> int:
+        """How many scores a model gives for an example: one for each class, or one number."""
+        return len(self.classes) if self.span is None else 1
 
     def take(self, indices: Indices | Sequence[int]) -> Dataset:
         """The examples at ``indices``, in that order, as a dataset of its own (copied)."""
@@ -158,7 +177,7 @@ class Corpus:
                 f"{self.train.name}: training examples have shape {self.train.shape}, test "
                 f"examples {self.test.shape}"
             )
-        if self.train.classes != self.test.classes:
+        if self.train.classes != self.test.classes or self.train.span != self.test.span:
             raise DataError(
                 f"{self.train.name}: training and test set do not have the same classes"
             )

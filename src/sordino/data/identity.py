@@ -117,8 +117,12 @@ def persons(values: npt.NDArray[Any]) -> Words:
 
 
 def words(x: npt.NDArray[Any], *others: npt.NDArray[Any]) -> Words:
-    """(n, 2): of all columns (the features and ``others``), and of the features alone."""
-    own = features(x)
+    """(n, 2): of all columns (the features and ``others``), and of the features alone.
+
+    Args:
+        x: features (n, ...), or what :func:`column` gives of each added up, (n,).
+    """
+    own = x.copy() if x.dtype == np.uint64 else features(x)
     whole = own.copy()
     for other in others:
         whole += column(other)

@@ -216,8 +216,10 @@ class Shards(Partition):
     """Few labels a client: label-sorted fragments, ``each`` of them to every client."""
 
     kind: Literal["shards"] = "shards"
-    fragments: int = Field(400, ge=1)
-    each: int = Field(40, ge=1)
+    fragments: int = Field(
+        400, ge=1, description="parts that the examples are cut into, in the order of their labels"
+    )
+    each: int = Field(40, ge=1, description="fragments of each client")
 
     def split(
         self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None

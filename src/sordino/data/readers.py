@@ -11,37 +11,33 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.data import cifar, locate
-from sordino.data.dataset import Corpus, Dataset, Indices, Labels
-from sordino.data.embedded import digits
+from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Span
+from sordino.data.embedded import NAMES, embedded
+from sordino.data.encoding import Encoding
 from sordino.data.identity import words
 from sordino.data.idx import read_images, read_labels
+from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
 from sordino.data.libsvm import read_usps
 from sordino.data.sets import PUBLISHED, Halves, Published, pick
-from sordino.data.table import (
-    SUFFIXES,
-    Raw,
-    Scale,
-    client_names,
-    encode_clients,
-    encode_labels,
-    read_npz,
-    read_table,
-)
+from sordino.data.table import SUFFIXES, How, Raw, Scale, read_frame, read_npz, read_table
 from sordino.entropy import Seeded
 from sordino.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def names() -> tuple[str, ...]:
     """Data sets that need no file argument and fit in memory."""
-    return ("digits", *(name for name, known in PUBLISHED.items() if not known.streamed))
+    return (*NAMES, *(name for name, known in PUBLISHED.items() if not known.streamed))
 
 
 USPS_TRAIN, USPS_TEST = 7291, 2007
@@ -59,6 +55,9 @@ def load(
     person: str | None = None,
     identify: bool = False,
     columns: Sequence[str] = (),
+    encoding: Encoding | None = None,
+    target: Target | None = None,
+    label_range: Span | None = None,
 ) -> Corpus:
     """A training and a test set.
 
@@ -75,9 +74,21 @@ def load(
         identify: whether the training set is to know what its examples are recognised by.
         columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
             come, if left out. A second file has those of the first.
+        encoding: public rules for columns that are no plain numbers, and for ranges.
+        target: what labels are (:mod:`sordino.data.labels`); ``label_range`` of numbers.
     """
     if file is not None:
-        how = _How(label, client_column, scale, person, identify, tuple(columns))
+        how = How(
+            label=label,
+            client_column=client_column,
+            person=person,
+            identify=identify,
+            scale=scale,
+            columns=tuple(columns),
+            encoding=Encoding() if encoding is None else encoding,
+            target=target,
+            label_range=label_range,
+        )
         return _own(
             name, Path(file), None if test_file is None else Path(test_file), test_fraction, how
         )
@@ -92,8 +103,8 @@ def load(
 
 
 def _published(name: str) -> Corpus:
-    if name == "digits":
-        return digits()
+    if name in NAMES:
+        return embedded(name)
     published = locate.named(name)
     if published is None:
         raise DataError(_unknown(name))
@@ -176,21 +187,8 @@ def _present(folder: Path, name: str, published: Published) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How a user's file is read; see :func:`load`."""
-
-    label: str
-    client_column: str | None
-    scale: Scale | None
-    person: str | None
-    identify: bool
-    columns: tuple[str, ...] = ()
-    whose: str = "the agreed ones"
-
-
 def _own(
-    name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: _How
+    name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: How
 ) -> Corpus:
     train, test = _read(file, how)
     if test_file is not None:
@@ -204,96 +202,117 @@ def _own(
             raise DataError(
                 f"{test_file}: a test file must not have a test set of its own (x_test)"
             )
-    if test is None and test_fraction is None:
-        return _without_test(name, file, train)
-    if test is None:
-        return _set_aside(name, file, train, test_fraction)
-    if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
+    if test is not None and (
+        train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype
+    ):
         raise DataError(
             f"{test_file or file}: test examples are {test.x.dtype} of shape {test.x.shape[1:]}, "
             f"training examples {train.x.dtype} of shape {train.x.shape[1:]}"
         )
-    (train_y, test_y), classes = encode_labels((train.y, test.y), str(file))
-    train_client = test_client = None
-    names: tuple[str, ...] = ()
-    if train.client is not None and test.client is not None:
-        train_client, test_client = encode_clients((train.client, test.client))
-        names = client_names((train.client, test.client))
-    elif train.client is not None:
-        train_client, names = _owned(train)
-    return Corpus(
-        _whole(name, train, train_y, classes, train_client, names),
-        _whole(name, test, test_y, classes, test_client, names),
-    )
+    return corpus_of(name, str(file), train, test, test_fraction, how)
 
 
-def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
+def _read(file: Path, how: How) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
         )
     if file.suffix.lower() == ".npz":
-        return read_npz(file, how.scale, person=how.person, identify=how.identify)
-    return read_table(
-        file,
-        how.label,
-        how.client_column,
-        how.scale,
-        person=how.person,
-        identify=how.identify,
-        columns=how.columns,
-        whose=how.whose,
-    ), None
+        return read_npz(file, how)
+    return read_table(file, how), None
 
 
-def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
-    """All rows to train on, and a test set of none."""
-    (y,), classes = encode_labels((raw.y,), str(file))
-    client, names = _owned(raw)
-    whole = _whole(name, raw, y, classes, client, names)
-    return Corpus(whole, whole.take([]))
-
-
-def _whole(
+def from_frames(
     name: str,
-    raw: Raw,
-    y: Labels,
-    classes: tuple[str, ...],
-    client: Labels | None,
-    owners: tuple[str, ...],
-) -> Dataset:
-    return Dataset(
-        name, raw.x, y, classes, client, owners=owners, words=raw.words, columns=raw.columns
+    frame: pl.DataFrame,
+    how: How,
+    *,
+    test: pl.DataFrame | None = None,
+    test_fraction: float | None = None,
+) -> Corpus:
+    """A training and a test set from tables in memory, by the same rules as from files.
+
+    Args:
+        name: what reports and refusals call it.
+        frame, test: of polars; they are emptied, to save memory. Another library's become one by
+            ``polars.from_pandas`` or ``polars.DataFrame(mapping of columns)``.
+        test_fraction: of ``frame``'s rows, where ``test`` is None; None sets none aside.
+
+    Raises:
+        DataError: naming what cannot be read as examples.
+    """
+    train = read_frame(frame, how, name)
+    first = replace(how, columns=train.columns, whose="those of the training set")
+    held = None if test is None else read_frame(test, first, f"{name}: test")
+    return corpus_of(name, name, train, held, test_fraction, how)
+
+
+def corpus_of(
+    name: str, place: str, train: Raw, test: Raw | None, test_fraction: float | None, how: How
+) -> Corpus:
+    """Labels and owners encoded alike in both sets; a test set is set aside where there is none.
+
+    Args:
+        place: what refusals call the data.
+        test_fraction: of the rows of ``train``, where ``test`` is None; None sets none aside.
+    """
+    parts = (train,) if test is None else (train, test)
+    made = encode([part.y for part in parts], place, how.target, how.label_range)
+    both = all(part.client is not None for part in parts)
+    owned = [part.client for part in (parts if both else parts[:1]) if part.client is not None]
+    owners = encode_clients(owned) if owned else ()
+    names = client_names(owned) if owned else ()
+    sets = [
+        Dataset(
+            name,
+            part.x,
+            y,
+            made.classes,
+            client,
+            owners=names if client is not None else (),
+            words=part.words,
+            columns=part.names,
+            span=made.span,
+        )
+        for part, y, client in zip(
+            parts, made.parts, (*owners, *[None] * (len(parts) - len(owners))), strict=True
+        )
+    ]
+    if test is not None:
+        return _clamped(Corpus(*sets))
+    return _clamped(
+        Corpus(sets[0], sets[0].take([]))
+        if test_fraction is None
+        else _set_aside(place, sets[0], test_fraction)
     )
 
 
-def _owned(raw: Raw) -> tuple[Labels | None, tuple[str, ...]]:
-    """Whose each example is, as a number, and the names of the numbers."""
+def _clamped(corpus: Corpus) -> Corpus:
+    """Numbers that are trained on stay within their range; those that are measured on need not."""
+    train = corpus.train
     return (
-        (None, ())
-        if raw.client is None
-        else (encode_clients((raw.client,))[0], client_names((raw.client,)))
+        corpus if train.span is None else replace(corpus, train=replace(train, y=clamped(train.y)))
     )
 
 
-def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpus:
-    if fraction is None or not (0 < fraction < 1 and math.isfinite(fraction)):
+def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
+    if not (0 < fraction < 1 and math.isfinite(fraction)):
         raise DataError(
             f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always "
             "judged on rows it did not train on"
         )
-    if len(raw.x) < 2:
-        raise DataError(f"{file}: one row cannot be both training and test set")
-    (y,), classes = encode_labels((raw.y,), str(file))
-    client, names = _owned(raw)
+    if len(whole) < 2:
+        raise DataError(f"{place}: one row cannot be both training and test set")
+    y = whole.y
     count = min(max(round(fraction * len(y)), 1), len(y) - 1)
     cut = len(y) - count
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
     # Test rows change places with the last rows, so that both sets are slices of the one copy in
     # memory.
-    columns = tuple(values for values in (raw.x, y, client, raw.words) if values is not None)
+    columns = tuple(
+        values for values in (whole.x, y, whole.client, whole.words) if values is not None
+    )
     _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
-    whole = _whole(name, raw, y, classes, client, names)
     return Corpus(_stretch(whole, slice(cut)), _stretch(whole, slice(cut, None)))
 
 

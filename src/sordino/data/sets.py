@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from sordino.data import cifar
 from sordino.data.dataset import Features, Labels
+from sordino.data.embedded import NAMES
 from sordino.errors import DataError
 
 _IDX = (
@@ -224,7 +225,7 @@ def is_ours(name: str) -> bool:
     whatever its module says.
     """
     known = _published.get(name)
-    return name == "digits" or (known is not None and known.read is None)
+    return name in NAMES or (known is not None and known.read is None)
 
 
 def register(published: Published) -> Published:
@@ -235,7 +236,7 @@ def register(published: Published) -> Published:
     """
     if published.read is None:
         raise DataError(f"data set {published.name!r}: it needs a function that reads it (read)")
-    if published.name == "digits" or _published.get(published.name, published) != published:
+    if published.name in NAMES or _published.get(published.name, published) != published:
         raise DataError(f"data set {published.name!r} is known already; choose another name")
     _published[published.name] = published
     return published

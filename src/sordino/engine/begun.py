@@ -28,7 +28,8 @@ from sordino.privacy.chain import BEGIN, canonical
 from sordino.privacy.vault import refuse_closed
 
 LEDGER = "ledger.sqlite"
-LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
+# keys of run.json that say how a run ended, and what says when and on what it was made
+LATER = ("status", "guarantee", "ledger", "result", "begun", "ended", "data")
 # where a study's own modules lie, which may be moved; what they hold is part of the environment
 CODE = "modules"
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"

@@ -7,7 +7,7 @@ one call of :func:`sordino.engine.regimes.register`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -75,8 +75,11 @@ class Regime(ABC, Generic[S]):
     def assumptions(self, study: S) -> list[str]:
         """What the guarantee, or the run, rests on."""
 
-    def advise(self, study: S) -> Advice:
+    def advise(self, study: S, seen: Callable[[int, int], None]) -> Advice:
         """What else a study could ask for at its price.
+
+        Args:
+            seen: told how many settings were weighed, and how many there are.
 
         Raises:
             StudyError: if there is nothing to choose between.

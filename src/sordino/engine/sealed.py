@@ -34,8 +34,8 @@ def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) 
 
 
 def run(done: Mapping[str, object]) -> dict[str, object]:
-    """What a seal holds of ``run.json``: all but the later place in the ledger, and the seconds."""
-    found = held({key: value for key, value in done.items() if key != "ledger"})
+    """What a seal holds of ``run.json``: all but the later place in the ledger, and the clock's."""
+    found = held({key: value for key, value in done.items() if key not in ("ledger", "ended")})
     found.pop("result.seconds", None)
     return found
 

@@ -21,8 +21,9 @@ begun.
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import math
-import re
 import secrets
 import shutil
 import time
@@ -31,11 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, recorded, records, sealed
+from sordino.engine import begun, checkpoint, folders, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
@@ -53,7 +55,7 @@ from sordino.engine.records import About, Place, Result, Row, Spent, known, numb
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
-from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.errors import BudgetExceeded, ResumeError
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.training.allocator import tune
 
@@ -93,10 +95,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """A run that begins or goes on: its ``run.json``, and how many rounds were done before."""
+    """A run that begins or goes on: ``run.json``, how many rounds were done before, its folder."""
 
     about: About
     rounds_done: int
+    folder: Path
 
 
 def begin(
@@ -127,7 +130,7 @@ def begin(
 def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
     """A new folder, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
-        folder = _free(out, study.name)
+        folder = folders.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
@@ -139,7 +142,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = describe(built, run)
+        about = replace(describe(built, run), begun=_now(), data=_data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -150,11 +153,26 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
             list(dict.fromkeys(promised)),
         )
         built.simulation.vault.close()
-        draft.rename(folder)
+        folder = folders.take(draft, folder, out, study.name)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def _data_of(built: Built) -> str | UnsetType:
+    """One digest of the fingerprints in a ledger of the run's own; absent without all of them."""
+    if built.study.privacy.ledger != "run":
+        return UNSET
+    prints = built.simulation.vault.ledger.units()
+    if not prints or any(each.startswith("site:") for each in prints.values()):
+        return UNSET
+    told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def resume(
@@ -248,7 +266,7 @@ def _play(
             f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; "
             "nothing was changed"
         )
-    announce(Going(about, moment.number))
+    announce(Going(about, moment.number, folder))
     refused: BudgetExceeded | None = None
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
@@ -353,7 +371,11 @@ def _end(
         test_epsilon=spent.test,
     )
     return outcome, replace(
-        about, status="done", guarantee=guarantee(study, outcome.epsilon, built.own), result=result
+        about,
+        status="done",
+        guarantee=guarantee(study, outcome.epsilon, built.own),
+        result=result,
+        ended=known(about.ended) or _now(),
     )
 
 
@@ -370,22 +392,6 @@ def _spent_now(built: Built) -> Spent:
         max((prices[history] for history in own), default=0.0) for own in histories.values()
     )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
-
-
-def _free(out: Path | None, name: str) -> Path:
-    """A folder that does not exist yet."""
-    if out is not None:
-        if out.exists():
-            raise StudyError(
-                f"{out}: this output folder exists already. Choose another with --out, or go "
-                f"on with `sordino run --resume {out}`"
-            )
-        return out
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "run"
-    number = 1
-    while (folder := Path("runs") / f"{slug}-{number:03d}").exists():
-        number += 1
-    return folder
 
 
 def _refuse_hopeless(built: Built) -> None:

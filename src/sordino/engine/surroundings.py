@@ -28,6 +28,10 @@ from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
+LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
+"""Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
+ACCELERATORS = ("cuda", "mps", "xpu")
+"""Kinds of devices that another machine may have."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -46,6 +50,12 @@ def device(study: Study) -> torch.device:
         return place
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch asserts that it was compiled for CUDA
+        if (kind := name.partition(":")[0]) in ACCELERATORS:
+            raise StudyError(
+                f"execution.device = {name!r}: this machine has no such device, or this PyTorch "
+                f"({torch.__version__}) is built without {kind}. Use 'auto' or 'cpu', or install "
+                "a PyTorch for the device"
+            ) from error
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
@@ -58,8 +68,7 @@ def absent_device(study: Study) -> str | None:
     try:
         device(study)
     except StudyError as error:
-        kind = study.execution.device.partition(":")[0]
-        if kind not in ("cuda", "mps", "xpu"):
+        if study.execution.device.partition(":")[0] not in ACCELERATORS:
             raise
         return f"{error}. This machine can plan the study and cannot run it"
     return None
@@ -71,6 +80,8 @@ def sources() -> str:
     found = hashlib.sha256()
     root = HOME
     for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "examples":
+            continue  # an installed package has them inside, a checkout beside it
         found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
@@ -162,8 +173,9 @@ def _shape(study: Study) -> str:
     )
     del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
-    if examples.get("features", "") is None:  # a study without a front end is what it was before
-        del examples["features"]
+    for key in LATER:  # a study without them is what it was before they were there
+        if not examples.get(key, True):
+            del examples[key]
     for key in type(study.privacy).later:
         if told["privacy"][key] is None:
             del told["privacy"][key]

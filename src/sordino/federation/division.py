@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino import data as datasets
+from sordino.data.dataset import Span
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import evaluation
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # whoever only divides data does not wait for torch
 
     from sordino.training.evaluate import Evaluator
     from sordino.training.flat import Flat
+    from sordino.training.loss import Loss
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -34,7 +37,8 @@ class Federation:
         test: what models are measured on, for reporting only; empty where nothing is.
         validation: examples set aside to choose by, before partitioning or from each client, or
             None.
-        counts: label counts, of shape (clients, classes): raw data.
+        counts: label counts, of shape (clients, classes): raw data; sizes, (clients, 1), where
+            labels are numbers.
         names: of the clients, where the file has any.
         prints: what the ledger knows each client's data by, where that is not its fingerprint.
         shaping: fingerprints of all data that bears on what is released, where not all of it is
@@ -61,7 +65,7 @@ class Federation:
 @dataclass(frozen=True, slots=True)
 class Division:
     """What a plan asks of a study's data: n_i of every client, the shape of an example, and how
-    many classes there are.
+    many classes there are, or scores that a model gives.
     """
 
     sizes: tuple[int, ...]
@@ -85,7 +89,7 @@ class Division:
     @classmethod
     def told(cls, divided: Federation) -> Division:
         """Of data that is loaded already."""
-        return cls(divided.sizes, divided.test.shape, len(divided.test.classes))
+        return cls(divided.sizes, divided.test.shape, divided.test.outputs)
 
 
 def federation(study: HorizontalStudy) -> Federation:
@@ -98,7 +102,11 @@ def federation(study: HorizontalStudy) -> Federation:
     indices, held = _dealt(study, train.y, train.client)
     if held:
         validation = train.take(np.sort(np.concatenate(held)))
-    counts = datasets.label_counts(train.y, indices, len(train.classes))
+    counts = (
+        datasets.label_counts(train.y, indices, len(train.classes))
+        if train.span is None
+        else np.array([[len(part)] for part in indices], np.int64)
+    )
     names = (
         tuple(train.owners[k] for k in np.unique(train.client))
         if train.client is not None and len(indices) > 1
@@ -149,6 +157,13 @@ def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch
     return module
 
 
+def loss_of(study: HorizontalStudy) -> Loss:
+    """The loss that the study's model is trained with."""
+    from sordino.training.loss import loss_for
+
+    return loss_for(study.model.name, number=study.data.span is not None)
+
+
 def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
     """Who is in a client's data."""
     if part.words is None:
@@ -184,14 +199,22 @@ def evaluate(
     test: tuple[torch.Tensor, torch.Tensor],
     validation: tuple[torch.Tensor, torch.Tensor],
     weights: Vector,
+    span: Span | None = None,
 ) -> Mapping[str, float]:
+    """What is told of a model on public rows: accuracy, or the root mean squared error in the units
+    of labels that lie in ``span``; and the mean loss.
+    """
     import torch
 
     flat.load(torch.from_numpy(weights).to(flat.weights))
     row = {}
     if len(test[1]):
         seen = evaluator(*test)
-        row = {"accuracy": seen.accuracy, "loss": seen.loss}
-    if len(validation[1]):
+        if span is None:
+            row = {"accuracy": seen.accuracy, "loss": seen.loss}
+        else:  # the loss is half the squared error in units of half the range
+            half = (span[1] - span[0]) / 2
+            row = {"rmse": half * math.sqrt(2 * seen.loss), "loss": seen.loss}
+    if len(validation[1]) and span is None:
         row["validation"] = evaluator(*validation).accuracy
     return row

@@ -24,11 +24,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sordino import data as datasets
-from sordino.data.dataset import Corpus
+from sordino.data.dataset import Corpus, Dataset
+from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
+from sordino.data.labels import shown_name
+from sordino.data.notices import listening, notice
 from sordino.data.sets import is_ours
 from sordino.engine.built import UNIT
-from sordino.engine.study.sections import SHARE
+from sordino.engine.study.sections import SHARE, Data
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.federation.evaluations import evaluations, multiplier
@@ -70,10 +73,14 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         client_column=wanted.client_column,
         person=wanted.person,
         identify=identify,
+        encoding=wanted.encoding,
+        target=wanted.target,
+        label_range=wanted.label_range,
         test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
         if share
         else None,
     )
+    _notice_sizes(wanted, found.train)
     if testing == "none":
         found = replace(found, test=found.test.take([]))
     if found.train.client is not None and not wanted.partition.by_column:
@@ -90,6 +97,20 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         featured(found.train, wanted.features, public=public),
         featured(found.test, wanted.features, public=public),
     )
+
+
+def _notice_sizes(wanted: Data, train: Dataset) -> None:
+    """Tell the owner of a table, and nobody else, that its columns differ in size."""
+    if wanted.file is None or not train.columns or not listening():
+        return
+    if (pair := uneven(train.x, train.columns)) is not None:
+        most, least = map(shown_name, pair)
+        notice(
+            f"note, for you alone: values of {most!r} are more than {UNEVEN:g} times those of "
+            f"{least!r}, and a clipped gradient then learns from the large ones only. Give public "
+            "low and high of columns, known without looking at the data: data.ranges = "
+            f"{{ {most!r} = [low, high], ... }}"
+        )
 
 
 def has_test(path: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol, TypeVar
 
+from msgspec import UNSET
+
 from sordino.engine.plan import Plan
 from sordino.federation import records
 from sordino.federation.evaluation import told
@@ -50,15 +52,17 @@ def horizontal(
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
     # same.
-    labels = not setup.remote and (study.data.file is None or privacy.unit == "none")
+    public = not setup.remote and (study.data.file is None or privacy.unit == "none")
+    labels = public and setup.span is None
     sizes = (
-        labels
+        public
         or setup.remote
         or privacy.unit == "sample"
         or getattr(study.method, "weights", "size") == "size"
     )
     return kind(
         classes=tuple(setup.classes),
+        span=UNSET if setup.span is None else setup.span,
         test=told(study, setup.rows),
         clients=tuple(
             records.Holder(

@@ -20,7 +20,7 @@ from sordino.audit.quality import correlation
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
-from sordino.federation.division import Federation, federation, model
+from sordino.federation.division import Federation, federation, loss_of, model
 from sordino.federation.mechanism import Trial
 from sordino.federation.study import HorizontalStudy
 from sordino.files import check_below
@@ -28,7 +28,6 @@ from sordino.mechanism import Bounded, Gaussian, Learning
 from sordino.privacy import PoissonSampled, accountant
 from sordino.training.flat import Flat
 from sordino.training.kernels import ModelKernels, poisson
-from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 MOST_IMAGES = 20
@@ -99,7 +98,7 @@ def attacked(
             f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of "
             "a public test set; set data.test = 'file' or 'public share'"
         )
-    flat = Flat(model(full, shape, len(divided.test.classes)))
+    flat = Flat(model(full, shape, divided.test.outputs))
     first_layer(flat, shape, full.model.name)
     if weights is not None:
         load_weights(flat, weights)
@@ -196,7 +195,7 @@ def scenes(found: Attacked, images: int) -> list[Scene]:
 def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     study, flat, divided = found.study, found.flat, found.divided
     shape, classes = divided.test.shape, len(divided.test.classes)
-    loss, entropy = loss_for(study.model.name), Seeded(study.seed)
+    loss, entropy = loss_of(study), Seeded(study.seed)
 
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
@@ -270,7 +269,7 @@ def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bound
     """The study's mechanism as it begins; a Gaussian of its clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
-    loss = loss_for(study.model.name)
+    loss = loss_of(study)
     public = (torch.empty(0), torch.empty(0, dtype=torch.int64))
     if divided.validation is not None:
         public = (

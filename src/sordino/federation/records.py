@@ -55,6 +55,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     """Where clients have examples of their own.
 
     Attributes:
+        span: public low and high of labels that are numbers; absent where they are classes.
         test: what models are measured on.
         epsilons, noise_multipliers: of each edge, where they differ.
         staleness: tau_max.
@@ -62,6 +63,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     """
 
     clients: Maybe[tuple[Holder, ...]] = UNSET
+    span: Maybe[tuple[Real, Real]] = UNSET
     test: Maybe[TestSet] = UNSET
     epsilons: Maybe[tuple[Real, ...]] = UNSET
     noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
@@ -82,10 +84,12 @@ class Measured(Round, frozen=True, kw_only=True, tag="round"):
     Attributes:
         validation: accuracy on public examples that were set aside.
         test_epsilon: what private test rows have spent.
+        rmse: root mean squared error on the test set, where labels are numbers, in their units.
     """
 
     validation: Maybe[Real] = UNSET
     test_epsilon: Maybe[Real] = UNSET
+    rmse: Maybe[Real] = UNSET
 
 
 def horizontal(run: Run) -> Horizontal:

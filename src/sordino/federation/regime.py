@@ -22,6 +22,7 @@ from sordino.federation.division import (
     examples,
     federation,
     identified,
+    loss_of,
     model,
     tensors,
 )
@@ -223,14 +224,13 @@ def _outline(study: HorizontalStudy, told: Division) -> Outline:
     """The study's model as a plan needs it; a model that is not built in is made and tried."""
     if (known := outline(study.model.name, told.shape, told.classes)) is not None:
         return known
-    from sordino.training.loss import loss_for
     from sordino.training.perexample import path_of
 
     flat = _flat(study, told)
     sizes = tuple(slot.size for slot in flat.layout)
     # How gradients are computed is tried out only where it is told.
     tried = study.privacy.unit == "sample"
-    path = path_of(flat, told.shape, loss_for(study.model.name)) if tried else MAPPED
+    path = path_of(flat, told.shape, loss_of(study)) if tried else MAPPED
     return Outline(sizes, path)
 
 
@@ -248,9 +248,8 @@ def _trained_on(
     import torch
 
     from sordino.training.kernels import ModelKernels
-    from sordino.training.loss import loss_for
     from sordino.training.perexample import ClippedSum, MeanGradient
 
-    flat, loss = _flat(study, Division.told(divided)), loss_for(study.model.name)
+    flat, loss = _flat(study, Division.told(divided)), loss_of(study)
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     return kernels, tensors(divided.validation, torch.device("cpu"))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
+from sordino.data.dataset import Span
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
@@ -26,6 +27,7 @@ from sordino.federation.division import (
     Federation,
     evaluate,
     identified,
+    loss_of,
     model,
     placed,
     records,
@@ -40,7 +42,6 @@ from sordino.privacy.records.group import SAMPLE
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
-from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
@@ -71,6 +72,7 @@ class SharedSetup:
             validation sets.
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
+        span: low and high of labels that are numbers.
         remote: whether some clients' data lies elsewhere.
         mine: the client whose site this is; None where one process serves all.
         life: of this process, where noise is drawn anew in each.
@@ -90,6 +92,7 @@ class SharedSetup:
     shaping: tuple[str, ...]
     evaluator: Evaluator
     names: tuple[str, ...] = ()
+    span: Span | None = None
     remote: bool = False
     mine: int | None = None
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -100,8 +103,8 @@ class SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
-        flat = Flat(model(study, divided.test.shape, len(classes)).to(place))
-        loss = loss_for(study.model.name)
+        flat = Flat(model(study, divided.test.shape, divided.test.outputs).to(place))
+        loss = loss_of(study)
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
         paid = study.data.testing == "private share"
         prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
@@ -118,6 +121,7 @@ class SharedSetup:
             shaping=divided.shaping or _shaping(divided, prints),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
+            span=divided.test.span,
             remote=divided.remote,
             secret=(test, divided.test.fingerprint()) if paid else None,
         )
@@ -200,7 +204,9 @@ class SharedSetup:
 
     def evaluate(self, weights: Vector) -> Mapping[str, float]:
         """Accuracy and loss of a model."""
-        return evaluate(self.kernels.flat, self.evaluator, self.test, self.validation, weights)
+        return evaluate(
+            self.kernels.flat, self.evaluator, self.test, self.validation, weights, self.span
+        )
 
     def examples(self, part: datasets.Dataset) -> Examples:
         """One client's data, on the device."""

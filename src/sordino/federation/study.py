@@ -16,7 +16,12 @@ from sordino.privacy.rounding import epsilon_text
 class SampledPromise(NoisyPromise):
     """A promise kept by Poisson sampling: every example is in a batch with this probability."""
 
-    sampling_rate: float = Field(ge=1e-12, le=1)
+    sampling_rate: float = Field(
+        ge=1e-12,
+        le=1,
+        description='q, the probability that an example (or a client, with unit "client") is in '
+        "a batch",
+    )
 
 
 class HorizontalStudy(Study):
@@ -47,12 +52,27 @@ class HorizontalStudy(Study):
                 f"method '{name}' in this form reckons with Gaussian noise, and privacy.mechanism "
                 f"'{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
             )
+        self._learns_what_labels_are()
         self._can_be_measured()
         if (
             refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))
         ) is not None:
             raise ValueError(refusal)
         return self
+
+    def _learns_what_labels_are(self) -> None:
+        """Refuse a model for classes where labels are numbers, and the reverse."""
+        name, number = self.model.name, self.data.span is not None
+        if number and name in ("logistic", "svm"):
+            raise ValueError(
+                f"model.name = '{name}' is for classes, and labels are numbers: use 'linear', one "
+                "linear layer with squared loss, or 'mlp'"
+            )
+        if not number and name == "linear":
+            raise ValueError(
+                "model.name = 'linear' is for labels that are numbers: use 'logistic' for classes, "
+                "or set data.target = 'number' with data.label_range"
+            )
 
     def _can_be_measured(self) -> None:
         """Refuse a test set that pays for evaluations where its rows have no price of their own."""

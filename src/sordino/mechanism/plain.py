@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from sordino.errors import StudyError
 from sordino.mechanism.gaussian import Bounded, CountedGaussian, Gaussian
 from sordino.mechanism.registry import Noise, NoiseRequest, register
@@ -20,8 +22,10 @@ class GaussianNoise(Noise):
     counts: ClassVar[bool] = True
 
     kind: Literal["gaussian"] = "gaussian"
-    form: Literal["sound"] = "sound"
-    clipping: Literal["flat", "per-layer"] = "flat"
+    form: Literal["sound"] = Field("sound", description="Gaussian noise has a sound form only")
+    clipping: Literal["flat", "per-layer"] = Field(
+        "flat", description="what is clipped: the whole gradient, or each layer by itself"
+    )
 
     def refused(self, unit: str, public: bool) -> str | None:
         """Layers are bounded in gradients only."""

@@ -27,7 +27,9 @@ class KNormNoise(Noise):
     sized: ClassVar[bool] = True
 
     kind: Literal["k-norm"] = "k-norm"
-    dimension: int | None = Field(None, ge=1)
+    dimension: int | None = Field(
+        None, ge=1, description="numbers in a model; filled in when the noise is calibrated"
+    )
 
     def for_dimension(self, dimension: int) -> Self:
         """With d filled in."""

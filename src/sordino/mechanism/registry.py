@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sordino.privacy import event
 from sordino.registry import Registry, register_all
@@ -75,7 +75,9 @@ class Noise(Section):
     )
 
     kind: str
-    form: Literal["sound", "paper"] = "sound"
+    form: Literal["sound", "paper"] = Field(
+        "sound", description='"sound", or "paper" for what a paper prints, which is not private'
+    )
 
     @property
     def learns(self) -> bool:

@@ -59,11 +59,11 @@ from numpy.typing import NDArray
 
 from sordino.errors import StudyError
 from sordino.mechanism.words import random_words
+from sordino.residues import Residues, lifted, reduced
 
 if TYPE_CHECKING:  # whoever only plans a sum does not wait for torch
     from torch import Tensor
 
-Residues = NDArray[np.uint64]
 Rounding = Literal["nearest", "stochastic"]
 
 FEWEST_BITS, MOST_BITS = 16, 63
@@ -168,44 +168,11 @@ class SharedGrid:
 
     def reduced(self, whole: NDArray[np.int64]) -> Residues:
         """Whole numbers modulo 2^bits."""
-        return whole.astype(np.uint64) & np.uint64(2**self.bits - 1)
+        return reduced(whole, self.bits)
 
     def opened(self, residues: Residues) -> NDArray[np.float64]:
         """The sum (d,) that residues (d,) stand for, in units of the vector."""
         return lifted(residues, self.bits).astype(np.float64) * self.step
-
-
-def lifted(residues: Residues, bits: int) -> NDArray[np.int64]:
-    """Whole numbers in [-2^(bits-1), 2^(bits-1)) with these residues modulo 2^bits."""
-    half = np.int64(1 << (bits - 1))
-    return ((residues & np.uint64(2**bits - 1)).astype(np.int64) ^ half) - half
-
-
-def added(left: Residues, right: Residues, bits: int) -> Residues:
-    """Residues (d,) of the sum."""
-    return (left + right) & np.uint64(2**bits - 1)
-
-
-def bytes_each(bits: int) -> int:
-    """Bytes of a residue as it travels."""
-    return -(-bits // 8)
-
-
-def packed(residues: Residues, bits: int) -> bytes:
-    """Residues (d,) as they travel: little-endian, ceil(bits / 8) bytes each."""
-    wide = np.ascontiguousarray(residues, dtype="<u8").view(np.uint8).reshape(-1, 8)
-    return wide[:, : bytes_each(bits)].tobytes()
-
-
-def unpacked(values: bytes, bits: int, dimension: int) -> Residues | None:
-    """The residues (d,) in such bytes; None if they hold anything else."""
-    width = bytes_each(bits)
-    if len(values) != width * dimension:
-        return None
-    wide = np.zeros((dimension, 8), np.uint8)
-    wide[:, :width] = np.frombuffer(values, np.uint8).reshape(dimension, width)
-    found: Residues = wide.view("<u8").reshape(dimension).astype(np.uint64)
-    return None if dimension and int(found.max()) >> bits else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

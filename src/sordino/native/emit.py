@@ -153,6 +153,14 @@ class Emitter:
             [a, b, c],
         )
 
+    def root(self, a: Any) -> Any:
+        """Square roots, correctly rounded."""
+        kind = ir.FunctionType(self.vector, [self.vector])
+        return self.builder.call(
+            _tools.get_or_insert_function(self.builder.module, kind, f"llvm.sqrt.v{self.size}f32"),
+            [a],
+        )
+
     def total(self, value: Any) -> Any:
         """The sum of the lanes, in any order."""
         kind = ir.FunctionType(FLOAT, [FLOAT, self.vector])

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from sordino.native import meaning, processor, store
+from sordino.native import meaning, notice, processor, store
 
 Kinds = tuple[str, ...]
 _LOCK = threading.RLock()
@@ -131,6 +131,7 @@ class Kernel:
     def _numba(self) -> Any:
         from sordino.native.build import outside
 
+        notice.compiling()
         return outside(self.run, self.options)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -173,6 +174,7 @@ class Kernel:
             return found
         from sordino.native import build
 
+        notice.compiling()
         made = build.image(self, kinds)
         if made is None:
             return None

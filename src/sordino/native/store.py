@@ -25,6 +25,7 @@ import msgspec
 from sordino.files import cache_folder
 from sordino.native import image, meaning, processor
 from sordino.native.image import Image
+from sordino.owned import PART, is_own, own_folder
 
 FOLDER = "SORDINO_COMPILED"
 """The environment variable that names the folder."""
@@ -32,7 +33,6 @@ FORMAT = b"sordino code 1\n"
 MOST = 64 << 20
 """Bytes of a file that is read."""
 _SUM = hashlib.sha256().digest_size
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder() -> Path | None:
@@ -83,7 +83,7 @@ def ready(made: Image) -> Callable[..., Any] | None:
 def keep(name: str, made: Image) -> None:
     """Keep code under this name, if there is a place; a half-written file never has the name."""
     body = msgspec.msgpack.encode(made)
-    part = f"{name}.{secrets.token_hex(8)}.part"
+    part = f"{name}.{secrets.token_hex(8)}{PART}"
     with suppress(OSError), _opened(make=True) as place:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -100,7 +100,7 @@ def _read(name: str) -> bytes | None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
             seen = os.fstat(file.fileno())
-            if not stat.S_ISREG(seen.st_mode) or not _own(seen) or seen.st_size > MOST:
+            if not stat.S_ISREG(seen.st_mode) or not is_own(seen) or seen.st_size > MOST:
                 return None
             raw = file.read(MOST)
     start = len(FORMAT) + _SUM
@@ -113,10 +113,6 @@ def _sum(name: str, body: bytes) -> bytes:
     return hashlib.sha256(name.encode() + body).digest()
 
 
-def _own(seen: os.stat_result) -> bool:
-    return seen.st_uid == os.geteuid() and not seen.st_mode & _OTHERS
-
-
 @contextmanager
 def _opened(*, make: bool) -> Iterator[int]:
     """The folder, if it can be trusted.
@@ -127,14 +123,5 @@ def _opened(*, make: bool) -> Iterator[int]:
     place = folder()
     if place is None:
         raise FileNotFoundError("no code is kept")
-    if make:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            place.mkdir(mode=0o700)
-    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not _own(os.fstat(held)):
-            raise PermissionError(f"{place}: others can write here")
+    with own_folder(place, make=make) as held:
         yield held
-    finally:
-        os.close(held)

@@ -186,7 +186,7 @@ class Agreed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.agreement = read(folder / AGREEMENT)
-        self.study: Study = studies.read(folder / STUDY)
+        self.study: Study = studies.read(folder / STUDY, as_written=True)
         self._same_code()
         self.keys = read_keys(folder) if there(folder, KEYS) else ()
         found = hashlib.sha256()

@@ -139,6 +139,7 @@ class Horizontal(Carrier):
                 label=study.data.label,
                 test_fraction=None,
                 columns=shape.columns,
+                target="classes",
             ).train
             labels = numbered(found, shape.classes, path)
             found = replace(found, y=labels, classes=shape.classes)

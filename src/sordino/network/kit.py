@@ -64,7 +64,9 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     for key in ("modules", "rehearsal"):
         if key in table:
             raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
-    return write(checked(table, str(path)), studies.read(path.parent / named), out, now)
+    return write(
+        checked(table, str(path)), studies.read(path.parent / named, as_written=True), out, now
+    )
 
 
 def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Agreement:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sordino import residues
 from sordino.engine.world import Summing
 from sordino.errors import LocalProtocolError, RemoteProtocolError
 from sordino.message import Masked, Reply
@@ -19,7 +20,7 @@ from sordino.network import certificates, frames
 from sordino.network.agreement import Agreed
 from sordino.network.certificates import Pair
 from sordino.network.outbox import Kept, Outbox
-from sordino.secure import client, masks
+from sordino.secure import client
 from sordino.secure.client import Record
 from sordino.secure.messages import (
     Delivered,
@@ -184,7 +185,7 @@ class Partner:
         told = self.refuse_unready(kept, answer.round, shares)
         record = self._record(kept, answer.round)
         own = self._setting(kept, answer.round)
-        values = masks.unpacked(answer.values, own.dimension, own.bits)
+        values = residues.unpacked(answer.values, own.dimension, own.bits)
         record, hidden, failed = client.mask(own, record, told, values)
         return (
             msgspec.structs.replace(kept, sum=record),

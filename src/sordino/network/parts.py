@@ -49,6 +49,17 @@ def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:
             "data.validation and data.client_validation set rows of all clients aside, and here "
             "each site has its own. Leave them out"
         )
+    if study.data.span is not None:
+        raise StudyError(
+            "data.target = 'number': an agreement names classes, and labels of a network are "
+            "classes so far. Use `sordino run`"
+        )
+    if not study.data.encoding.plain:
+        raise StudyError(
+            "data.categories, data.ranges and data.missing: an agreement names the columns that "
+            "sites train on, and each site encodes its own file. Encode the columns by the same "
+            "public rules before, and leave the keys out"
+        )
     return found
 
 
@@ -164,6 +175,7 @@ def read_own(
         identify=identify,
         test_fraction=None,
         columns=agreement.data.columns,
+        target="classes",  # the agreement names them
     ).train
     wanted, rows = agreement.data, agreement.site[index].examples
     if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):
@@ -197,4 +209,5 @@ def numbered(
         raise DataError(
             f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
         )
-    return np.array([where.get(name, -1) for name in found.classes], np.int64)[found.y]
+    y: datasets.Labels = found.y
+    return np.array([where.get(name, -1) for name in found.classes], np.int64)[y]

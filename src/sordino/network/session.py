@@ -308,7 +308,7 @@ def _refuse_another_promise(study: Study, folder: Path) -> None:
     Raises:
         StudyError: naming what differs.
     """
-    before = studies.read(folder / "study.toml").privacy
+    before = studies.read(folder / "study.toml", as_written=True).privacy
     for key, name in (("epsilon", "limit"), ("epsilons", "limit"), ("ledger", "ledger")):
         if getattr(before, key, None) != getattr(study.privacy, key, None):
             raise StudyError(

@@ -5,11 +5,9 @@ the loopback that shows it. Neither holds a quantity that is not released anyway
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from sordino.engine.records import Count, Maybe, Real
 from sordino.errors import StudyError
 from sordino.files import MIB, read_below
 from sordino.network.courier import Courier
+from sordino.view import Answer, Loopback
 
 NAME = "status.json"
 EVERY = 1.0
@@ -264,38 +263,12 @@ site{{ "s" if status.minimum != 1 }} must be present.
 """
 
 
-class Page:
-    """The page on the loopback, in a thread of its own."""
+class Page(Loopback):
+    """The page on the loopback, in a thread of its own.
+
+    Raises:
+        StudyError: if nothing can listen there.
+    """
 
     def __init__(self, folder: Path, port: int) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # the library's name
-                host = (self.headers.get("Host") or "").rpartition(":")[0]
-                if host not in ("127.0.0.1", "localhost"):  # a page of somebody else's name
-                    self.send_error(403)
-                    return
-                try:
-                    body, status = page(read(folder)).encode(), 200
-                except StudyError as error:
-                    body, status = str(error).encode(), 503
-                self.send_response(status)
-                self.send_header("Content-Type", "text/html; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Cache-Control", "no-store")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                pass
-
-        try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        except OSError as error:
-            raise StudyError(f"--page {port}: cannot listen there ({error.strerror})") from error
-        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        """Stop."""
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(port, lambda path: Answer(page(read(folder)).encode()), "--page")

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from sordino.data.bounded import read_arrays
 from sordino.data.columns import in_order
 from sordino.data.dataset import Dataset, refuse_non_finite
-from sordino.data.table import columns_of, encode_labels
+from sordino.data.labels import encode_labels
+from sordino.data.table import columns_of
 from sordino.engine import study as studies
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan

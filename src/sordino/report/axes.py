@@ -62,6 +62,17 @@ def from_zero(axis: Axes, last: float, label: str) -> None:
         )
 
 
+def of_percent(axis: Axes) -> None:
+    """A y axis of shares that ends where they end: no number below 0 % or above 100 %.
+
+    What lies beyond them, as estimates may, is shown all the same.
+    """
+    low, high = axis.dataLim.intervaly
+    bottom, top = axis.get_ylim()
+    if low >= 0 and high <= 100:
+        axis.set_ylim(max(bottom, 0.0), min(top, 100.0))
+
+
 def whole_numbers(axis: Axes) -> None:
     """A y axis whose numbers are whole."""
     from matplotlib.ticker import MaxNLocator

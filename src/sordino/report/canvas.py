@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,9 @@ INK, QUIET, GRID = "#2a2f36", "#6b7280", "#d9dde3"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 RED, PURPLE, SKY = "#b3261e", "#aa4499", "#56b4e9"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#e69f00", "#332288", "#888888")
+
+MOST_TOLD = 1 << 30
+"""Characters of the numbers in a picture: as many as there are."""
 
 NAMES = {
     INK: "ink",
@@ -46,16 +50,16 @@ RC: dict[str, object] = {
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
-    "axes.labelsize": 10,
+    "axes.labelsize": 11,
     "axes.unicode_minus": True,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "font.family": ["DejaVu Sans"],
-    "font.size": 10,
+    "font.size": 11,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 9,
+    "legend.fontsize": 10,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
     "text.color": INK,
@@ -64,17 +68,24 @@ RC: dict[str, object] = {
     "ytick.color": QUIET,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
 }
+
+
+_DRAWING = threading.RLock()
 
 
 @contextmanager
 def canvas(salt: str) -> Iterator[None]:
-    """Our style, whatever the reader's is. ``salt`` keeps ids of a page's pictures apart."""
+    """Our style, whatever the reader's is. ``salt`` keeps ids of a page's pictures apart.
+
+    One picture at a time: matplotlib's settings are those of the whole process, and a live page
+    draws in a thread of its own.
+    """
     from matplotlib import style
 
-    with style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
+    with _DRAWING, style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
         yield
 
 
@@ -90,16 +101,28 @@ def figure(rows: int, height: float, *, width: float = 5.6) -> tuple[Figure, lis
     return drawn, [made[i, 0] for i in range(rows)]
 
 
-def svg(drawn: Figure, label: str) -> str:
-    """The drawing as one ``<svg>`` element; ``label`` is what a screen reader says."""
+def svg(drawn: Figure, label: str, table: Mapping[str, Any] | None = None) -> str:
+    """The drawing as one ``<svg>`` element.
+
+    Args:
+        label: what a screen reader says.
+        table: "head" and "rows" of the numbers, where lines and bars do not tell them; "cells" if
+            the picture has a place for each, columns along x and rows along y.
+    """
     from xml.sax.saxutils import escape
 
+    from sordino.report import numbers
+
+    axes = [axis for axis in drawn.axes if axis.get_label() != "<colorbar>"]
+    for i, axis in enumerate(axes):
+        axis.patch.set_gid(f"{numbers.GID}{i}")
     file = io.StringIO()
     drawn.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    title = f"\n <title>{escape(clean(label))}</title>"
+    told = escape(clean(numbers.metadata(axes, text, table), MOST_TOLD))
+    title = f"\n <title>{escape(clean(label))}</title>\n <metadata>{told}</metadata>"
     return (
         re.sub(
             r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{title}', text, count=1

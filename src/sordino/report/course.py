@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from sordino.engine import regimes
 from sordino.engine.records import known, number
 from sordino.engine.runs import Run
@@ -83,6 +85,32 @@ def terms(run: Run) -> list[tuple[str, str]]:
         *regimes.teller(run.about.regime).terms(run, noise, clip),
     ]
     return [(name, value) for name, value in found if value != "-"]
+
+
+def origin(run: Run) -> list[tuple[str, str]]:
+    """When a run was made, and the fingerprint of its data, as far as run.json says."""
+    about = run.about
+    found = [
+        ("begun", _date(known(about.begun))),
+        ("ended", _date(known(about.ended))),
+        ("fingerprint of the data", known(about.data)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _date(stated: str | None) -> str:
+    """A date of ISO 8601 for people; as it stands if it is none.
+
+    >>> _date("2026-11-22T21:01:00+00:00")
+    '2026-11-22 21:01 UTC'
+    """
+    if stated is None:
+        return ""
+    try:
+        found = dt.datetime.fromisoformat(stated)
+    except ValueError:
+        return stated
+    return f"{found:%Y-%m-%d %H:%M} {found.tzname() or ''}".rstrip()
 
 
 def courses(run: Run) -> list[Course]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from sordino.engine.records import Row, known, number
 from sordino.engine.runs import Run
-from sordino.report.axes import Mark, draw_marks, from_zero, label_of, whole_numbers
+from sordino.report.axes import Mark, draw_marks, from_zero, label_of, of_percent, whole_numbers
 from sordino.report.band import points, smoothed
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, canvas, figure, svg
 
@@ -53,6 +53,7 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
                 axis.lines[0].set_label("test")
                 axis.legend(loc="lower right")
             axis.set_ylabel("accuracy (%)")
+            of_percent(axis)
         if es:
             axis = next(left)
             axis.plot(es, epsilon, color=ORANGE)

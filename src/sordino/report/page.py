@@ -1,13 +1,16 @@
 """The page: one HTML file that opens anywhere, without a network, as long as browsers exist.
 
 Everything is inside it: style, pictures, the study. Names from study files and data sets are
-escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with
+escaped. One small script of ours runs, which the page names by its digest, for hover values and
+downloads; the page can be read without it. Equal run folders give equal bytes, so a report can be
+compared with
 ``diff`` and kept under version control.
 """
 
 from __future__ import annotations
 
-import shlex
+import base64
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +26,7 @@ from sordino.report import costs, course, together, words
 from sordino.report.album import Picture, markup, pictures
 
 PAGE = "report.html"
+HOME = Path(__file__).parent
 MOST_CLIENTS = 500
 FEW_CLIENTS = 12
 MOST_TAU = 24
@@ -91,6 +95,7 @@ def render(run: Run) -> str:
         promise=words.promise(run),
         spent=None if run.epsilon is None else words.epsilon(run),
         terms=course.terms(run),
+        origin=course.origin(run),
         few_clients=FEW_CLIENTS,
         numbers=course.key_numbers(run),
         words=run.vocabulary,
@@ -102,7 +107,6 @@ def render(run: Run) -> str:
         most_clients=MOST_CLIENTS,
         ledger=None if (place := known(run.about.ledger)) is None else plain(place),
         ledger_here=there(run.folder, "ledger.sqlite"),
-        command=shlex.quote(run.folder.resolve().name),
     )
     return html
 
@@ -221,11 +225,27 @@ def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
 
 @cache
-def template(name: str) -> Any:
+def template(name: str, *above: Path) -> Any:
+    """A template of this folder, or of those ``above``, which are looked into first."""
     from jinja2 import Environment, FileSystemLoader
 
-    home = Path(__file__).parent
     rooms = Environment(
-        loader=FileSystemLoader(home), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([*above, HOME]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    rooms.globals |= {"script": script(), "script_digest": script_digest()}
     return rooms.get_template(name)
+
+
+@cache
+def script() -> str:
+    """The one script of a page: hover values, downloads, and where the page lies."""
+    return (HOME / "page.js").read_text(encoding="utf-8")
+
+
+def script_digest(text: str | None = None) -> str:
+    """The source of a policy that lets this script run and no other; of a page's, if left out."""
+    digest = hashlib.sha256((script() if text is None else text).encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -35,7 +35,7 @@ def partition_figure(
     with canvas("partition"):
         many = len(rows) > MOST_BUBBLES
         height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
-        drawn, (axis,) = figure(1, height, width=7.6)
+        drawn, (axis,) = figure(1, height)
         if many:
             _heat(drawn, axis, rows)
         else:
@@ -58,7 +58,17 @@ def partition_figure(
         axis.set_ylabel(
             f"{words.clients}, ordered by the label they hold most of" if many else words.client
         )
-        return svg(drawn, f"Examples of each label at each {words.client}")
+        table = {"head": [words.client, *names], "rows": _rows(rows, clients, many), "cells": True}
+        return svg(drawn, f"Examples of each label at each {words.client}", table)
+
+
+def _rows(
+    rows: Sequence[Sequence[int]], clients: Sequence[str], many: bool
+) -> list[list[str | int]]:
+    """The counts as a table, in the order in which they are drawn."""
+    names = [clean(name, 24) for name in clients] or [str(i) for i in range(len(rows))]
+    order = sorted(range(len(rows)), key=lambda i: _place(rows[i])) if many else range(len(rows))
+    return [[names[i], *rows[i]] for i in order]
 
 
 def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
@@ -68,15 +78,16 @@ def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
     [[8.0, 1.0], [0.0, 6.0]]
     """
 
-    def place(row: Sequence[int]) -> tuple[bool, int, int]:
-        top = max(row, default=0)
-        return top == 0, (list(row).index(top) if row else 0), -top
-
-    ordered = sorted(rows, key=place)
+    ordered = sorted(rows, key=_place)
     groups = min(most, len(ordered))
     edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
     parts = [ordered[a:b] for a, b in pairwise(edges)]
     return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
+
+
+def _place(row: Sequence[int]) -> tuple[bool, int, int]:
+    top = max(row, default=0)
+    return top == 0, (list(row).index(top) if row else 0), -top
 
 
 def _bubbles(axis: Axes, rows: list[list[int]], clients: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sordino.engine.records import Round
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import Vocabulary, shared
-from sordino.report.axes import from_zero, label_of
+from sordino.report.axes import from_zero, label_of, of_percent
 from sordino.report.band import Band, Curve, band, points, smoothed
 from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg
 
@@ -79,6 +79,7 @@ def together(
         page, axes = figure(1 + spent, 0.6 + (1.8 if spent else 2.6) * (1 + spent) + 0.19 * lines)
         _draw(axes, drawn, 70 if wordy else WORDY)
         axes[0].set_ylabel(measure)
+        of_percent(axes[0])
         if spent:
             _budgets(axes[1], [run for runs in groups for run in runs if run.private])
         page.legend(loc="outside lower left", ncols=1 if wordy else 2)

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from sordino import residues
 from sordino.errors import LocalProtocolError, RemoteProtocolError
+from sordino.residues import Residues
 from sordino.secure import masks, shamir
-from sordino.secure.masks import Residues
 from sordino.secure.messages import (
     Delivered,
     Included,
@@ -178,14 +179,14 @@ def mask(
     mine = secrets(setting, own.client, record.seed)
     pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in told.senders}
     hidden = masks.masked(
-        masks.reduced(values, setting.bits),
+        residues.reduced(values, setting.bits),
         setting.bits,
         plus=[own_key(setting, own.client, mine.own)]
         + [key for other, key in pairs.items() if other > own.client],
         minus=[key for other, key in pairs.items() if other < own.client],
     )
     made = MaskedInput(
-        client=own.client, round=setting.round, values=masks.packed(hidden, setting.bits)
+        client=own.client, round=setting.round, values=residues.packed(hidden, setting.bits)
     )
     if record.input and record.input != fingerprint(made.values):
         raise LocalProtocolError("two inputs to one secure sum")

@@ -85,7 +85,7 @@ class Delivered(_Message, frozen=True):
 
 
 class MaskedInput(_Message, frozen=True):
-    """A client's vector under its masks, as :func:`sordino.secure.masks.packed`."""
+    """A client's vector under its masks, as :func:`sordino.residues.packed`."""
 
     client: int
     round: int

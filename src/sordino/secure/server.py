@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from sordino import residues
 from sordino.errors import LocalProtocolError, RemoteProtocolError
+from sordino.residues import Residues
 from sordino.secure import masks
 from sordino.secure.client import Verify, check_keys
-from sordino.secure.masks import Residues
 from sordino.secure.messages import (
     Delivered,
     FromClient,
@@ -108,7 +109,7 @@ class Sum:
         """
         if self.phase != PHASES.index(MaskedInput) or not self.shares.keys() >= {*clients}:
             raise LocalProtocolError("inputs are counted that were not asked for")
-        found = masks.reduced(total, self.setting.bits)
+        found = residues.reduced(total, self.setting.bits)
         return replace(self, inputs=frozenset(clients), total=found, waiting=frozenset())
 
     def received(self, message: FromClient) -> Sum:
@@ -139,9 +140,9 @@ class Sum:
                 return replace(self, shares={**self.shares, message.client: message})
             case MaskedInput():
                 setting = self.setting
-                found = masks.unpacked(message.values, setting.dimension, setting.bits)
+                found = residues.unpacked(message.values, setting.dimension, setting.bits)
                 total = (
-                    found if self.total is None else masks.added(self.total, found, setting.bits)
+                    found if self.total is None else residues.added(self.total, found, setting.bits)
                 )
                 return replace(self, inputs=self.inputs | {message.client}, total=total)
             case Signed():

@@ -19,7 +19,7 @@ from sordino.training.perexample.plan import Plan, compiled
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Accuracy in [0, 1] and mean loss."""
+    """Accuracy in [0, 1], none where labels are numbers, and mean loss."""
 
     accuracy: float
     loss: float

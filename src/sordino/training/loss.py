@@ -5,6 +5,10 @@ alone, never a mean over the batch. With scores s (n, classes) and labels y (n,)
 
     cross entropy       l = -s_y + log sum_j exp(s_j)          dl/ds = softmax(s) - e_y
     multi-class hinge   l = max(0, 1 + max_{j != y} s_j - s_y) dl/ds = e_j* - e_y where l > 0
+    squares             l = (s - y)^2 / 2                      dl/ds = s - y
+
+The last has one score, and labels that are numbers. Nothing bounds its slope, and nothing has to:
+what is released is clipped, whatever the loss.
 
 The hinge is Crammer and Singer's (2001): its gradient touches two classes only, so the
 squared norm of a linear model's gradient is at most 2 (|x|^2 + 1).
@@ -85,6 +89,19 @@ class MulticlassHinge:
 
 
 @dataclass(frozen=True, slots=True)
+class Squares:
+    """See the module's docstring."""
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return (scores.squeeze(1) - labels).square() / 2
+
+    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`Loss`."""
+        slopes = scores - labels.unsqueeze(1)
+        return slopes.squeeze(1).square() / 2, slopes
+
+
+@dataclass(frozen=True, slots=True)
 class Differentiable:
     """Any function (scores, labels) -> (n,) that autograd can differentiate, as a :class:`Loss`."""
 
@@ -109,8 +126,13 @@ class Differentiable:
 
 cross_entropy = CrossEntropy()
 multiclass_hinge = MulticlassHinge()
+squares = Squares()
 
 
-def loss_for(model: str) -> Loss:
-    """The loss a model of this name is trained with: hinge for ``svm``, else cross entropy."""
+def loss_for(model: str, *, number: bool = False) -> Loss:
+    """The loss a model of this name is trained with: squares for labels that are a ``number``,
+    hinge for ``svm``, else cross entropy.
+    """
+    if number:
+        return squares
     return multiclass_hinge if model == "svm" else cross_entropy

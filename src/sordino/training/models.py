@@ -4,12 +4,16 @@
 |---|---|---|
 | logistic | one linear layer | cross entropy |
 | svm | one linear layer | multi-class hinge |
+| linear | one linear layer, one score, for labels that are numbers | squares |
 | mlp | 200 hidden units, ReLU | cross entropy |
 | cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes | cross entropy |
 | cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes | cross entropy |
 | cifar-cnn | three of (conv k3, pool 2), 32, 64, 128 channels, fc 192, fc classes | cross entropy |
 | cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes | cross entropy |
 | package.module:factory | ``factory(shape, classes)``, any ``torch.nn.Module`` | cross entropy |
+
+Where labels are numbers, every model has one score (``classes`` is 1) and its loss is squares;
+logistic and svm are for classes alone.
 
 Parameters: on images of 1x28x28 26 010 in ``cnn``, 582 026 in ``cnn-large`` (the ALI-DPFL authors')
 and 4 380 in ``cnn-small`` (the MAPA authors'); on 3x32x32 488 586 in ``cifar-cnn``.
@@ -95,6 +99,7 @@ def _cnn_small(shape: Shape, classes: int) -> nn.Module:
 _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "logistic": _linear,
     "svm": _linear,
+    "linear": _linear,
     "mlp": _mlp,
     "cnn": _cnn,
     "cnn-large": _cnn_large,

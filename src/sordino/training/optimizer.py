@@ -91,7 +91,7 @@ class Sgd(Optimizer):
     """Plain steps, with momentum m in [0, 1)."""
 
     kind: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: float = Field(0.0, ge=0, lt=1, description="m, of the local steps")
 
     @property
     def gain(self) -> float:
@@ -108,7 +108,7 @@ class AdaGrad(Optimizer):
     """Steps divided by the root of the sum of all squares so far."""
 
     kind: Literal["adagrad"] = "adagrad"
-    floor: float = Field(1e-10, gt=0)
+    floor: float = Field(1e-10, gt=0, description="e, added to the root of the sum of squares")
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
@@ -125,10 +125,13 @@ class Adam(Optimizer):
     """
 
     kind: Literal["adam"] = "adam"
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    floor: float = Field(1e-8, gt=0)
-    debias: bool = False
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean of gradients")
+    beta2: float = Field(0.999, ge=0, lt=1, description="decay of the mean of squares")
+    floor: float = Field(1e-8, gt=0, description="e, below which the denominator never falls")
+    debias: bool = Field(
+        False,
+        description="whether the variance of the noise is subtracted from the mean of squares",
+    )
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""

@@ -88,7 +88,8 @@ def outline(name: str, shape: Shape, classes: int) -> Outline | None:
     if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
         return None
     parameters = _KNOWN[name](shape, classes)
-    return Outline(tuple(parameters), SINGLE if len(parameters) == 2 else FAST)
+    alone = len(parameters) == 2 and name != "linear"  # squares have no compiled path
+    return Outline(tuple(parameters), SINGLE if alone else FAST)
 
 
 def _linear(*widths: int) -> list[int]:
@@ -132,9 +133,11 @@ def _convolutional(layers: Sequence[_Conv], *widths: int) -> Callable[[Shape, in
 _KNOWN: dict[str, Callable[[Shape, int], Sequence[int]]] = {
     "logistic": lambda shape, classes: _linear(math.prod(shape), classes),
     "svm": lambda shape, classes: _linear(math.prod(shape), classes),
+    "linear": lambda shape, classes: _linear(math.prod(shape), classes),
     "mlp": lambda shape, classes: _linear(math.prod(shape), 200, classes),
     "cnn": _convolutional((_Conv(16, 8, 2, 3, 1), _Conv(32, 4, 2, 0, 1)), 32),
     "cnn-large": _convolutional((_Conv(32, 5), _Conv(64, 5)), 512),
     "cifar-cnn": _convolutional(tuple(_Conv(n, 3, 1, 1) for n in (32, 64, 128)), 192),
     "cnn-small": _convolutional((_Conv(10, 5), _Conv(10, 5))),
 }
+NAMES = tuple(_KNOWN)

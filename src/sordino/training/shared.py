@@ -23,9 +23,10 @@ from torch import Tensor
 from sordino.entropy import Entropy
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Bounded
-from sordino.mechanism.shared import SharedNoise, packed
+from sordino.mechanism.shared import SharedNoise
 from sordino.message import Masked, Train
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.residues import packed
 from sordino.training.dpsgd import bound_of
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.local import LocalWork

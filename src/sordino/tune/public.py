@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,30 @@ def keep_aside(study: HorizontalStudy, place: Path) -> None:
         )
 
 
+def keep_digest(file: Path, place: Path, *, write: bool) -> None:
+    """Keep a digest of the public file that candidates are tried on: runs are of these examples.
+
+    Args:
+        file: of the data.
+        place: of the digest, among the runs.
+        write: whether to keep it where there is none.
+
+    Raises:
+        StudyError: if the runs there are of another file, or of the file as it was before.
+    """
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest().encode()
+    if there(place.parent, place.name):
+        if read_below(place.parent, place.name) != digest:
+            raise StudyError(
+                f"{file}: this file has changed since the runs in {place.parent} were made. Choose "
+                "another folder with --runs, or remove that one; nothing was changed"
+            )
+    elif write:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(place, digest)
+
+
 def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
     """The study on the examples that :func:`keep_aside` kept."""
     changed = {
@@ -138,6 +165,13 @@ def _as_noisy(study: HorizontalStudy) -> dict[str, Any]:
     return {"noise_multiplier": sigma, "epsilon": math.inf}
 
 
+def file_of(on: str) -> Path | None:
+    """The file that ``--on`` names; None for a published data set, or for no file."""
+    if on == VALIDATION or on in published() or (":" in on and locate.named(on) is not None):
+        return None
+    return Path(on) if Path(on).is_file() else None
+
+
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
     """Public data has no column that says whose an example is."""
     return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
@@ -165,10 +199,25 @@ def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) ->
         )
 
 
+@contextmanager
+def place_of(on: str, runs: Path, *, only_plan: bool) -> Iterator[Path]:
+    """The folder for public examples of the study's own: among the runs, or, where nothing is to
+    be run and none are kept, one that goes away.
+    """
+    if only_plan and on == VALIDATION and not there(runs, f"{VALIDATION}.npz"):
+        with tempfile.TemporaryDirectory() as spare:
+            yield Path(spare)
+    else:
+        yield runs
+
+
 def sides(
     candidates: Sequence[Candidate], path: Path, on: str, runs: Path, *, declared: bool
 ) -> list[Side]:
-    """A side of a comparison for every candidate, on the public data; ``runs`` is for all of it."""
+    """A side of a comparison for every candidate, on the public data.
+
+    ``runs`` is the folder that public examples of the study's own are kept in.
+    """
     found, place = [], runs / f"{VALIDATION}.npz"
     if on == VALIDATION:  # no candidate changes the examples
         keep_aside(candidates[0].study, place)

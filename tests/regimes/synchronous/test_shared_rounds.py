@@ -30,7 +30,7 @@ from sordino.engine.effect import Booked as Paid
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Gaussian
-from sordino.mechanism.shared import SharedNoise, lifted, packed, unpacked
+from sordino.mechanism.shared import SharedNoise
 from sordino.message import Contribution, Masked, Train, Update, decode, encode
 from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
@@ -40,6 +40,7 @@ from sordino.regimes.synchronous.methods.client_level import DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.regimes.synchronous.shared import SharedSum
+from sordino.residues import lifted, packed, unpacked
 from sordino.training import models
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
@@ -331,9 +332,7 @@ def test_one_example_moves_what_is_sent_by_no_more_than_is_booked(bits: int, wei
             client = replace(one, examples=Examples(x, one.examples.y))
             asked = task(rule.dimension, round=place + 1)
             said = client.answer(asked, permits(client.price(asked), place + 1))
-            residues = unpacked(said.values, bits, rule.dimension)
-            assert residues is not None
-            found.append(residues)
+            found.append(unpacked(said.values, rule.dimension, bits))
         change = lifted(found[0] - found[1], bits)
         farthest = max(farthest, float(np.linalg.norm(change)))
     assert 0.5 * weight / grid.step * 0.9 < farthest <= grid.moved

@@ -11,8 +11,8 @@ refused.
 **Examples go through one by one.** Matrix products of libraries give other last digits to an
 example beside others, by its place among them; a byte that is rounded from such a number may change
 as well. And no trial on made-up examples shows what a front end does with other ones. Alone, an
-example has no neighbours to depend on. (A front end that works in whole numbers may take several
-together: ``together``.)
+example has no neighbours to depend on. (A front end whose sums do not depend on neighbours
+to the last bit may take several together: ``together``.)
 
 **A front end of your own** is a class with a registration, or ``kind = "package.module:Class"`` in
 a study (docs/own-tables.md).
@@ -52,7 +52,7 @@ class FrontEnd(Section):
     @property
     def together(self) -> int:
         """How many examples may go through at once: one, unless all that is done to several at
-        once is done in whole numbers, which no order of additions changes.
+        once gives each the same bits in any company, as whole numbers and lanes of vectors do.
         """
         return 1
 

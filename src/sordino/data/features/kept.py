@@ -12,8 +12,9 @@ import numpy as np
 
 from sordino.data.features.front import Examples
 from sordino.files import cache_folder
+from sordino.owned import PART, is_own_file, own_folder
 
-VERSION = 3
+VERSION = 4
 """Of the program's own front ends: a new one for other features."""
 
 _SUM = 32
@@ -26,8 +27,13 @@ def place_of(what: str) -> Path:
 
 
 def kept(place: Path, shape: tuple[int, ...]) -> Examples | None:
-    """What a file of features holds, read where it lies; None if it is not there or not whole."""
+    """What a file of features holds, read where it lies; None if it is not there or not whole, or
+    somebody else can have written it.
+    """
     try:
+        with own_folder(place.parent, make=False) as held:
+            if not is_own_file(place.name, held):
+                return None
         found = np.lib.format.open_memmap(place, mode="c")
         with place.open("rb") as file:
             file.seek(-_SUM, os.SEEK_END)
@@ -42,13 +48,13 @@ def keep(place: Path, features: Examples) -> None:
     """Keep features and their digest; where that cannot be done they are made again next time."""
     if features.dtype != np.uint8:
         return
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_suffix(f".{secrets.token_hex(8)}.part")
+    with contextlib.suppress(OSError), own_folder(place.parent, make=True):
+        part = place.with_suffix(f".{secrets.token_hex(8)}{PART}")
         try:
             with part.open("xb") as file:
                 np.save(file, features, allow_pickle=False)
                 file.write(_sum(features))
+            part.chmod(0o600)
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)

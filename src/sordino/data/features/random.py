@@ -54,7 +54,7 @@ class RandomConvolutions(FrontEnd):
 
         filters = _filters(self.filters, x.shape[1], self.size, self.seed)
         waves = torch.nn.functional.conv2d(torch.from_numpy(scaled(x)), filters).abs_()
-        return in_bytes(torch.nn.functional.avg_pool2d(waves, self.pool), 1)
+        return in_bytes(torch.nn.functional.avg_pool2d(waves, self.pool).numpy(), 1)
 
 
 @functools.lru_cache(maxsize=4)

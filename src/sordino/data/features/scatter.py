@@ -10,6 +10,9 @@ Oyallon and Mallat 2015). It is a fixed function of one image.
 Convolutions are products in Fourier space. Smoothing is a product of two small matrices, since the
 window is a Gaussian: that saves the way to Fourier space and back for four fifths of all signals.
 
+Sixteen images go through side by side, one in each lane of a vector (:mod:`.fourier`). An image's
+channels are the same to the last bit in any lane and beside any others.
+
 Shapes: images (n, height, width), float32; channels (n, K, height // 2^J, width // 2^J).
 
 References:
@@ -20,14 +23,11 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import torch
-from torch import Tensor
 
-from sordino.data.features.wavelets import filters, padded
-from sordino.native import compiled
+from sordino.data.features.fourier import LANES
+from sordino.data.features.lanes import smoothed, spectrum, waves
+from sordino.data.features.wavelets import Real, channels, filters, padded
 
 
 class Scattering2d:
@@ -36,83 +36,61 @@ class Scattering2d:
     def __init__(self, height: int, width: int, scales: int, angles: int) -> None:
         self._scales, self._angles = scales, angles
         sides = [(length, padded(length, scales)) for length in (height, width)]
-        self._margins = [((whole - length) // 2, whole - length) for length, whole in sides]
+        self._margins = [((whole - n) // 2, whole - n - (whole - n) // 2) for n, whole in sides]
         found = filters(sides[0][1], sides[1][1], scales, angles)
-        self._low = [(torch.from_numpy(rows), torch.from_numpy(side)) for rows, side in found.low]
-        # a filter as its products need it: for real and imaginary parts side by side, and divided
-        # by what is folded onto one place
-        self._psi = [
-            [
-                np.repeat(psi, 2, axis=2) / np.float32(1 << 2 * (j - at))
-                for at, psi in enumerate(levels)
-            ]
-            for j, levels in enumerate(found.psi)
-        ]
+        self._low = found.low
+        # divided by what the transforms to Fourier space and back multiply by
+        self._psi = [[psi / np.float32(psi[0].size) for psi in levels] for levels in found.psi]
+        self._sides = found.psi[0][0].shape[1:]
+        self._small = (len(found.low[0][0]), len(found.low[0][1]))
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Channels (n, K, h, w) of images (n, height, width), float32."""
-        u = torch.nn.functional.pad(images.unsqueeze(1), self._sides(), mode="reflect").squeeze(1)
-        n = len(u)
-        first: list[Tensor] = []
-        second: list[Tensor] = []
-        found = torch.fft.fft2(u)
-        for j in range(self._scales):
-            one = self._wave(found, j, 0)  # (n, L, h, w)
-            first.append(self._smooth(one, j))
-            paths: list[Tensor] = []
-            if j + 1 < self._scales:
-                again = torch.fft.fft2(one).flatten(0, 1)
-                for k in range(j + 1, self._scales):
-                    two = self._wave(again, k, j)  # (n L, L, h, w)
-                    smooth = self._smooth(two, k)
-                    paths.append(smooth.view(n, self._angles, self._angles, *smooth.shape[-2:]))
-                # (n, L, scales after j, L, h, w): for each first wavelet all second ones
-                second.append(torch.stack(paths, 2).flatten(1, 3))
-        return torch.cat([self._smooth(u.unsqueeze(1), 0), *first, *second], 1)
+    def __call__(self, images: Real) -> Real:
+        """Channels (n, K, h, w) of images (n, height, width)."""
+        count = channels(self._scales, self._angles)
+        found = np.empty((len(images), count, *self._small), np.float32)
+        for start in range(0, len(images), LANES):
+            some = images[start : start + LANES]
+            beside = self._beside(some)
+            found[start : start + len(some)] = np.moveaxis(beside, 3, 0)[: len(some)]
+        return found
 
-    def _sides(self) -> tuple[int, int, int, int]:
-        (top, down), (left, across) = self._margins
-        return left, across - left, top, down - top
+    def _beside(self, images: Real) -> Real:
+        """Channels (K, h, w, 16) of up to sixteen images, and of dark ones in other lanes."""
+        height, width = self._sides
+        padding = np.pad(images, ((0, 0), *self._margins), mode="reflect")
+        image = np.zeros((1, height, width, LANES), np.float32)
+        image[0, :, :, : len(images)] = np.moveaxis(padding, 0, 2)
+        angles, scales = self._angles, self._scales
+        out = np.empty((channels(scales, angles), *self._small, LANES), np.float32)
+        room = np.empty(2 * image.size, np.float32)
+        smoothed(height, width, *self._small)(image, *self._low[0], room, out)
+        spectra, second = _spectra(image), 1 + scales * angles
+        for j in range(scales):
+            once = self._waves(spectra, j, 0, room, out, 1 + j * angles, 0)
+            if j + 1 < scales:
+                again, pitch = _spectra(once), (scales - 1 - j) * angles
+                for k in range(j + 1, scales):
+                    self._waves(again, k, j, room, out, second + (k - j - 1) * angles, pitch)
+                second += angles * pitch
+        return out
 
-    def _wave(self, fourier: Tensor, j: int, at: int) -> Tensor:
-        """|x * psi_j| at resolution j (n, L, h, w), of Fourier transforms at resolution ``at``."""
+    def _waves(
+        self, spectra: Real, j: int, at: int, room: Real, out: Real, first: int, pitch: int
+    ) -> Real:
+        """Moduli (angles, h, w, 16) at resolution j of the last of the spectra at resolution
+        ``at``; all of them smoothed are channels, from ``first`` on, ``pitch`` apart by spectrum.
+        """
+        height, width = spectra.shape[1:3]
         parts = 1 << (j - at)
-        n, h, w = fourier.shape
-        out = torch.empty((n, self._angles, h // parts, w // parts), dtype=torch.complex64)
-        _products(
-            torch.view_as_real(fourier).flatten(2).numpy(),
-            self._psi[j][at],
-            torch.view_as_real(out).flatten(3).numpy(),
-            parts,
-        )
-        waves = torch.fft.ifft2(out)
-        modulus = torch.empty(waves.shape)
-        _moduli(torch.view_as_real(waves).flatten().numpy(), modulus.view(-1).numpy())
-        return modulus
-
-    def _smooth(self, u: Tensor, level: int) -> Tensor:
-        """Smoothed, at every 2^J-th place (n, paths, h', w')."""
-        rows, columns = self._low[level]
-        return rows @ (u @ columns.T)
+        moduli = np.empty((self._angles, height // parts, width // parts, LANES), np.float32)
+        run = waves(height, width, parts, *self._small)
+        run(spectra, self._psi[j][at], *self._low[j], room, moduli, out, first, pitch)
+        return moduli
 
 
-@compiled(fastmath={"contract"})
-def _products(x: Any, psi: Any, out: Any, parts: int) -> None:
-    """Products of spectra x (n, h, 2 w) with filters (L, h, 2 w), folded ``parts`` times a side."""
-    h, w = out.shape[2], out.shape[3]
-    for image in range(x.shape[0]):
-        for angle in range(psi.shape[0]):
-            for r in range(h):
-                row = out[image, angle, r]
-                for c in range(w):
-                    row[c] = x[image, r, c] * psi[angle, r, c]
-                for part in range(1, parts * parts):
-                    down, right = r + (part // parts) * h, (part % parts) * w
-                    for c in range(w):
-                        row[c] += x[image, down, right + c] * psi[angle, down, right + c]
-
-
-@compiled(fastmath={"contract"})
-def _moduli(z: Any, out: Any) -> None:
-    for i in range(len(out)):
-        out[i] = np.sqrt(z[2 * i] * z[2 * i] + z[2 * i + 1] * z[2 * i + 1])
+def _spectra(fields: Real) -> Real:
+    """Fourier transforms (n, h, w, 2, 16) of real fields (n, h, w, 16)."""
+    n, height, width, _ = fields.shape
+    found = np.empty((n, height, width, 2, LANES), np.float32)
+    spectrum(height, width)(fields, found)
+    return found

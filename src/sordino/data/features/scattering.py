@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.data.dataset import scaled
+from sordino.data.features.fourier import LANES
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
 from sordino.data.features.kept import keep, kept, place_of
 from sordino.data.features.pictures import pictures
 from sordino.data.features.progress import tell
 from sordino.data.features.wavelets import channels
 from sordino.errors import DataError, StudyError
+from sordino.native import compiled
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sordino.data.features.components import Components
     from sordino.data.features.scatter import Scattering2d
 
 LIMIT = 4.0
 """Deviations beyond which a normalised feature is cut off, to fit into a byte."""
 
+FLOOR = 1e-5
+"""Added to a group's variance."""
 
 MOST = 8192
 """Coefficients whose covariance is still quick to take apart."""
@@ -61,8 +64,8 @@ class Scattering(FrontEnd):
 
     @property
     def together(self) -> int:
-        """Components are products of whole numbers; scattering itself goes one by one."""
-        return 1 if self.components is None else 512
+        """Nothing mixes the lanes of a vector, and components are products of whole numbers."""
+        return LANES if self.components is None else 512
 
     def shape(self, shape: Shape) -> Shape:
         """(channels K, height // 2^J, width // 2^J), K for each colour; or (components,)."""
@@ -82,8 +85,7 @@ class Scattering(FrontEnd):
         """Bytes (n, K, h, w), or (n, components), of images (n, colours, height, width)."""
         if self.components is None:
             return self._bytes(x)
-        alone = np.concatenate([self._bytes(x[i : i + 1]) for i in range(len(x))])
-        return _components(self, x.shape[1:])(alone.reshape(len(x), -1))
+        return _components(self, x.shape[1:])(self._bytes(x).reshape(len(x), -1))
 
     def _coefficients(self, shape: Shape) -> Shape:
         if len(shape) != 3 or min(shape[1:]) < 2 << self.J:
@@ -103,10 +105,8 @@ class Scattering(FrontEnd):
 
     def _bytes(self, x: Examples) -> Examples:
         """Coefficients (n, K, h, w) of images (n, colours, height, width)."""
-        import torch
-
         n, colours, height, width = x.shape
-        images = torch.from_numpy(scaled(x)).reshape(n * colours, height, width)
+        images = scaled(x).reshape(n * colours, height, width)
         found = _transform(height, width, self.J, self.L)(images)
         wanted = (n, *self._coefficients(x.shape[1:]))
         return in_bytes(found.reshape(wanted), self._grouped(wanted[1]))
@@ -115,20 +115,35 @@ class Scattering(FrontEnd):
         return self.groups or (count // 3 if count % 3 == 0 else count)
 
 
-def in_bytes(channels: Tensor, groups: int) -> Examples:
+def in_bytes(channels: NDArray[np.float32], groups: int) -> Examples:
     """Channels (n, K, h, w), normalised in each example over groups of them, as bytes.
 
     Raises:
         DataError: if they are too large: their squares would overflow, and NaN has no byte.
     """
-    import torch
-
-    if not float(channels.abs().max()) < LARGEST:
+    if not float(np.abs(channels).max(initial=0.0)) < LARGEST:
         raise DataError(f"its features are {LARGEST:.0e} or larger, or not finite")
-    normal = torch.nn.functional.group_norm(channels, groups)
-    cut = normal.mul_(127.5 / LIMIT).add_(127.5).round_().clamp_(0.0, 255.0)
-    found: Examples = cut.to(torch.uint8).numpy()
+    found = np.empty(channels.shape, np.uint8)
+    whole = (len(channels) * groups, -1)
+    _normalise(channels.reshape(whole), found.reshape(whole))
     return found
+
+
+@compiled
+def _normalise(x: Any, out: Any) -> None:
+    """Rows of x (n, m) with mean 0 and deviation 1, as bytes. Sums go from left to right."""
+    n, m = x.shape
+    for i in range(n):
+        total = 0.0
+        for k in range(m):
+            total += x[i, k]
+        mean, square = total / m, 0.0
+        for k in range(m):
+            square += (x[i, k] - mean) ** 2
+        scale = 127.5 / (LIMIT * math.sqrt(square / m + FLOOR))
+        for k in range(m):
+            value = (x[i, k] - mean) * scale + 127.5
+            out[i, k] = np.uint8(np.rint(min(max(value, 0.0), 255.0)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -152,9 +167,10 @@ def _components(front: Scattering, shape: Shape) -> Components:
         return Components.unpacked(found, d, count)
     made_up = pictures(PICTURES, *shape)
     features = np.empty((PICTURES, d), np.uint8)
-    for i in range(PICTURES):
-        features[i] = plain.features(made_up[i : i + 1]).reshape(d)
-        tell("made-up pictures", i + 1, PICTURES)
+    for start in range(0, PICTURES, LANES):
+        some = slice(start, min(start + LANES, PICTURES))
+        features[some] = plain.features(made_up[some]).reshape(-1, d)
+        tell("made-up pictures", some.stop, PICTURES)
     components = learned(features, count)
     keep(place, components.packed())
     return components

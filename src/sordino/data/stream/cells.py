@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.identity import entity
-from sordino.data.table import MOST_CLASSES
+from sordino.data.labels import MOST_CLASSES
 from sordino.errors import DataError
 
 _KEPT = 1 << 16

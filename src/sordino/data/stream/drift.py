@@ -96,7 +96,7 @@ class Sampling(Drift):
 
     by_class: ClassVar[bool] = True
 
-    every: int = Field(50, ge=1)
+    every: int = Field(50, ge=1, description="events between two changes")
 
     def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
         """Of the events ``start`` to ``stop``, (stop - start, classes); rows sum to 1."""
@@ -166,7 +166,7 @@ class SwapDrift(Drift):
     relabels: ClassVar[bool] = True
 
     kind: Literal["swap"] = "swap"
-    every: int = Field(ge=1)
+    every: int = Field(ge=1, description="events between two changes")
 
     def applied(self, stream: Stream, seed: int) -> Stream:
         """The same examples with other labels."""

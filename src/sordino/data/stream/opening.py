@@ -144,7 +144,9 @@ class Deform(Streaming):
     invents: ClassVar[bool] = True
 
     kind: Literal["deformed"] = "deformed"
-    size: int | None = Field(None, ge=4)
+    size: int | None = Field(
+        None, ge=4, description="pixels of an image's side; as in the data set unless given"
+    )
 
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""
@@ -176,14 +178,20 @@ class Rows(Streaming):
 def _corpus(wanted: Wanted) -> Corpus:
     scale = None if wanted.scale == 1.0 else wanted.scale
     # No test set is used.
-    return load(
+    found = load(
         wanted.name or "",
         file=wanted.file,
         label=wanted.label,
         scale=scale,
         test_fraction=None,
         identify=wanted.identify,
+        target="classes",
     )
+    if found.train.span is not None:
+        raise DataError(
+            f"data.name = {wanted.name!r}: its labels are numbers, and those of events are classes"
+        )
+    return found
 
 
 def _table(wanted: Wanted, scale: float) -> TableStream:

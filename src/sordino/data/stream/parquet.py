@@ -84,7 +84,7 @@ class Parquet:
     def _cells(self, series: Any, owner: bool = False) -> list[str]:
         """Labels or owners as a CSV file would have them."""
         self._refuse_gaps(series)
-        refuse_long(series, self._path)
+        refuse_long(series, str(self._path))
         if series.dtype.is_integer():
             return [str(value) for value in series.to_list()]
         texts = [_shown(value) for value in series.to_list()]

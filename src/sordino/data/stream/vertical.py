@@ -94,8 +94,8 @@ class Regions(Division):
     """A grid of rectangles of an image, as large as can be, by rows; with all channels."""
 
     kind: Literal["regions"] = "regions"
-    rows: int = Field(ge=1)
-    columns: int = Field(ge=1)
+    rows: int = Field(ge=1, description="regions of an image from top to bottom")
+    columns: int = Field(ge=1, description="regions of an image from left to right")
 
     def refused(self, parties: int) -> str | None:
         """See :class:`Division`."""
@@ -131,7 +131,9 @@ class Columns(Division):
     """Features by name or number (from 0), a group for each party; the others stay unused."""
 
     kind: Literal["columns"] = "columns"
-    groups: tuple[tuple[Feature, ...], ...]
+    groups: tuple[tuple[Feature, ...], ...] = Field(
+        description="the columns of each party, by name or number"
+    )
 
     @model_validator(mode="after")
     def _something_for_each(self) -> Columns:

@@ -112,6 +112,9 @@ class About(Open, frozen=True, kw_only=True):
         facts: what the regime adds.
         guarantee, assumptions, warnings: in words.
         result: null until the run has ended; ``ledger`` is absent until then.
+        begun, ended: UTC, ISO 8601, to the second.
+        data: SHA-256 over the fingerprints of all units' data, as the ledger of the run has them;
+            absent where sites keep their data, or a ledger belongs to the data.
     """
 
     format: Count | UnsetType = UNSET
@@ -139,6 +142,9 @@ class About(Open, frozen=True, kw_only=True):
     warnings: Maybe[tuple[str, ...]] = UNSET
     result: Maybe[Result] = UNSET
     ledger: Maybe[Place] = UNSET
+    begun: Maybe[str] = UNSET
+    ended: Maybe[str] = UNSET
+    data: Maybe[str] = UNSET
 
     @property
     def regime(self) -> str:

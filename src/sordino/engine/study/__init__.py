@@ -8,6 +8,7 @@ What stands under ``[execution]`` cannot change privacy or the meaning of result
 reviewer may skip it.
 
     base       what every study is
+    source     where examples come from: labels and columns
     sections   tables that every study has
     tuned      where constants come from
     parse      from and to TOML

@@ -8,7 +8,8 @@ from typing import ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.method import Method
-from sordino.engine.study.sections import Execution, Promise, Reported, Source
+from sordino.engine.study.sections import Execution, Promise, Reported
+from sordino.engine.study.source import Source
 from sordino.engine.study.tuned import Tuned, changed
 from sordino.privacy.trials import named
 from sordino.section import Section
@@ -22,8 +23,16 @@ class Study(Section):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = ""
 
-    name: str = Field(min_length=1, max_length=200)
-    seed: int = 0
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        description="what the study and its runs are called; method and data unless given",
+    )
+    seed: int = Field(
+        0,
+        description="what the simulation is drawn from: partition, initial weights and batches; "
+        "and the noise, with privacy.entropy = 'seed'",
+    )
     data: Source
     method: SerializeAsAny[Method]
     privacy: Promise

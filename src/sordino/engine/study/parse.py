@@ -17,6 +17,8 @@ from sordino.engine.latency import LATENCIES
 from sordino.engine.method import Method
 from sordino.engine.methods import METHODS
 from sordino.engine.study.base import Study
+from sordino.engine.study.places import placed
+from sordino.engine.study.sections import UNITS
 from sordino.errors import StudyError
 from sordino.files import MOST_TOML, read_below
 from sordino.mechanism.registry import MECHANISMS
@@ -55,7 +57,8 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     lines: list[str] = []
     read, method = dict(table), _method(table)
     shape = _shape(method, table)
-    for registry in _tables():
+    read.setdefault("name", _named_after(table))
+    for registry in tables():
         if _has_place(registry, shape, method):
             read, told = _chosen(registry, read, shape)
             lines += told
@@ -68,6 +71,14 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     return study
 
 
+def _named_after(table: Mapping[str, Any]) -> str:
+    """The name of a study that has none: its method, and its data."""
+    method = METHODS.spelled_out(table.get("method"))
+    data = _below(table, "data", "name") or Path(str(_below(table, "data", "file") or "")).stem
+    words = [str(each).rpartition(":")[2] for each in (_below(method, "name"), data) if each]
+    return " on ".join(words)[:200] or "study"
+
+
 def _method(table: Mapping[str, Any]) -> type[Method] | None:
     """The class that a study's ``[method]`` table is of, if there is one."""
     try:
@@ -76,8 +87,8 @@ def _method(table: Mapping[str, Any]) -> type[Method] | None:
         return None
 
 
-def _tables() -> tuple[Registry[Any], ...]:
-    """All of them: those inside of a method first."""
+def tables() -> tuple[Registry[Any], ...]:
+    """Every table whose kind is chosen by name: those inside of a method first."""
     return (*(registry for each in regimes.known().values() for registry in each.tables), *TABLES)
 
 
@@ -99,10 +110,10 @@ def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method]
             sections = [] if method is None else [method]
         else:
             sections = [
-                below
+                inner
                 for each in sections
                 if key in each.model_fields
-                for below in _sections(each.model_fields[key].annotation)
+                for inner in sections_in(each.model_fields[key].annotation)
             ]
     return any(registry.keys[-1] in each.model_fields for each in sections)
 
@@ -133,13 +144,21 @@ def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str
     return {**table, key: _with(table.get(key, {}), below, value) if below else value}
 
 
-def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
+def read(
+    path: Path,
+    changes: Sequence[str] = (),
+    *,
+    modules: Path | None = None,
+    as_written: bool = False,
+) -> Study:
     """The study in a file, with ``key=value`` changes applied.
 
     Which modules it names is told before they are imported.
 
     Args:
         modules: where they lie; beside the file if left out.
+        as_written: leave relative paths as they are, for a study that goes to other machines; else
+            see :mod:`sordino.engine.study.places`.
 
     Raises:
         StudyError: if the file is missing, is no TOML, or is no study.
@@ -158,7 +177,12 @@ def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None
         raise StudyError(f"{path}: this is a folder; give the study file in it") from None
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
-    return _read(content, changes, path, {})
+    study = _read(content, changes, path, {})
+    if as_written:
+        return study
+    typed = [change.partition("=")[0].strip() for change in changes]
+    # what comes through a pipe lies in no folder
+    return placed(study, path.parent if path.is_file() else Path(), typed)
 
 
 def read_run(
@@ -244,11 +268,10 @@ def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
 
 def _code() -> tuple[tuple[str, ...], ...]:
     """Where a study may name code of its own."""
-    tables = _tables()
-    named = ((*registry.keys, registry.key) for registry in tables)
+    found = tables()
     return (
-        *named,
-        *(registry.keys for registry in tables),
+        *((*registry.keys, registry.key) for registry in found),
+        *(registry.keys for registry in found),
         *(("model", key) for key in ("name", "party", "server")),
         ("data", "name"),
     )
@@ -308,7 +331,7 @@ def _explain(
         hint = (
             f": {shape.elsewhere[name]}"
             if name in shape.elsewhere
-            else did_you_mean(str(location[-1]), keys)
+            else did_you_mean(str(location[-1]), keys) or _elsewhere(name, shape)
         )
         return (
             f"{name} is not a key of {shape.article} {shape.kind} "
@@ -321,6 +344,9 @@ def _explain(
             word.strip(" '\"")
             for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")
         ]
+        if name == "privacy.unit":  # no word is meant by another: each is a promise of its own
+            told = "; ".join(f"'{word}' protects {UNITS[word]}" for word in words)
+            return f"{name} = {value!r} is not known. It says who is protected: {told}"
         return (
             f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: "
             f"{', '.join(words)}"
@@ -330,19 +356,27 @@ def _explain(
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
+def _elsewhere(name: str, shape: type[Study]) -> str:
+    """A hint at the tables in which a study of this kind has a key so called, or nothing."""
+    from sordino.engine.study.keys import places_of
+
+    found = [each for each in places_of(name.rpartition(".")[2], shape) if each != name]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
 def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
     """The keys that the section at this place, inside of another, may have."""
     for part in location:
         field = section.model_fields.get(str(part))
-        below = [] if field is None else _sections(field.annotation)
-        if not below:
+        inner = [] if field is None else sections_in(field.annotation)
+        if not inner:
             return []
-        section = below[0]
+        section = inner[0]
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
-def _sections(annotation: Any) -> list[type[Section]]:
+def sections_in(annotation: Any) -> list[type[Section]]:
     """The sections in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
-    return [section for part in get_args(annotation) for section in _sections(part)]
+    return [section for part in get_args(annotation) for section in sections_in(part)]

@@ -9,12 +9,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sordino.data.features.front import FrontEnd, shape_of
-from sordino.data.partition import Iid, Partition
+from sordino.data.partition import Dirichlet, Iid, Partition, Shards
 from sordino.engine.latency import Constant, Latency
+from sordino.engine.study.source import Table
 from sordino.errors import StudyError
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.privacy import accountant
+from sordino.registry import did_you_mean
 from sordino.section import Section
+from sordino.training.outline import NAMES as MODELS
 
 
 def _infinite(value: object) -> object:
@@ -28,30 +31,32 @@ def _accountant(name: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _known_model(name: str) -> str:
+    if ":" in name or name in MODELS:
+        return name
+    raise ValueError(
+        f"{name!r} is not known{did_you_mean(name, MODELS) or '.'} Known: {', '.join(MODELS)}, or "
+        "package.module:factory for your own"
+    )
+
+
+UNITS = {
+    "sample": "each training example (with data.person: all rows of each person)",
+    "client": "each client with all its examples",
+    "label": "the label of each entity, and not its features",
+    "entity": "the label and all features of each entity",
+    "none": "nobody",
+}
+"""Whom a unit protects, in words."""
+
 Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
-
-
-class Source(Section):
-    """Where examples come from."""
-
-    name: str | None = None
-    file: Path | None = None
-    label: str = "label"
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Source:
-        if (self.name is None) == (self.file is None):
-            raise ValueError(
-                "give either name (a known data set) or file (your own npz, csv or parquet)"
-            )
-        return self
 
 
 Testing = Literal["none", "file", "public share", "private share"]
 SHARE = 0.2
 
 
-class Data(Source):
+class Data(Table):
     """Where examples come from and how they are divided among clients.
 
     ``test`` says what models of a file of one's own are measured on, for its rows are people:
@@ -67,20 +72,28 @@ class Data(Source):
     Published data sets come with a public test set, and take none of these.
     """
 
-    test: Testing | None = None
+    test: Testing | None = Field(
+        None,
+        description="what models are measured on, with a file of your own; nothing, unless it "
+        "is said",
+    )
     test_share: float | None = Field(
         None,
         gt=0,
         lt=1,
         description="share of the file's rows that are set aside; a fifth by default",
     )
-    test_file: Path | None = None
-    client_column: str | None = None
+    test_file: Path | None = Field(
+        None, description="public rows, of the same form as file, that models are measured on"
+    )
+    client_column: str | None = Field(
+        None, description='the column that says whose a row is; with partition = "column"'
+    )
     person: str | None = Field(
         None,
         description="the column that says who a row is about: all rows of a person have one budget",
     )
-    clients: int = Field(10, ge=1)
+    clients: int = Field(10, ge=1, description="how many clients hold the data")
     partition: SerializeAsAny[Partition] = Iid()
     features: SerializeAsAny[FrontEnd] | None = Field(
         None, description="a fixed function of one example, whose features the model sees"
@@ -134,6 +147,27 @@ class Data(Source):
         return self
 
     @model_validator(mode="after")
+    def _numbers_fit(self) -> Data:
+        """Refuse what is about classes where labels are numbers."""
+        if self.span is None:
+            return self
+        if isinstance(self.partition, Dirichlet | Shards):
+            raise ValueError(
+                f"partition kind '{self.partition.kind}' deals by class, and labels are numbers: "
+                "use 'iid' or 'column'"
+            )
+        if self.test == "private share":
+            raise ValueError(
+                "test 'private share' pays for a count of right answers, and a number is never "
+                "quite right: use 'file', 'public share' or 'none'"
+            )
+        if self.client_validation:
+            raise ValueError(
+                "client_validation is judged by accuracy, and labels are numbers: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_test(self) -> Data:
         shares = self.test in ("public share", "private share")
         inside = self.file is not None and self.file.suffix.lower() == ".npz"
@@ -175,7 +209,10 @@ class Data(Source):
 class Model(Section):
     """A model by name, or ``package.module:factory``."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_known_model)] = Field(
+        description="logistic, svm, mlp, cnn, cnn-small, cnn-large or cifar-cnn; or "
+        "package.module:factory, in a file beside the study or installed"
+    )
 
 
 class Promise(Section):
@@ -189,12 +226,34 @@ class Promise(Section):
     # keys that came later: where they are None, noise is what it was before they were there
     later: ClassVar[frozenset[str]] = frozenset()
 
-    unit: str
-    epsilon: Epsilon | None = None
-    delta: float | None = Field(None, gt=0, lt=1)
-    accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
-    ledger: str = Field("run", min_length=1)
-    entropy: Literal["seed", "system"] = "seed"
+    unit: str = Field(
+        description='who is protected: see the table of units in the README; "none" protects nobody'
+    )
+    epsilon: Epsilon | None = Field(
+        None, description='the privacy budget: no run spends more; "inf" with unit "none"'
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="of the guarantee; below one over the number of examples"
+    )
+    accountant: Annotated[str, AfterValidator(_accountant)] = Field(
+        "pld",
+        description="what prices releases: pld, rdp, rdp-classic, or one Rényi order that is "
+        "fixed in "
+        "advance, such as rdp@8",
+    )
+    ledger: str = Field(
+        "run",
+        min_length=1,
+        description='"run" for a ledger of this run alone, or a folder with a ledger of the '
+        "data, which "
+        "adds up all runs",
+    )
+    entropy: Literal["seed", "system"] = Field(
+        "seed",
+        description="where noise comes from: the study's seed, which protects nobody who knows "
+        "it, or a "
+        "secret key of the operating system",
+    )
 
     @model_validator(mode="after")
     def _spelled_out(self) -> Promise:
@@ -217,9 +276,27 @@ class Promise(Section):
 class NoisyPromise(Promise):
     """A promise kept by noise on sums of clipped contributions."""
 
-    unit: Literal["sample", "client", "none"]
-    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
-    noise_multiplier: float | None = Field(None, le=1e6, allow_inf_nan=False)
+    unit: Literal["sample", "client", "none"] = Field(
+        description='who is protected: "sample", each training example; "client", each client '
+        "with all "
+        'its examples; "none", nobody'
+    )
+    clip: float = Field(
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="C, the largest norm of one contribution to a sum; larger ones are scaled "
+        "down to "
+        "it",
+    )
+    noise_multiplier: float | None = Field(
+        None,
+        le=1e6,
+        allow_inf_nan=False,
+        description="sigma, the noise on a sum in units of clip; calibrated from epsilon where "
+        "it is "
+        "left out",
+    )
     mechanism: SerializeAsAny[Noise] = GaussianNoise()
     evaluation_epsilon: Epsilon | None = Field(
         None, description="of data.test = 'private share': what its rows pay for all evaluations"
@@ -245,8 +322,15 @@ class World(Section):
     """The simulated world: latency, drop-out and return."""
 
     latency: SerializeAsAny[Latency] = Constant()
-    dropout: float = Field(0.0, ge=0, le=1)
-    rejoin: float = Field(0.5, gt=0, le=1)
+    dropout: float = Field(
+        0.0, ge=0, le=1, description="probability that a client that took a task does not answer"
+    )
+    rejoin: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="probability with which a client that dropped out comes back, in each round",
+    )
 
 
 class Reported(Section):
@@ -255,11 +339,11 @@ class Reported(Section):
     ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
     """
 
-    source: str
-    error: float | None = None
-    accuracy: float | None = None
-    seconds: float | None = None
-    mib: float | None = None
+    source: str = Field(description="the publication, and where in it")
+    error: float | None = Field(None, description="share of wrong answers")
+    accuracy: float | None = Field(None, description="share of right answers")
+    seconds: float | None = Field(None, description="of all clients together")
+    mib: float | None = Field(None, description="traffic in MiB")
 
 
 class Execution(Section):
@@ -269,7 +353,20 @@ class Execution(Section):
     ``checkpoint_every`` counts what is logged.
     """
 
-    device: str = "auto"
-    threads: int = Field(1, ge=1)
-    evaluate_every: int | None = Field(None, ge=1)
-    checkpoint_every: int = Field(10, ge=1)
+    device: str = Field(
+        "auto",
+        description="what computes: auto (a GPU where there is one), cpu, cuda, cuda:1 or mps",
+    )
+    threads: int = Field(1, ge=1, description="of the processor")
+    evaluate_every: int | None = Field(
+        None,
+        ge=1,
+        description="rounds, updates or events between two evaluations; every round, or a "
+        "hundredth of "
+        "the updates or events, unless given",
+    )
+    checkpoint_every: int = Field(
+        10,
+        ge=1,
+        description="rows of the log between two checkpoints, from which a stopped run goes on",
+    )

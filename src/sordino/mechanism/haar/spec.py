@@ -27,10 +27,22 @@ class HaarNoise(Noise):
     """
 
     kind: Literal["haar"] = "haar"
-    blocks: Literal["flat", "layers"] = "flat"
-    weights: Literal["uniform", "paper", "optimal", "learned"] = "uniform"
-    exponent: float = Field(0.5, ge=0, le=1)
-    discount: bool = True
+    blocks: Literal["flat", "layers"] = Field(
+        "flat", description="one transform over all parameters, or one for each layer"
+    )
+    weights: Literal["uniform", "paper", "optimal", "learned"] = Field(
+        "uniform",
+        description='how clip and noise are spread over levels; "optimal" looks at '
+        "data.validation, "
+        '"learned" at earlier noisy releases',
+    )
+    exponent: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="of the weights: 1 for the least total noise, 0 for equal weights",
+    )
+    discount: bool = Field(True, description="whether the paper's form has its discount on sigma")
 
     @property
     def learns(self) -> bool:

@@ -23,8 +23,12 @@ class EdgePrivacy(NoisyPromise):
     ``method.batch``.
     """
 
-    epsilons: tuple[Epsilon, ...] | None = None
-    noise_multipliers: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+    epsilons: tuple[Epsilon, ...] | None = Field(
+        None, description="of each edge, where they differ; epsilon bounds them all"
+    )
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = (
+        Field(None, description="sigma of each edge, where they differ")
+    )
 
     @model_validator(mode="after")
     def _within(self) -> EdgePrivacy:
@@ -43,8 +47,10 @@ class EdgePrivacy(NoisyPromise):
 class Updates(Section):
     """How long a run goes on: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
 
-    updates: int = Field(ge=1)
-    tasks: int | None = Field(None, ge=1)
+    updates: int = Field(ge=1, description="T, the most updates of the model")
+    tasks: int | None = Field(
+        None, ge=1, description="gradients of one edge that noise is calibrated for"
+    )
 
 
 class Arrival(Section):
@@ -56,9 +62,19 @@ class Arrival(Section):
     (FedBuff, Nguyen et al. 2022).
     """
 
-    staleness: int | None = Field(None, ge=0)
-    staleness_weight: float = Field(0.0, ge=0, allow_inf_nan=False)
-    buffer: int = Field(1, ge=1)
+    staleness: int | None = Field(
+        None,
+        ge=0,
+        description="tau_max, the most updates that a gradient may be behind; older ones are not "
+        "applied; the number of edges unless given",
+    )
+    staleness_weight: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="a: a gradient that is tau updates behind is weighted by (1 + tau)^-a",
+    )
+    buffer: int = Field(1, ge=1, description="gradients whose mean is one update (FedBuff)")
 
 
 class AsynchronousStudy(HorizontalStudy):
@@ -69,6 +85,8 @@ class AsynchronousStudy(HorizontalStudy):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.parties": "parties hold different features of the same entities in methods ogd, slr "
         "and dlr; say data.clients",
+        "data.scale": "say data.ranges, public low and high of columns, as in "
+        "ranges = { age = [0, 120] }",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",

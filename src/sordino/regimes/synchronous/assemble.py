@@ -103,18 +103,24 @@ def build(
         life=setup.lineage(study, run).removeprefix(described) if fixed and whole else "",
     )
     first = Moment(regime.start(setup.first()))
-    facts = horizontal(records.Synchronous, study, setup, priced, simulation)
-    if priced.shared is not None:
-        grid = priced.shared
-        told = {name: getattr(grid, name) for name in records.Sum.__struct_fields__[2:]}
-        facts = msgspec.structs.replace(
-            facts, shared=records.Sum(honest=honest(study), fewest=fewest(study), **told)
-        )
+    facts = _facts(study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
     remedies = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(
         study, priced, simulation, first, facts=facts, paid=paid, remedy=remedies, evaluation=tested
     )
+
+
+def _facts(
+    study: SynchronousStudy, setup: SharedSetup, priced: Plan, simulation: Simulation
+) -> records.Synchronous:
+    """What the run's record says of it, with the grid of a shared sum."""
+    found = horizontal(records.Synchronous, study, setup, priced, simulation)
+    if priced.shared is None:
+        return found
+    grid = {name: getattr(priced.shared, name) for name in records.Sum.__struct_fields__[2:]}
+    told = records.Sum(honest=honest(study), fewest=fewest(study), **grid)
+    return msgspec.structs.replace(found, shared=told)
 
 
 def _rules(

@@ -350,10 +350,12 @@ class Cell:
 def advise(
     study: SynchronousStudy,
     sizes: Sequence[int],
+    seen: Callable[[int, int], None] = lambda done, whole: None,
     rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
     taus: Sequence[int] = (1, 2, 5),
 ) -> list[Cell]:
-    """The grid, least noisy first within each tau.
+    """The grid, least noisy first within each tau; ``seen`` is told how many cells are done, and
+    of how many.
 
     Raises:
         StudyError: for a study that promises nothing, where there is nothing to weigh.
@@ -368,10 +370,11 @@ def advise(
         raise StudyError("--advise weighs one noise for all; leave privacy.epsilons out")
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
         raise StudyError("--advise weighs noise at a finite privacy.epsilon; this study has none")
-    total = sum(sizes)
-    cells = []
+    total, tried = sum(sizes), sorted({*rates, privacy.sampling_rate})
+    cells: list[Cell] = []
     for tau in taus:
-        for rate in sorted({*rates, privacy.sampling_rate}):
+        for rate in tried:
+            seen(len(cells), len(taus) * len(tried))
             steps = tau * study.budget.rounds
             sigma = noise_multiplier(
                 sampling_rate=rate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,10 +144,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """See :class:`~sordino.engine.regime.Regime`."""
         return narrate.told(study, plan)
 
-    def advise(self, study: SynchronousStudy) -> Advice:
+    def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
         """Other sampling rates and tau."""
         sized = self.sized(study)
-        cells = plan.advise(sized, federation(examples(sized)).sizes)
+        cells = plan.advise(sized, federation(examples(sized)).sizes, seen)
         return Advice(cells, narrate.advised(sized, cells))
 
     def check(self, method: Method) -> None:

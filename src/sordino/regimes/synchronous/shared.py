@@ -26,10 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.engine.world import Summing
-from sordino.mechanism.shared import Residues, SharedNoise, added, unpacked
+from sordino.errors import RemoteProtocolError
+from sordino.mechanism.shared import SharedNoise
 from sordino.message import Masked, Vector
 from sordino.privacy import Event, Gaussian, PoissonSampled
 from sordino.regimes.synchronous.method import Released, RoundNoise
+from sordino.residues import Residues, added, unpacked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +82,11 @@ class SharedSum:
 
     def added(self, total: Residues, message: Masked) -> Residues | None:
         """The sum with one contribution more; None where the message holds none."""
-        found = unpacked(message.values, self.rule.bits, self.rule.dimension)
-        return None if found is None else added(total, found, self.rule.bits)
+        try:
+            found = unpacked(message.values, self.rule.dimension, self.rule.bits)
+        except RemoteProtocolError:
+            return None
+        return added(total, found, self.rule.bits)
 
     def released(self, values: Residues, clients: Sequence[int], contract: RoundNoise) -> Released:
         """The mean change (d,), float32, that an opened sum of these clients stands for."""

@@ -30,7 +30,11 @@ class Privacy(SampledPromise):
     square.
     """
 
-    clipped_fraction: bool = True
+    clipped_fraction: bool = Field(
+        True,
+        description="whether a noisy count of clipped examples is released, within the same noise "
+        "multiplier",
+    )
     noise: Literal["own", "shared"] = Field(
         "own",
         description="whose noise protects: each client's (or the aggregator's) own, or parts that "
@@ -51,7 +55,12 @@ class Privacy(SampledPromise):
     epsilons: tuple[Epsilon, ...] | None = Field(
         None, description="of each client, where they differ; epsilon bounds them all"
     )
-    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = None
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = Field(
+        None,
+        description="sigma of each client, where they have epsilons of their own; calibrated "
+        "where they "
+        "are left out",
+    )
 
     # absent from the digest that noise comes from, where they are left out
     later: ClassVar[frozenset[str]] = frozenset({"epsilons", "noise_multipliers"})
@@ -108,15 +117,29 @@ class Budget(Section):
     method leaves noise_multiplier out; twice the rounds unless given.
     """
 
-    rounds: int = Field(ge=1, le=10**7)
-    steps: int | None = Field(None, ge=1)
+    rounds: int = Field(ge=1, le=10**7, description="R_s, the most rounds")
+    steps: int | None = Field(
+        None,
+        ge=1,
+        description="R_c, the local steps that noise is calibrated for, where a method chooses "
+        "their "
+        "number; twice the rounds unless given",
+    )
 
 
 class Participation(Section):
     """Who takes part in a round, and how long the server waits (virtual seconds)."""
 
-    cohort: int | None = Field(None, ge=1)
-    deadline: float | None = Field(None, gt=0)
+    cohort: int | None = Field(
+        None, ge=1, description="clients drawn for each round; all of them unless given"
+    )
+    deadline: float | None = Field(
+        None,
+        gt=0,
+        description="virtual seconds that the server waits for answers; it waits for all of "
+        "them unless "
+        "given",
+    )
 
 
 class SynchronousStudy(HorizontalStudy):
@@ -127,6 +150,8 @@ class SynchronousStudy(HorizontalStudy):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.parties": "parties hold different features of the same entities in methods ogd, slr "
         "and dlr; say data.clients",
+        "data.scale": "say data.ranges, public low and high of columns, as in "
+        "ranges = { age = [0, 120] }",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",

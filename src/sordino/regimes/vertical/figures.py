@@ -15,7 +15,7 @@ from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.regimes.vertical.records import VerticalRound, vertical
 from sordino.regimes.vertical.totals import MIB, totals
-from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic
+from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic, of_percent
 from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
 from sordino.report.costs import amount
@@ -73,6 +73,7 @@ def errors(run: Run) -> str | None:
         )
         heights = [100 * y for y in (*recent, *whole)]
         axis.set_ylim(min(0.0, 1.05 * min(heights)), max(1.08 * max(heights), 1.0))
+        of_percent(axis)
         axis.set_ylabel("wrong (%)")
         _finish([axis], run, max([*xs, *ws]))
         _key(axis, 3)
@@ -142,7 +143,7 @@ def activation(run: Run) -> str | None:
             _number(axis, active)
         axis.set_xlabel(f"{len(active)} parties, the most active first" if many else "party")
         axis.set_xlim(-0.6, len(active) - 0.4)
-        axis.set_ylim(0, 104)
+        axis.set_ylim(0, 100)
         axis.set_ylabel("share of events (%)")
         drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6)
         return svg(drawn, "How often each party was active, and did not answer")
@@ -187,7 +188,9 @@ def traffic(run: Run) -> str | None:
         axis.set_ylabel("MiB so far")
         from_zero(axis, max(xs), run.vocabulary.round)
         drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.2)
-        return svg(drawn, "Bytes sent over the stream")
+        sums = zip(xs, *([0.0, *(sent / MIB for sent in ys)] for _, ys in curves), strict=True)
+        head = [run.vocabulary.round, *(f"{name}, MiB so far" for _, name, _ in kinds)]
+        return svg(drawn, "Bytes sent over the stream", {"head": head, "rows": list(sums)})
 
 
 def times(run: Run) -> str | None:
@@ -334,6 +337,7 @@ def _key(axis: Axes, columns: int) -> None:
             bbox_to_anchor=(0, 1),
             ncols=columns,
             borderaxespad=0.2,
-            columnspacing=1.2,
-            handlelength=1.6,
+            columnspacing=0.9,
+            handlelength=1.2,
+            handletextpad=0.5,
         )

@@ -87,7 +87,7 @@ class Random(Activation):
     """Each party is active with probability p, by itself."""
 
     kind: Literal["random"] = "random"
-    p: float = Field(0.5, ge=0, le=1)
+    p: float = Field(0.5, ge=0, le=1, description="probability that a party is active in an event")
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """See :class:`Activation`."""
@@ -101,7 +101,11 @@ class Threshold(Activation):
     looks: ClassVar[bool] = True
 
     kind: Literal["event"] = "event"
-    threshold: float = Field(0.0, ge=-math.inf)  # which NaN is not
+    threshold: float = Field(
+        0.0,
+        ge=-math.inf,
+        description="Gamma: a party is active where the mean of its features is above it",
+    )  # which NaN is not
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """See :class:`Activation`."""
@@ -113,7 +117,7 @@ class Count(Activation):
     """k parties, drawn anew for every event."""
 
     kind: Literal["count"] = "count"
-    k: int = Field(1, ge=0)
+    k: int = Field(1, ge=0, description="how many parties are active in an event")
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """See :class:`Activation`."""

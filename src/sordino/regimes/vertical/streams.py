@@ -8,7 +8,7 @@ from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
 from sordino.data.stream.vertical import Division, Slices
-from sordino.engine.study.sections import Source
+from sordino.engine.study.source import Source
 
 STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
 
@@ -21,13 +21,24 @@ class VerticalData(Source):
     as a stream, known to all. ``scale`` divides every feature, a public constant.
     """
 
-    parties: int = Field(4, ge=1)
+    parties: int = Field(4, ge=1, description="how many parties hold features")
     parts: SerializeAsAny[Division] = Slices()
     stream: SerializeAsAny[Streaming] = Replay()
     drift: SerializeAsAny[Drift] = NoDrift()
-    entity: str | None = None
-    classes: tuple[str, ...] | None = None
-    scale: float = Field(1.0, gt=0, allow_inf_nan=False)
+    entity: str | None = Field(
+        None,
+        description="the column that says whose a row is; without it every row is an entity of "
+        "its own",
+    )
+    classes: tuple[str, ...] | None = Field(
+        None, description="the labels of a file that is read as a stream; public"
+    )
+    scale: float = Field(
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="public constant that every feature is divided by",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> VerticalData:

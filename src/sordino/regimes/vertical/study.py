@@ -26,11 +26,20 @@ class SplitModel(Section):
     giving a torch module.
     """
 
-    name: Literal["mlp", "physics", "linear", "own"] = "mlp"
-    embedding: int = Field(64, ge=1)
-    hidden: int = Field(256, ge=1)
-    party: str | None = None
-    server: str | None = None
+    name: Literal["mlp", "physics", "linear", "own"] = Field(
+        "mlp",
+        description="mlp, physics (for SUSY and HIGGS), linear (convex), or own: party and "
+        "server name "
+        "your functions",
+    )
+    embedding: int = Field(64, ge=1, description="numbers that a party sends for an entity")
+    hidden: int = Field(256, ge=1, description="width of the hidden layer at the server")
+    party: str | None = Field(
+        None, description='package.module:factory of a party\'s part; with name "own"'
+    )
+    server: str | None = Field(
+        None, description='package.module:factory of the server\'s part; with name "own"'
+    )
 
     @model_validator(mode="after")
     def _own_is_given(self) -> SplitModel:
@@ -47,8 +56,15 @@ class Release(Section):
     Without ``noise_multiplier`` it is calibrated from epsilon.
     """
 
-    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
-    noise_multiplier: float | None = Field(None, gt=0, allow_inf_nan=False)
+    clip: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="C, the largest norm of the vector"
+    )
+    noise_multiplier: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="noise in units of 2 C; calibrated from epsilon where it is left out",
+    )
 
 
 class VerticalPrivacy(Promise):
@@ -63,12 +79,31 @@ class VerticalPrivacy(Promise):
     label never changes, so its noisy label is drawn once and used in every event.
     """
 
-    unit: Literal["entity", "label", "none"]
-    label_epsilon: Epsilon | None = None
-    memoised: bool = True
-    appearances: int = Field(1, ge=1)
+    unit: Literal["entity", "label", "none"] = Field(
+        description='who is protected: "label", the label of each entity; "entity", its label '
+        "and its "
+        'features at every party; "none", nobody'
+    )
+    label_epsilon: Epsilon | None = Field(
+        None,
+        description="what the label may cost of epsilon; all of it, or a quarter with unit "
+        '"entity"',
+    )
+    memoised: bool = Field(
+        True,
+        description="whether an entity's noisy label is drawn once and used in every event: labels "
+        "never change then",
+    )
+    appearances: int = Field(
+        1, ge=1, description="events that one entity may take part in; later ones are not used"
+    )
     embedding: Release | None = None
-    updates: Literal["raw", "noisy", "frozen"] = "raw"
+    updates: Literal["raw", "noisy", "frozen"] = Field(
+        "raw",
+        description='what a party learns from: "raw" features (not protected), "noisy" '
+        "gradients, or "
+        'nothing ("frozen")',
+    )
     update: Release = Release()
 
     @model_validator(mode="after")
@@ -115,21 +150,30 @@ class VerticalPrivacy(Promise):
 class Events(Section):
     """How many events there are."""
 
-    events: int = Field(ge=1)
+    events: int = Field(ge=1, description="how many events there are")
 
 
 class Missing(Section):
     """What stands in for a passive party's answer: its last, zeros, or nothing (skip the event)."""
 
-    dropout: float = Field(0.0, ge=0, lt=1)
-    missing: Literal["last", "zeros", "skip"] = "last"
-    precision: Literal[16, 32] = 32
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="probability that a passive party does not answer in time"
+    )
+    missing: Literal["last", "zeros", "skip"] = Field(
+        "last",
+        description="what takes the place of a missing answer: the party's last one, zeros, or the "
+        "event is skipped",
+    )
+    precision: Literal[16, 32] = Field(32, description="bits of a number that is sent")
 
 
 class EventExecution(Execution):
     """``path`` "messages" hands every message over by itself; results are the same to rounding."""
 
-    path: Literal["auto", "messages"] = "auto"
+    path: Literal["auto", "messages"] = Field(
+        "auto",
+        description='"messages" sends every message by itself; results are the same up to rounding',
+    )
 
 
 class VerticalStudy(Study):
@@ -144,6 +188,13 @@ class VerticalStudy(Study):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.clients": "say data.parties",
         "data.partition": "say data.parts, which features each party holds",
+        "data.target": "labels of events are classes: they are drawn by randomised response, or "
+        "predicted before they are learned from, and both count classes",
+        "data.label_range": "labels of events are classes",
+        "data.ranges": "let each party scale its own columns, or say data.scale, one public "
+        "constant that divides all",
+        "data.categories": "let each party encode its own columns",
+        "data.missing": "let each party fill the gaps of its own columns",
         "data.validation": "a stream has none; its error is taken before it is learned from",
         "budget.rounds": "say budget.events",
         "budget.updates": "say budget.events",

@@ -19,7 +19,7 @@ from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMet
 class Fixed(SynchronousMethod):
     """The same tau in every round."""
 
-    tau: int = Field(1, ge=1)
+    tau: int = Field(1, ge=1, description="local steps in every round")
 
     @property
     def fixed_tau(self) -> int:

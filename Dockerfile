@@ -1,0 +1,26 @@
+# One image for the three roles; the last word of the command says which:
+#
+#   docker build --tag sordino .
+#   docker run --rm --volume "$PWD:/work" sordino run study.toml
+#   docker run --rm --volume "$PWD/kits/server:/work" --publish 8765:8765 sordino serve .
+#   docker run --rm --volume "$PWD/site:/work" sordino join kit --data rows.csv
+#
+# The user in it has the number 10001 and no rights: the folder that is mounted must be writable for
+# it (or say --user "$(id -u):$(id -g)").
+
+FROM python:3.11-slim AS build
+WORKDIR /source
+COPY . .
+RUN python -m venv /opt/sordino
+# The CPU build of PyTorch; for a GPU leave --index-url out of this line.
+RUN /opt/sordino/bin/pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch
+RUN /opt/sordino/bin/pip install --no-cache-dir ".[network,edge]"
+
+FROM python:3.11-slim
+COPY --from=build /opt/sordino /opt/sordino
+RUN useradd --uid 10001 --create-home sordino && mkdir /work && chown sordino /work
+ENV PATH=/opt/sordino/bin:$PATH OMP_NUM_THREADS=1
+USER sordino
+WORKDIR /work
+ENTRYPOINT ["sordino"]
+CMD ["--help"]

@@ -1,0 +1,94 @@
+"""``sordino examples``: the studies that come with the program, also with an installed one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson
+from sordino.errors import StudyError
+from sordino.package import HOME
+
+
+def examples(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An example or a folder of examples. Default: list all of them."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to copy it. Default: its name, in this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the shipped example studies, or copy one of them, or a folder of them."""
+    home = folder()
+    files = sorted(path for path in home.rglob("*.toml") if path.is_file())
+    if name is None:
+        listed = {str(path.relative_to(home).with_suffix("")): _title(path) for path in files}
+        if as_json:
+            say.machine(listed)
+            return
+        say.table("Examples", ["name", "study"], [[key, value] for key, value in listed.items()])
+        say.people("`sordino examples NAME` copies one; the name of a folder copies all in it")
+        return
+    chosen = _chosen(home, name)
+    target = Path(chosen.name) if out is None else out
+    _copy(chosen, target)
+    say.people(f"Copied {target}")
+    if as_json:
+        say.machine({"example": name, "path": str(target)})
+
+
+def folder() -> Path:
+    """Where the examples lie: in the package, or beside the sources of a checkout.
+
+    Raises:
+        StudyError: if they are in neither.
+    """
+    package = HOME.resolve()
+    for found in (package / "examples", package.parents[1] / "examples"):
+        if found.is_dir():
+            return found
+    raise StudyError(f"{package}: this installation has no examples; install the package again")
+
+
+def _title(path: Path) -> str:
+    """What a study is called; empty for a file that is no study."""
+    import tomllib
+
+    return str(tomllib.loads(path.read_text(encoding="utf-8")).get("name", ""))
+
+
+def _chosen(home: Path, name: str) -> Path:
+    """The file or folder of this name: one of those that are there, and nothing else."""
+    from sordino.registry import did_you_mean
+
+    known: dict[str, Path] = {}
+    for path in sorted(home.rglob("*")):
+        place = path.relative_to(home)
+        if path.is_dir() and not path.name.startswith("__"):
+            known[place.as_posix()] = path
+        elif path.suffix == ".toml":
+            known[place.as_posix()] = known[place.with_suffix("").as_posix()] = path
+    if name.rstrip("/") not in known:
+        raise StudyError(
+            f"{name!r} is no example{did_you_mean(name, known) or '.'} `sordino examples` lists "
+            "them"
+        )
+    return known[name.rstrip("/")]
+
+
+def _copy(source: Path, target: Path) -> None:
+    from sordino.engine.files import said_clearly
+
+    if target.exists():
+        raise StudyError(f"{target}: exists already; choose another place with --out")
+    with said_clearly(target):
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)

@@ -1,0 +1,279 @@
+"""Columns of a table as numbers that a model can learn from, by rules that are public.
+
+Nothing is ever learned from the rows: the mean of a column, its quantiles, the categories that
+occur in it are releases, which nobody booked. Whoever knows such things from elsewhere (a code
+book, a legal maximum, an earlier publication) states them:
+
+* ``categories``: the values of a column of names (or codes), one new column of 0 and 1 for each
+  (as scikit-learn's ``OneHotEncoder(categories=...)`` makes them). A value that is not listed is
+  refused; with ``unknown = "other"`` it, and a gap, goes into one more column.
+* ``ranges``: low and high of a numeric column, which becomes 2 (v - low) / (high - low) - 1,
+  clamped to [-1, 1].
+* ``missing``: what stands for a gap in a numeric column, in the column's own units; one more column
+  says where a gap was.
+
+In ``ranges`` and ``missing`` the name ``*`` stands for all other numeric columns.
+
+Shapes: a column (n,), what becomes of it (n, k).
+
+>>> import polars as pl
+>>> rules = Encoding({"colour": ("red", "blue")}, {"age": (0.0, 100.0)}, {"age": 50.0})
+>>> made = [rules.column(each, "x.csv") for each in (pl.Series("colour", ["blue", "red"]),
+...     pl.Series("age", [None, 100.0]))]
+>>> [each.names for each in made]
+[('colour=red', 'colour=blue'), ('age', 'age is missing')]
+>>> np.concatenate([each.x for each in made], axis=1).tolist()
+[[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.data import identity
+from sordino.data.dataset import Span
+from sordino.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+REST = "*"
+OTHER = "other"
+Unknown = Literal["refuse", "other"]
+UNEVEN = 1000.0
+"""How many times larger one feature may be than another before somebody is told."""
+
+_LOOKED_AT = 100_000
+"""Values of a column of text in which the first that is no number is looked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What became of a column.
+
+    Attributes:
+        x: (n, k), float32.
+        names: of its k features.
+        words: what the column as it stands in the file adds to each row's word, (n,).
+    """
+
+    x: npt.NDArray[np.float32]
+    names: tuple[str, ...]
+    words: identity.Words
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Public rules; see the module's docstring.
+
+    Attributes:
+        categories: by column.
+        ranges: low and high, by column.
+        missing: a constant, by column.
+        unknown: what becomes of a value that is no listed category.
+    """
+
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ranges: Mapping[str, Span] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
+    unknown: Unknown = "refuse"
+
+    @property
+    def plain(self) -> bool:
+        """Whether there are no rules, so that columns are numbers already."""
+        return not (self.categories or self.ranges or self.missing)
+
+    def width(self, name: str) -> int:
+        """How many features the column of this name becomes."""
+        if name in self.categories:
+            return len(self.categories[name]) + (self.unknown == OTHER)
+        return 1 + (self._filled(name) is not None)
+
+    def fits(self, columns: Sequence[str], place: str) -> None:
+        """Refuse rules for columns that are not there.
+
+        Raises:
+            DataError: naming the first.
+        """
+        for key in ("categories", "ranges", "missing"):
+            for name in getattr(self, key):
+                if name != REST and name not in columns:
+                    shown = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
+                    raise DataError(
+                        f"{place}: data.{key} speaks of the column {name!r}, and there is no such "
+                        f"feature; its features are {shown}"
+                    )
+
+    def column(self, series: pl.Series, place: str) -> Made:
+        """What becomes of a column.
+
+        Raises:
+            DataError: naming row and column of what no rule covers.
+        """
+        return (
+            self._listed(series, place)
+            if series.name in self.categories
+            else self._numeric(series, place)
+        )
+
+    def _filled(self, name: str) -> float | None:
+        return self.missing.get(name, self.missing.get(REST))
+
+    def _range(self, name: str) -> Span | None:
+        return self.ranges.get(name, self.ranges.get(REST))
+
+    def _listed(self, series: pl.Series, place: str) -> Made:
+        """One column of 0 and 1 for each category."""
+        name, known = series.name, self.categories[series.name]
+        values = _texts(series)
+        listed: npt.NDArray[Any] = np.array([spelled(each) for each in known])
+        x = (values[:, None] == listed).astype(np.float32)
+        strange = ~x.any(axis=1)
+        if self.unknown == OTHER:
+            x = np.concatenate([x, strange[:, None].astype(np.float32)], axis=1)
+        elif (rows := np.flatnonzero(strange)).size:
+            row = int(rows[0])
+            said = f"says {str(values[row])[:40]!r}" if values[row] else "is empty"
+            raise DataError(
+                f"{place}: row {row} (the first is 0), column {name!r} {said}, which is none of "
+                f"data.categories ({', '.join(known[:8])}{', …' if len(known) > 8 else ''}). Add "
+                "it if it is public that it may occur, or set data.unknown = 'other': a column for "
+                "all values that are not listed"
+            )
+        names = (*known, OTHER) if self.unknown == OTHER else tuple(known)
+        return Made(x, tuple(f"{name}={each}" for each in names), _words(series))
+
+    def _numeric(self, series: pl.Series, place: str) -> Made:
+        name, gap = series.name, self._filled(series.name)
+        refuse_text(series, place)
+        empty = series.is_null().to_numpy() | (
+            series.is_nan().fill_null(value=False).to_numpy()
+            if series.dtype.is_float()
+            else np.zeros(len(series), bool)
+        )
+        if gap is None:
+            refuse_gaps(series, place)
+        values = series.cast(_float64()).fill_null(np.nan).to_numpy().copy()
+        words = identity.column(values)
+        if gap is not None:
+            values[empty] = gap
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise DataError(
+                f"{place}: row {row} (the first is 0), column {name!r} is {values[row]}; every "
+                "feature must be finite. Drop the row" + _GAP
+            )
+        if (span := self._range(name)) is not None:
+            low, high = span
+            values = np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)
+        with np.errstate(over="ignore"):
+            x = values.astype(np.float32)[:, None]
+        if gap is None:
+            return Made(x, (name,), words)
+        said = empty[:, None].astype(np.float32)
+        return Made(np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words)
+
+
+_GAP = (
+    ", or say in data.missing which constant stands for a gap in this column; it must not depend "
+    "on the data"
+)
+
+
+def _float64() -> Any:
+    import polars as pl
+
+    return pl.Float64
+
+
+def _words(series: pl.Series) -> identity.Words:
+    """What a column as it stands adds to the words of rows, whatever it is encoded as."""
+    if series.dtype.is_numeric():
+        return identity.column(series.cast(_float64()).fill_null(np.nan).to_numpy())
+    return identity.column(np.array(["" if v is None else str(v) for v in series.to_list()]))
+
+
+def _texts(series: pl.Series) -> npt.NDArray[Any]:
+    """Values as text, spelled as categories are; a gap is empty."""
+    return np.array(["" if each is None else spelled(str(each)) for each in series.to_list()])
+
+
+def spelled(text: str) -> str:
+    """Text without blanks around it; a number as Python writes it, so that 3, 3.0 and "3" are one.
+
+    >>> spelled(" red "), spelled("3.0"), spelled("3"), spelled("True")
+    ('red', '3', '3', 'true')
+    """
+    text = text.strip()
+    if text in ("True", "False"):
+        return text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not np.isfinite(number):
+        return text
+    return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
+
+
+def refuse_text(series: pl.Series, place: str, hint: str = "") -> None:
+    """Refuse a feature that is no column of numbers.
+
+    Raises:
+        DataError: with the first value that is none, and what to set.
+    """
+    if series.dtype.is_numeric() or str(series.dtype) in ("Boolean", "Null"):
+        return
+    raise DataError(
+        f"{place}: feature column {series.name!r} holds {series.dtype}, not numbers"
+        f"{_first_word(series)}; list its values in data.categories, if they are public, drop it "
+        f"or encode it as numbers{hint}"
+    )
+
+
+def refuse_gaps(series: pl.Series, place: str, hint: str = _GAP) -> None:
+    """Refuse a column with an empty place.
+
+    Raises:
+        DataError: with the first such row.
+    """
+    if series.null_count():
+        row = int(np.argmax(series.is_null().to_numpy()))
+        raise DataError(
+            f"{place}: row {row} (the first is 0), column {series.name!r} is empty; drop the row"
+            f"{hint}"
+        )
+
+
+def _first_word(series: pl.Series) -> str:
+    """Where the first value stands that is no number, for a column of text."""
+    if str(series.dtype) != "String":
+        return ""
+    for row, value in enumerate(series.head(_LOOKED_AT), start=1):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f" (row {row} below the header says {str(value)[:40]!r})"
+    return ""
+
+
+def uneven(x: npt.NDArray[Any], names: Sequence[str]) -> tuple[str, str] | None:
+    """Names of the largest and the smallest of the features x (n, k), if they differ more than
+    :data:`UNEVEN` times in their largest value. It looks at the rows: for the owner's eyes only.
+
+    >>> uneven(np.array([[0.001, 2000.0]]), ("rate", "area"))
+    ('area', 'rate')
+    """
+    if x.ndim != 2 or x.dtype == np.uint8 or not len(x) or len(names) != x.shape[1]:
+        return None
+    sizes = np.maximum(x.max(axis=0), -x.min(axis=0))
+    some = np.flatnonzero(sizes > 0)
+    if not some.size:
+        return None
+    most, least = some[np.argmax(sizes[some])], some[np.argmin(sizes[some])]
+    return (names[most], names[least]) if sizes[most] > UNEVEN * sizes[least] else None

@@ -1,0 +1,189 @@
+"""Where a study's examples come from, what their labels are, and public rules for their columns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from sordino.data.embedded import NAMES, SPANS
+from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
+from sordino.data.labels import Target
+from sordino.data.sets import PUBLISHED
+from sordino.registry import did_you_mean
+from sordino.section import Section
+
+LEARNED = (
+    "is learned from the rows, which nobody books: every value of it tells of single rows. Give "
+    "constants that are known without looking at the data, such as a legal maximum or a value "
+    "from a publication"
+)
+
+
+def _known_data(name: str | None) -> str | None:
+    known = (*NAMES, *PUBLISHED)
+    if name is None or ":" in name or name in known:
+        return name
+    raise ValueError(
+        f"{name!r} is not known{did_you_mean(name, known) or '.'} Known: {', '.join(known)}; or "
+        "give data.file, your own npz, CSV or Parquet file"
+    )
+
+
+class Source(Section):
+    """Where examples come from."""
+
+    name: Annotated[str | None, AfterValidator(_known_data)] = Field(
+        None,
+        description="a known data set (`sordino data list`), or package.module:NAME; instead of "
+        "file",
+    )
+    file: Path | None = Field(
+        None,
+        description="your own data (npz, CSV or Parquet); a relative path starts at the folder "
+        "of the "
+        "study file",
+    )
+    label: str = Field(
+        "label", description="the column of a CSV or Parquet file that holds the label"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Source:
+        if (self.name is None) == (self.file is None):
+            raise ValueError(
+                "give either name (a known data set) or file (your own npz, csv or parquet)"
+            )
+        return self
+
+
+def _constants(example: str) -> BeforeValidator:
+    """Refuse a word in place of a table of constants, such as "mean" or "standard"."""
+
+    def told(value: object) -> object:
+        listed = value.items() if isinstance(value, dict) else [("", value)]
+        for column, each in listed:
+            if isinstance(each, str):
+                named = f"{column} = {each!r}" if column else repr(each)
+                raise ValueError(f"{named} {LEARNED}: {example}")
+        return value
+
+    return BeforeValidator(told)
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Low = tuple[Finite, Finite]
+
+
+class Table(Source):
+    """Examples as rows of a table: labels, and rules for columns that are no plain numbers.
+
+    ``target`` says what labels are: "classes", "binary" (two values, text without regard to case)
+    or "number", whose public ``label_range`` is needed. Without it labels are classes, and what
+    looks like something else is refused. ``categories``, ``ranges`` and ``missing`` are
+    :class:`~sordino.data.encoding.Encoding`; "*" in the last two stands for all other numeric
+    columns.
+    """
+
+    target: Target | None = Field(
+        None, description="what labels are; classes, unless they look like something else"
+    )
+    label_range: Low | None = Field(
+        None, description="public low and high of labels that are numbers"
+    )
+    categories: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="public values of columns that hold names or codes"
+    )
+    unknown: Unknown | None = Field(
+        None,
+        description="what becomes of a value that is not listed: 'refuse', which is the default, "
+        "or 'other', a column of its own",
+    )
+    ranges: Annotated[dict[str, Low], _constants("ranges = { age = [0, 120] }")] = Field(
+        default_factory=dict,
+        description="public low and high of numeric columns, which become [-1, 1]",
+    )
+    missing: Annotated[dict[str, Finite], _constants("missing = { age = 40 }")] = Field(
+        default_factory=dict, description="public constants that stand for gaps of numeric columns"
+    )
+
+    @property
+    def encoding(self) -> Encoding:
+        """The rules for columns."""
+        return Encoding(self.categories, self.ranges, self.missing, self.unknown or "refuse")
+
+    @property
+    def span(self) -> Low | None:
+        """The range of the numbers to predict; None for classes."""
+        if self.file is None:
+            return SPANS.get(self.name or "")
+        return self.label_range if self.target == "number" else None
+
+    @model_validator(mode="after")
+    def _labels_are_told(self) -> Table:
+        if self.file is None and (self.target or self.label_range):
+            raise ValueError(
+                f"target and label_range are for a file of your own; the labels of '{self.name}' "
+                "are known"
+            )
+        if self.target == "number" and self.label_range is None:
+            raise ValueError(
+                "target 'number' needs label_range = [low, high]: public bounds of the label, "
+                "known without looking at the data; labels outside count as the nearer bound"
+            )
+        if self.label_range is not None:
+            if self.target != "number":
+                raise ValueError(
+                    "label_range is of labels that are numbers: set target = 'number', or leave "
+                    "it out"
+                )
+            _ordered("label_range", self.label_range)
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_told(self) -> Table:
+        ruled = {**self.categories, **self.ranges, **self.missing}
+        if self.file is None and (ruled or self.unknown):
+            raise ValueError(
+                "categories, unknown, ranges and missing are for a file of your own; "
+                f"'{self.name}' is encoded already"
+            )
+        for name, low_high in self.ranges.items():
+            _ordered(f"ranges.{name}", low_high)
+        for name, listed in self.categories.items():
+            if name == REST or not listed:
+                raise ValueError(
+                    f"categories.{name} needs a list of its values, such as ['a', 'b']"
+                )
+            alike = [spelled(each) for each in listed]
+            if twice := [each for each in alike if not each or alike.count(each) > 1]:
+                raise ValueError(
+                    f"categories.{name}: {twice[0]!r} is "
+                    + ("listed twice" if twice[0] else "empty: a gap is no category")
+                )
+            if self.unknown == OTHER and OTHER in alike:
+                raise ValueError(
+                    f"categories.{name} lists {OTHER!r}, which with unknown = 'other' is the name "
+                    "of the column for all others: leave it out of the list"
+                )
+            for key in ("ranges", "missing"):
+                if name in getattr(self, key):
+                    raise ValueError(
+                        f"{name} stands in categories and in {key}: a column holds names or numbers"
+                    )
+        if self.unknown is not None and not self.categories:
+            raise ValueError("unknown is about categories, and there are none: leave it out")
+        if self.label in ruled:
+            raise ValueError(
+                f"'{self.label}' is the label, and no feature: leave it out of categories, ranges "
+                "and missing (see target, label_range)"
+            )
+        return self
+
+
+def _ordered(key: str, span: Low) -> None:
+    low, high = span
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"{key} must be [low, high] with low < high; got [{low:g}, {high:g}]")

@@ -1,0 +1,52 @@
+"""Examples that come with the program, its version, and completion in a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sordino as package
+from command import sordino
+from sordino.cli import shipped
+from sordino.engine import study as studies
+
+
+def test_examples_are_listed_and_copied(tmp_path: Path) -> None:
+    listed = sordino(tmp_path, "examples").stderr
+    assert "ali-dpfl-digits" in listed
+    assert sordino(tmp_path, "examples", "ali-dpfl-digits").returncode == 0
+    assert studies.read(tmp_path / "ali-dpfl-digits.toml").method.name == "ali-dpfl"
+    assert sordino(tmp_path, "examples", "haar", "--out", "mine").returncode == 0
+    assert len(list((tmp_path / "mine").glob("*.toml"))) == 9
+
+
+@pytest.mark.parametrize("name", ["nope", "../pyproject", "/etc", ""])
+def test_nothing_else_is_copied(tmp_path: Path, name: str) -> None:
+    done = sordino(tmp_path, "examples", name)
+    assert done.returncode == 2
+    assert "is no example" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "haar").mkdir()
+    assert "exists already" in sordino(tmp_path, "examples", "haar").stderr
+    (tmp_path / "file").touch()
+    assert "Choose another" in sordino(tmp_path, "examples", "haar", "--out", "file/haar").stderr
+
+
+def test_an_installed_package_has_them_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sordino" / "examples").mkdir(parents=True)
+    monkeypatch.setattr(package, "__file__", str(tmp_path / "sordino" / "__init__.py"))
+    assert shipped.folder() == tmp_path / "sordino" / "examples"
+    (tmp_path / "sordino" / "examples").rmdir()
+    assert "has no examples" in sordino(tmp_path, "examples").stderr
+
+
+def test_version_and_completion(tmp_path: Path) -> None:
+    assert sordino(tmp_path, "--version").stdout == f"sordino {package.__version__}\n"
+    assert "--install-completion" in sordino(tmp_path, "--help").stdout
+    assert "complete" in sordino(tmp_path, "--show-completion", "bash").stdout

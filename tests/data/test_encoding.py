@@ -1,0 +1,188 @@
+"""Columns by public rules: categories, ranges, gaps; and which files are told apart how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+
+from sordino.data import identity, load
+from sordino.data.bounded import form_of
+from sordino.data.encoding import Encoding, uneven
+from sordino.data.readers import from_frames
+from sordino.data.table import How, from_arrays, read_frame
+from sordino.errors import DataError
+
+COLOURS = ("red", "green", "blue")
+
+
+def homes(**change: list[object]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "colour": ["red", "blue", "red", "green"],
+            "rooms": [1, 2, None, 3],
+            "income": [10.0, 500.0, 20.0, 5.0],
+            "label": [0, 1, 0, 1],
+        }
+        | change
+    )
+
+
+RULES = Encoding({"colour": COLOURS}, {"income": (0.0, 100.0)}, {"rooms": 2.5})
+
+
+def test_columns_become_what_scikit_learn_makes_of_them() -> None:
+    found = read_frame(homes(), How(encoding=RULES), "homes.csv")
+    names = ("colour=red", "colour=green", "colour=blue", "rooms", "rooms is missing", "income")
+    assert found.names == names
+    assert found.columns == ("colour", "rooms", "income")
+    frame = homes()
+    encoder = OneHotEncoder(categories=[list(COLOURS)], sparse_output=False)
+    np.testing.assert_array_equal(
+        found.x[:, :3], encoder.fit_transform(frame["colour"].to_numpy().reshape(-1, 1))
+    )
+    scaler = MinMaxScaler((-1, 1), clip=True).fit([[0.0], [100.0]])
+    np.testing.assert_allclose(
+        found.x[:, 5:], scaler.transform(frame["income"].to_numpy().reshape(-1, 1)), rtol=1e-6
+    )
+    assert found.x[:, 3:5].tolist() == [[1, 0], [2, 0], [2.5, 1], [3, 0]]
+
+
+def test_what_is_not_listed_is_refused_or_goes_into_a_column_of_its_own() -> None:
+    def strange() -> pl.DataFrame:
+        return homes(colour=["red", "mauve", None, "green"])
+
+    with pytest.raises(DataError, match=r"row 1 .*, column 'colour' says 'mauve', which is none"):
+        read_frame(strange(), How(encoding=RULES), "homes.csv")
+    other = Encoding(RULES.categories, RULES.ranges, RULES.missing, "other")
+    found = read_frame(strange(), How(encoding=other), "homes.csv")
+    assert found.names[:4] == ("colour=red", "colour=green", "colour=blue", "colour=other")
+    assert found.x[:, :4].argmax(1).tolist() == [0, 3, 3, 1]
+    encoder = OneHotEncoder(categories=[list(COLOURS)], handle_unknown="ignore")
+    encoder.fit([["red"]])
+    np.testing.assert_array_equal(
+        found.x[:, :3], encoder.transform([["red"], ["mauve"], [None], ["green"]]).toarray()
+    )
+
+
+def test_codes_are_categories_however_they_are_written() -> None:
+    rules = Encoding({"code": ("1", "2.0", "30")})
+    for values in ([1, 30, 2], [1.0, 30.0, 2.0], ["1", "30", " 2"]):
+        frame = pl.DataFrame({"code": values, "label": [0, 1, 0]})
+        found = read_frame(frame, How(encoding=rules), "t")
+        assert found.x.argmax(1).tolist() == [0, 2, 1]
+
+
+def test_a_star_stands_for_all_other_columns_of_numbers() -> None:
+    rules = Encoding(ranges={"*": (0.0, 4.0), "income": (0.0, 100.0)}, missing={"*": 0.0})
+    frame = homes().drop("colour")
+    found = read_frame(frame, How(encoding=rules), "t")
+    assert found.names == ("rooms", "rooms is missing", "income", "income is missing")
+    assert found.x[:, 0].tolist() == [-0.5, 0.0, -1.0, 0.5]
+
+
+def test_an_array_has_its_columns_by_number() -> None:
+    x = np.array([[1.0, np.nan], [3.0, 4.0]])
+    rules = Encoding(ranges={"0": (0.0, 4.0)}, missing={"1": 7.0})
+    found, _ = from_arrays({"x": x, "y": np.array([0, 1])}, How(encoding=rules), "t")
+    assert found.x.tolist() == [[-0.5, 7.0, 1.0], [0.5, 4.0, 0.0]]
+    pixels = {"x": np.zeros((2, 4, 4), np.uint8), "y": np.array([0, 1])}
+    with pytest.raises(DataError, match="are for tables, and this is uint8"):
+        from_arrays(pixels, How(encoding=rules), "t")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (Encoding(ranges={"age": (0.0, 1.0)}), r"data\.ranges speaks of the column 'age'"),
+        (Encoding({"shade": ("a",)}), r"data\.categories speaks of the column 'shade'"),
+        (Encoding({"colour": COLOURS}), r"row 2 .*, column 'rooms' is empty; .* data\.missing"),
+        (
+            Encoding(missing={"rooms": 0.0}),
+            r"'colour' holds String, not numbers .*; list its values in data\.categories",
+        ),
+    ],
+)
+def test_rules_that_do_not_fit_are_named(rules: Encoding, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_frame(homes(), How(encoding=rules), "homes.csv")
+
+
+def known(frame: pl.DataFrame, rules: Encoding) -> identity.Words:
+    words = read_frame(frame, How(encoding=rules, identify=True), "t").words
+    assert words is not None
+    return words
+
+
+def test_a_row_is_recognised_whatever_the_rules() -> None:
+    """A ledger of the data must know a row however it is encoded."""
+    wide = Encoding(RULES.categories, {"income": (-7.0, 9000.0)}, {"rooms": 0.0}, "other")
+    as_codes = Encoding({"colour": COLOURS, "income": ("10", "500", "20", "5")}, {}, {"rooms": 1.0})
+    found = [known(homes(), rules) for rules in (RULES, wide, as_codes)]
+    assert all(np.array_equal(found[0], each) for each in found[1:])
+    whole = pl.DataFrame({"a": [1.5, 2.0], "b": [True, False], "label": [0, 1]})
+    plain, ruled = (
+        known(whole.clone(), rules) for rules in (Encoding(), Encoding(ranges={"a": (0.0, 9.0)}))
+    )
+    assert np.array_equal(plain, ruled)
+    assert identity.column(np.array(["mauve"]))[0] not in found[0]
+
+
+def test_a_test_file_is_encoded_alike(tmp_path: Path) -> None:
+    homes().write_csv(tmp_path / "a.csv")
+    homes().reverse().select("income", "label", "rooms", "colour").write_csv(tmp_path / "b.csv")
+    found = load("t", file=tmp_path / "a.csv", test_file=tmp_path / "b.csv", encoding=RULES)
+    assert found.train.columns == found.test.columns
+    np.testing.assert_array_equal(found.train.x, found.test.x[::-1])
+
+
+def test_semicolons_and_tabs_are_seen(tmp_path: Path) -> None:
+    cancer = load_breast_cancer(as_frame=True).frame
+    found = {}
+    for name, form in {
+        "a": {},
+        "b": {"sep": ";"},
+        "c": {"sep": ";", "decimal": ","},
+        "d": {"sep": "\t"},
+    }.items():
+        path = tmp_path / f"{name}.csv"
+        cancer.to_csv(path, index=False, **form)
+        found[name] = load("t", file=path, label="target", test_fraction=None).train
+    for each in found.values():
+        np.testing.assert_array_equal(each.x, found["a"].x)
+    assert form_of(b"a;b\n1.5;2\n").decimal_comma is False
+    assert form_of(b"a;b,c\n").separator == ","
+
+
+def test_features_that_differ_a_thousandfold_are_seen() -> None:
+    cancer = load_breast_cancer()
+    names = list(cancer.feature_names)
+    assert uneven(cancer.data, names) == ("worst area", "fractal dimension error")
+    scaled = MinMaxScaler().fit_transform(cancer.data)
+    assert uneven(scaled, names) is None
+    assert uneven(np.zeros((3, 2)), ("a", "b")) is None
+
+
+def test_embedded_tables_are_scikit_learns() -> None:
+    cancer = load_breast_cancer()
+    found = load("breast-cancer")
+    assert (len(found.train), len(found.test), found.train.shape) == (456, 113, (30,))
+    whole = np.concatenate([found.train.x, found.test.x])
+    assert np.abs(whole).max() <= 1
+    assert found.train.classes == tuple(cancer.target_names)
+    assert np.bincount(np.concatenate([found.train.y, found.test.y])).tolist() == [212, 357]
+    numbers = load("diabetes")
+    assert numbers.train.span == (25.0, 346.0)
+    assert np.abs(np.concatenate([numbers.train.y, numbers.test.y])).max() == 1
+
+
+def test_tables_in_memory_go_the_way_of_files(tmp_path: Path) -> None:
+    homes().write_csv(tmp_path / "a.csv")
+    one = load("t", file=tmp_path / "a.csv", test_fraction=0.25, encoding=RULES)
+    other = from_frames("t", homes(), How(encoding=RULES), test_fraction=0.25)
+    assert one.train.fingerprint() == other.train.fingerprint()
+    assert one.test.fingerprint() == other.test.fingerprint()
