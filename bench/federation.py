@@ -82,21 +82,22 @@ def _study(folder: Path, text: str, **given: int) -> Study:
     return studies.read(path)
 
 
-def _peak(status: str) -> float:
-    """MB that a process had in memory at most."""
-    line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
+def _memory(status: str, kind: str) -> float:
+    """MB that a process has in memory (VmRSS), or had at most (VmHWM)."""
+    line = next(each for each in status.splitlines() if each.startswith(kind))
     return int(line.split()[1]) / 1024
 
 
 def torch_alone() -> float:
     """MB of a process that has imported PyTorch and multiplied two vectors."""
     found = subprocess.run([sys.executable, "-c", TORCH], check=True, capture_output=True)
-    return _peak(found.stdout.decode())
+    return _memory(found.stdout.decode(), "VmHWM")
 
 
 def run(study: Study, folder: Path) -> dict[str, float]:
     """A run between processes: seconds until the first round is in the log, seconds of each from
-    then on, and MB of the site that had most.
+    then on, and MB of the site that had most: in the whole run, with its report at the end, and
+    ``steady``, while rounds go on.
     """
     laid = demo.lay_out(study, folder, scripted=False)
     commands = demo.commands(laid, scripted=False, more=["--quiet"])
@@ -105,19 +106,23 @@ def run(study: Study, folder: Path) -> dict[str, float]:
         subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for each in commands
     ]
-    memory, seen = 0.0, [(0.0, 0)]
+    memory, seen, steady = 0.0, [(0.0, 0)], {0: 0.0}
     while any(process.poll() is None for process in running):
         if (closed := _closed(log)) > seen[-1][1]:
             seen.append((time.monotonic() - begun, closed))
         for process in running[1:]:
             with suppress(OSError, StopIteration):  # it may have ended
                 told = Path(f"/proc/{process.pid}/status").read_text()
-                memory = max(memory, _peak(told))
+                memory = max(memory, _memory(told, "VmHWM"))
+                at = seen[-1][1]
+                steady[at] = max(steady.get(at, 0.0), _memory(told, "VmRSS"))
         time.sleep(0.02)
     if any(process.returncode for process in running):
         raise SystemExit("a process of the federation failed")
     (first, begin), (last, end) = seen[1], seen[-1]
-    return {"first": first, "memory": memory, "each": (last - first) / (end - begin)}
+    between = max((found for at, found in steady.items() if 0 < at < last), default=memory)
+    each = (last - first) / (end - begin)
+    return {"first": first, "memory": memory, "steady": between, "each": each}
 
 
 def _each(text: str, **given: int) -> float:
@@ -169,10 +174,13 @@ def small() -> list[dict[str, Any]]:
         run(study, Path(folder) / "before")
         found = run(study, Path(folder) / "small")
     memory, first = found["memory"] - alone, found["first"]
+    steady = found["steady"] - alone
     what = f"MB of a site beyond PyTorch's {alone:.0f}"
+    going = f"{what}, while rounds go on"
     begun = "seconds from the start of a server and two sites to the first round's row"
     return [
-        _row(what, memory, "<= 60", met=memory <= 60),
+        _row(going, steady, "<= 60", met=steady <= 60),
+        _row(f"{what}, at most: with its report", memory, "<= 60", met=memory <= 60),
         _row(begun, first, "<= 5", met=first <= 5),
     ]
 

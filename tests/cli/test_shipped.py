@@ -40,7 +40,7 @@ def test_an_installed_package_has_them_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sordino" / "examples").mkdir(parents=True)
-    monkeypatch.setattr(package, "__file__", str(tmp_path / "sordino" / "__init__.py"))
+    monkeypatch.setattr(shipped, "HOME", tmp_path / "sordino")
     assert shipped.folder() == tmp_path / "sordino" / "examples"
     (tmp_path / "sordino" / "examples").rmdir()
     assert "has no examples" in sordino(tmp_path, "examples").stderr

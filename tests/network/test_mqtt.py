@@ -320,10 +320,11 @@ def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
 def test_a_library_that_is_missing_is_named_with_its_extra(
     transport: str, extra: str, kits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("link", "mqtt", "websocket"):
+    for name in ("connection", "line", "link", "mqtt", "stream", "websocket"):
         monkeypatch.delitem(sys.modules, f"sordino.network.transport.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
-    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
+    for name in ("client", "http11", "server"):
+        monkeypatch.setitem(sys.modules, f"websockets.{name}", None)
     agreement = read(kits / "server/agreement.toml").model_copy(update={"transport": transport})
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
         choice.for_site(agreement, 0, kits / "site-0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,9 +21,11 @@ from sordino.errors import StudyError
 from sordino.network import certificates, kit
 from sordino.network.demo import Laid
 from sordino.network.session import Revoked
-from sordino.network.transport import websocket
+from sordino.network.transport import connection, stream, websocket
+from sordino.network.transport import line as line_module
 from sordino.network.transport.base import Lost, Mailbox, Stranger
-from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+from sordino.network.transport.line import WebSocketLine
+from sordino.network.transport.websocket import WebSocketHub
 
 LIMIT = 100_000
 
@@ -186,7 +189,7 @@ def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) 
 def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     line = opened.line()
     assert opened.mailbox.get(5) is not None
-    for _ in range(websocket.QUEUED + 400):
+    for _ in range(connection.QUEUED + 400):
         opened.hub.send("site-0", b"x" * LIMIT)
         opened.mailbox.waits()
     opened.until(lambda: opened.named("it reads too slowly"))
@@ -195,11 +198,11 @@ def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.Monke
             pass
 
 
-def test_a_flood_waits_outside(opened: Open) -> None:
+def test_a_flood_waits_outside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one site at most a few frames wait for the server, however many it sends."""
     line = opened.line()
-    line._connection.socket.settimeout(0.5)
-    with suppress(Lost, TimeoutError):
+    monkeypatch.setattr(stream, "STALL", 0.5)
+    with suppress(Lost):
         for _ in range(2_000):
             line.send(b"x" * LIMIT)
     assert opened.mailbox._waiting["site-0"] <= 9
@@ -216,3 +219,110 @@ def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: 
         port = free.getsockname()[1]
     with pytest.raises(Lost):
         WebSocketLine(f"127.0.0.1:{port}", opened.context(0), LIMIT)
+
+
+def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "BEAT", 0.2)
+    monkeypatch.setattr(line_module, "LOOK", 0.05)
+    first = opened.line(0)
+    time.sleep(1.5)
+    opened.hub.send("site-0", b"still there")
+    opened.mailbox.waits()
+    assert next(first.frames()) == b"still there"
+    monkeypatch.setattr(line_module, "LOOK", 60.0)
+    opened.line(1)
+    events = [opened.mailbox.get(5) for _ in range(3)]
+    told = [(each.kind, each.site) for each in events if each is not None]
+    assert told == [("open", "site-0"), ("open", "site-1"), ("closed", "site-1")]
+    first.close()
+
+
+def test_a_server_that_says_nothing_is_lost(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "BEAT", 0.1)
+    line = opened.line()
+    opened.hub._loop.call_soon_threadsafe(time.sleep, 1.0)
+    with pytest.raises(Lost, match="nothing for"):
+        next(line.frames())
+    with pytest.raises(Lost, match="nothing for"):
+        line.send(b"into the void")
+    line.close()
+
+
+def test_a_frame_in_pieces_is_one(opened: Open) -> None:
+    with connect(f"wss://{opened.address}/", ssl=opened.context(0), compression=None) as line:
+        line.send([b"in ", b"two ", b"pieces"])
+        found = [opened.mailbox.get(5) for _ in range(2)]
+        assert found[1] is not None
+        assert found[1].frame == b"in two pieces"
+
+
+def test_what_a_site_said_before_it_closed_is_heard(opened: Open) -> None:
+    line = opened.line()
+    for number in range(20):  # more than the server lets in at once
+        line.send(bytes([number]))
+    line.close()
+    found = [opened.mailbox.get(5) for _ in range(22)]
+    assert [each.frame for each in found if each and each.kind == "frame"] == [
+        bytes([number]) for number in range(20)
+    ]
+    assert found[-1] is not None
+    assert found[-1].kind == "closed"
+
+
+def _proxy(answer: bytes, asked: list[bytes]) -> int:
+    """A proxy for one connection, and its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def relay(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with listening, listening.accept()[0] as near:
+            asked.append(near.recv(65_536))
+            near.sendall(answer)
+            if b" 200 " not in answer:
+                return
+            host, port = asked[0].split(b" ")[1].decode().rsplit(":", 1)
+            with socket.create_connection((host, int(port))) as far:
+                back = threading.Thread(target=relay, args=(far, near))
+                back.start()
+                relay(near, far)
+                back.join()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(listening.getsockname()[1])
+
+
+def test_a_site_goes_through_the_proxy_that_its_environment_names(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    asked: list[bytes] = []
+    port = _proxy(b"HTTP/1.1 200 Connection established\r\n\r\n", asked)
+    monkeypatch.setenv("https_proxy", f"http://me:secret@127.0.0.1:{port}")
+    line = opened.line()
+    line.send(b"through")
+    assert [each.frame for each in (opened.mailbox.get(5), opened.mailbox.get(5)) if each] == [
+        b"",
+        b"through",
+    ]
+    line.close()
+    assert asked[0].startswith(f"CONNECT {opened.address} HTTP/1.1\r\n".encode())
+    assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in asked[0]
+    for answer, why in (
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "refuses"),
+        (b"HTTP/1.1 200", "does not answer"),
+    ):
+        port = _proxy(answer, asked)
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+        with pytest.raises(Lost, match=why):
+            opened.line()
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(Lost, match="socks5"):
+        opened.line()

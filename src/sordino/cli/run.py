@@ -82,11 +82,12 @@ def run(
     seen = Observers(progress, track or (), port if live else None)
     with (
         say.stoppable(),
-        compiling(_say_compiling if not quiet else _nothing),
+        compiling(_nothing if quiet else _say_compiling),
         seen,
         progress,
         Making(quiet) as making,
         watched(making),
+        noticed(say.people),
     ):
         if resume is not None:
             outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
@@ -94,29 +95,7 @@ def run(
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
-    from sordino.modules import look_beside
-    from sordino.native.notice import watched as compiling
-
-    progress = Running(display, quiet)
-    if study is not None:
-        look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
-    seen = Observers(progress, track or (), port if live else None)
-    with (
-        say.stoppable(),
-        compiling(_say_compiling if not quiet else _nothing),
-        seen,
-        progress,
-        Making(quiet) as making,
-        watched(making),
-    ):
-        if resume is not None:
-            outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
-        else:
-            assert study is not None
-            asked = studies.read(study, change or (), modules=modules)
-            _say_tuned(asked)
-            with noticed(say.people):
-                outcome = session.begin(asked, out, seen.row, seen.begin)
+            outcome = session.begin(asked, out, seen.row, seen.begin)
         seen.end(outcome)
         progress.close()
         concluded(outcome)  # while the live page is still there, which goes on to the report

@@ -19,60 +19,69 @@ if TYPE_CHECKING:
     from sordino.tune.price import Price
 
 
+StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (TOML).")]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=V1,V2,...",
+        help="Values to try; may be repeated. The grid is every combination.",
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA|FILE|validation|private",
+        help="Public data to try them on, which is free ('validation': the examples that "
+        "data.validation declares public); or 'private': the study's own data, paid for.",
+    ),
+]
+Rules = Annotated[
+    bool, typer.Option("--rules", help="No trials: clip and learning rate follow rules.")
+]
+Declared = Annotated[
+    bool, typer.Option("--declared-public", help="Declare the rows of the file public.")
+]
+Seeds = Annotated[int, typer.Option("--seeds", help="Runs of each candidate on public data.")]
+Law = Annotated[
+    str,
+    typer.Option(
+        help="On private data: how the number of trials is distributed: geometric, "
+        "logarithmic or poisson."
+    ),
+]
+Trials = Annotated[
+    float | None,
+    typer.Option(
+        help="On private data: how many trials are expected. Default: two for each candidate."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The study file to write; on private data, the folder of the tuning."),
+]
+Runs = Annotated[Path | None, typer.Option(help="On public data: the folder for all runs.")]
+Jobs = Annotated[int | None, typer.Option(help="On public data: number of parallel runs.")]
+OnlyPlan = Annotated[
+    bool, typer.Option("--plan", help="Show the grid and the price, and run nothing.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
 def tune(
-    path: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (TOML).")],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V1,V2,...",
-            help="Values to try; may be repeated. The grid is every combination.",
-        ),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA|FILE|validation|private",
-            help="Public data to try them on, which is free ('validation': the examples that "
-            "data.validation declares public); or 'private': the study's own data, paid for.",
-        ),
-    ] = None,
-    rules: Annotated[
-        bool, typer.Option("--rules", help="No trials: clip and learning rate follow rules.")
-    ] = False,
-    declared: Annotated[
-        bool, typer.Option("--declared-public", help="Declare the rows of the file public.")
-    ] = False,
-    count: Annotated[
-        int, typer.Option("--seeds", help="Runs of each candidate on public data.")
-    ] = 1,
-    law: Annotated[
-        str,
-        typer.Option(
-            help="On private data: how the number of trials is distributed: geometric, "
-            "logarithmic or poisson."
-        ),
-    ] = "geometric",
-    trials: Annotated[
-        float | None,
-        typer.Option(
-            help="On private data: how many trials are expected. Default: two for each candidate."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The study file to write; on private data, the folder of the tuning."),
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="On public data: the folder for all runs.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="On public data: number of parallel runs.")
-    ] = None,
-    only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show the grid and the price, and run nothing.")
-    ] = False,
+    path: StudyPath,
+    vary: Vary = None,
+    on: On = None,
+    rules: Rules = False,
+    declared: Declared = False,
+    count: Seeds = 1,
+    law: Law = "geometric",
+    trials: Trials = None,
+    out: Out = None,
+    runs: Runs = None,
+    jobs: Jobs = None,
+    only_plan: OnlyPlan = False,
     change: Set = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Choose constants of a study: on public data, on private data at a price, or by rules."""
@@ -151,11 +160,7 @@ def _public(
     note = {
         "source": "public",
         "grid": list(vary),
-        "data": "the study's own validation examples, declared public"
-        if on == public.VALIDATION
-        else on
-        if file is None
-        else file.name,
+        "data": public.called(on),
         "measure": public.MEASURE,
         "seeds": list(seeds),
         "trials": len(tasks),

@@ -28,8 +28,8 @@ from sordino.privacy.chain import BEGIN, canonical
 from sordino.privacy.vault import refuse_closed
 
 LEDGER = "ledger.sqlite"
-# keys of run.json that say how a run ended, and what says when and on what it was made
-LATER = ("status", "guarantee", "ledger", "result", "begun", "ended", "data")
+LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
+MADE = ("begun", "ended", "data")  # that say when and on what it was made, and promise nothing
 # where a study's own modules lie, which may be moved; what they hold is part of the environment
 CODE = "modules"
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
@@ -108,7 +108,7 @@ def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
 
 def promise(about: Mapping[str, object]) -> Row:
     """What ``run.json`` says before the run ends, as a note holds it."""
-    return held({key: value for key, value in about.items() if key not in LATER and key != CODE})
+    return held({key: value for key, value in about.items() if key not in (*LATER, *MADE, CODE)})
 
 
 def held(values: Mapping[str, object]) -> Row:

@@ -186,7 +186,7 @@ class Desk:
             yield without
             return
         try:
-            answer = self._work(task, ask)
+            answer = self._work(task, ask, task_digest)
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -210,11 +210,11 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, ask: frames.Ask) -> bytes:
+    def _work(self, task: Task, ask: frames.Ask, task_digest: str) -> bytes:
         """Note the task, book it, compute, and keep the answer. A site that remembers books first:
         what is refused leaves no trace in what it goes through again.
         """
-        body, number, task_digest = ask.body, task.number, digest(ask.body)
+        body, number = ask.body, task.number
         kept = msgspec.structs.replace(self.outbox.kept, asked=(number, ask.seal))
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
         if self._tasks is not None:

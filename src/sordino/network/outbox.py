@@ -100,17 +100,20 @@ class Outbox:
         ]
         for handle in self._handles:
             os.fchmod(handle, 0o600)
+        self._sizes = [os.fstat(handle).st_size for handle in self._handles]
 
     def keep(self, kept: Kept) -> None:
         """Keep this beside what stood before."""
         body = _encoder.encode(kept)
         self._count += 1
-        head = _HEADER.pack(
-            self._count, len(body), zlib.crc32(body + self._count.to_bytes(8, "little"))
-        )
-        handle = self._handles[self._count % 2]
-        os.pwrite(handle, head + body, 0)
-        os.ftruncate(handle, len(head) + len(body))  # of a longer one, nothing stays
+        check = zlib.crc32(self._count.to_bytes(8, "little"), zlib.crc32(body))
+        whole = _HEADER.pack(self._count, len(body), check) + body
+        slot = self._count % 2
+        handle = self._handles[slot]
+        os.pwrite(handle, whole, 0)
+        if len(whole) < self._sizes[slot]:
+            os.ftruncate(handle, len(whole))  # of a longer one, nothing stays
+        self._sizes[slot] = len(whole)
         if self._durable:
             os.fdatasync(handle)
         self.kept = kept

@@ -69,7 +69,7 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
     inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
     data: dict[str, Any] = {
         "name": on if file is None else None,
-        "file": None if file is None else str(file),
+        "file": None if file is None else str(file.absolute()),
         "test": None if file is None else "file" if inside else "public share",
         "test_share": None,
         "test_file": None,
@@ -136,7 +136,7 @@ def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
     """The study on the examples that :func:`keep_aside` kept."""
     changed = {
         "name": None,
-        "file": str(place),
+        "file": str(place.absolute()),
         "label": None,
         "test": "public share",
         "test_share": None,
@@ -170,6 +170,14 @@ def file_of(on: str) -> Path | None:
     if on == VALIDATION or on in published() or (":" in on and locate.named(on) is not None):
         return None
     return Path(on) if Path(on).is_file() else None
+
+
+def called(on: str) -> str:
+    """How a tuned study names the data of ``--on``."""
+    if on == VALIDATION:
+        return "the study's own validation examples, declared public"
+    file = file_of(on)
+    return on if file is None else file.name
 
 
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:

@@ -239,7 +239,7 @@ def of_table(
         StudyError: as :func:`read`.
     """
     code.look_beside(modules)
-    return _checked(dict(table), changes, source, {})
+    return placed(_checked(dict(table), changes, source, {}), Path())
 
 
 def _checked(

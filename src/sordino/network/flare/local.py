@@ -29,6 +29,7 @@ class OfServer(Section):
         page: port of the status page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether answers are taken in the order of a simulation; for rehearsals.
+        answer_within: seconds in which a site that is connected answers; as agreed, if left out.
         wait: seconds with fewer sites than the minimum after which the job ends. NVFlare brings no
             site back into a running job; they are back when the job is submitted again.
     """
@@ -39,6 +40,7 @@ class OfServer(Section):
     page: int | None = None
     durable: bool = False
     scripted: bool = False
+    answer_within: float | None = None
     wait: float = Field(120.0, gt=0)
 
 

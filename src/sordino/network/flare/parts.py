@@ -179,6 +179,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             page=own.page,
             durable=own.durable,
             scripted=own.scripted,
+            within=own.answer_within,
             way=opens,
         )
 

@@ -91,7 +91,7 @@ def for_site(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Lin
 
             broker = Broker(agreement.host, agreement.port, agreement.name)
             return lambda limit: MqttLine(broker, agreement.names[index], context, limit)
-        from sordino.network.transport.websocket import WebSocketLine
+        from sordino.network.transport.line import WebSocketLine
 
         return lambda limit: WebSocketLine(agreement.server, context, limit)
     except ModuleNotFoundError as error:

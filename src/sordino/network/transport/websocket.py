@@ -1,7 +1,4 @@
-"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only.
-
-A site's connection goes through an HTTP proxy where the environment names one (``https_proxy``).
-"""
+"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only."""
 
 from __future__ import annotations
 
@@ -9,25 +6,17 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from http import HTTPStatus
 from itertools import count
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
-from websockets.frames import CloseCode
-from websockets.sync.client import ClientConnection, connect
+from websockets.http11 import Response
 
 from sordino.errors import StudyError
-from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
+from sordino.network.transport.base import Event, Mailbox
+from sordino.network.transport.connection import CLOSING, OPENING, Connection
 
-BEAT = 5.0
-"""Seconds between two pings; twice as long without an answer ends a connection."""
-OPENING = 5.0
-QUEUED = 64
-"""Frames that wait for a site; with more it reads too slowly, and is cut off."""
 STRANGERS = 32
 """Connections at once beyond one for each site."""
 _REFUSED = 4403
@@ -78,7 +67,8 @@ class WebSocketHub:
         self._context, self._limit, self._sites, self._mailbox = context, limit, sites, mailbox
         self._barred, self._refused, self._numbers = barred, refused, count(1)
         _telling(context, lambda why: refused("", why))
-        self._there: dict[str, tuple[int, asyncio.Queue[bytes | None], ServerConnection]] = {}
+        self._there: dict[str, Connection] = {}
+        self._all: set[Connection] = set()
         self._open = 0
         self._todo: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
@@ -130,27 +120,15 @@ class WebSocketHub:
             what(*given)
 
     def _put(self, site: str, frame: bytes) -> None:
-        if site not in self._there:
-            return
-        _, queue, connection = self._there[site]
-        if queue.qsize() >= QUEUED:
-            self._refused(site, "it reads too slowly")
-            connection.transport.abort()
-            return
-        queue.put_nowait(frame)
+        if site in self._there:
+            self._there[site].put(frame)
 
     def _close_one(self, site: str, why: str) -> None:
         if site in self._there:
-            self._later(self._there[site][2].close(_REFUSED, why[:100]))
-
-    def _later(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._there[site].close(_REFUSED, why)
 
     def _run(self, host: str, port: int) -> None:
         asyncio.set_event_loop(self._loop)
-        self._tasks: set[asyncio.Task[Any]] = set()
         try:
             self._loop.run_until_complete(self._serve(host, port))
         except OSError as error:
@@ -160,39 +138,44 @@ class WebSocketHub:
             self._loop.close()
 
     async def _serve(self, host: str, port: int) -> None:
-        server: Server
-        async with serve(
-            self._talk,
+        server = await self._loop.create_server(
+            lambda: Connection(self, self._limit),
             host,
             port,
             ssl=self._context,
-            max_size=self._limit,
-            max_queue=2,
-            compression=None,
-            open_timeout=OPENING,
-            close_timeout=2.0,
-            ping_interval=BEAT,
-            ping_timeout=2 * BEAT,
-            process_request=self._admit,
-            server_header=None,
             ssl_handshake_timeout=OPENING,
-        ) as server:
-            self.port = next(iter(server.sockets)).getsockname()[1]
-            self._ready.set()
-            await self._stop.wait()
-            for _, queue, _ in self._there.values():
-                queue.put_nowait(None)
-            await asyncio.sleep(0.2)
+            ssl_shutdown_timeout=CLOSING,
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for each in self._there.values():
+            each.finish()
+        end = self._loop.time() + CLOSING
+        while self._there and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self._all):
+            connection.abort()
+        while self._all and self._loop.time() < end + CLOSING:
+            await asyncio.sleep(0.01)
 
-    def _admit(self, connection: ServerConnection, request: Any) -> Any:
-        name, serial = _who(connection)
+    # What a connection asks for: see :class:`~sordino.network.transport.connection.Host`.
+
+    def made(self, connection: Connection) -> None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        self._all.add(connection)
+
+    def admit(self, connection: Connection) -> Response | None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        name = connection.name
         if self._open >= len(self._sites) + STRANGERS:
             self._refused(name, "too many connections at once")
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
         if name not in self._sites:
             self._refused(name, "its certificate is of no site of this federation")
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
-        if self._barred(serial):
+        if self._barred(connection.serial):
             self._refuse_revoked(name)
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
         return None
@@ -202,112 +185,39 @@ class WebSocketHub:
         self._refused(name, why)
         self._mailbox.put(Event("barred", name, 0, why.encode()))
 
-    async def _talk(self, connection: ServerConnection) -> None:
-        name, serial = _who(connection)
-        revoked = False
-        number, queue = next(self._numbers), asyncio.Queue[bytes | None]()
+    def opened(self, connection: Connection) -> None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        name, connection.number = connection.name, next(self._numbers)
         if name in self._there:  # a site that came back before its end was noticed
-            self._there[name][2].transport.abort()
-        self._there[name], self._open = (number, queue, connection), self._open + 1
-        writer = self._loop.create_task(_write(connection, queue))
-        self._mailbox.put(Event("open", name, number))
-        try:
-            async for frame in connection:
-                if revoked := self._barred(serial):
-                    await connection.close(_REFUSED, "this certificate is revoked")
-                    break
-                while self._mailbox.full(name) and not self._stop.is_set():
-                    await asyncio.sleep(0.001)
-                body = frame if isinstance(frame, bytes) else b""
-                self._mailbox.put(Event("frame", name, number, body))
-        except ConnectionClosed as end:
-            if end.sent is not None and end.sent.code == CloseCode.MESSAGE_TOO_BIG:
-                self._refused(name, f"a frame of more than {self._limit} bytes")
-        finally:
-            writer.cancel()
-            self._open -= 1
-            if self._there.get(name, (0,))[0] == number:
-                del self._there[name]
-            self._mailbox.put(Event("closed", name, number))
-            if revoked:
-                self._refuse_revoked(name)
+            self._there[name].abort()
+        self._there[name], self._open = connection, self._open + 1
+        self._mailbox.put(Event("open", name, connection.number))
 
+    def full(self, connection: Connection) -> bool:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        return self._mailbox.full(connection.name) and not self._stop.is_set()
 
-async def _write(connection: ServerConnection, queue: asyncio.Queue[bytes | None]) -> None:
-    try:
-        while (frame := await queue.get()) is not None:
-            await connection.send(frame)
-        await connection.close()
-    except ConnectionClosed:
-        pass
+    def got(self, connection: Connection, frame: bytes) -> None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        if self._barred(connection.serial):
+            connection.revoked = True
+            connection.close(_REFUSED, "this certificate is revoked")
+            return
+        self._mailbox.put(Event("frame", connection.name, connection.number, frame))
 
+    def refused(self, name: str, why: str) -> None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        self._refused(name, why)
 
-def _who(connection: ServerConnection) -> tuple[str, int]:
-    """Common name and serial number of the certificate that TLS has verified."""
-    found = connection.transport.get_extra_info("peercert") or {}
-    names = [
-        value for part in found.get("subject", ()) for key, value in part if key == "commonName"
-    ]
-    return (names[0] if len(names) == 1 else ""), int(found.get("serialNumber", "0"), 16)
-
-
-class WebSocketLine:
-    """A site's end.
-
-    Raises:
-        Lost: if the server cannot be reached now.
-        Stranger: if it is not the federation's server, or does not admit this site.
-    """
-
-    def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
-        self._ends = ExitStack()
-        try:
-            opening = connect(
-                f"wss://{address}/",
-                ssl=context,
-                max_size=limit,
-                max_queue=4,
-                compression=None,
-                open_timeout=2 * OPENING,
-                close_timeout=2.0,
-                ping_interval=BEAT,
-                ping_timeout=2 * BEAT,
-                user_agent_header=None,
-            )
-            self._connection: ClientConnection = self._ends.enter_context(opening)
-        except ssl.SSLCertVerificationError as error:
-            raise Stranger(
-                f"{address}: its certificate is not that of the federation's server "
-                f"({error.verify_message})"
-            ) from error
-        except InvalidHandshake as error:
-            status = getattr(getattr(error, "response", None), "status_code", 0)
-            body = bytes(getattr(getattr(error, "response", None), "body", b"") or b"")
-            said = body.decode(errors="replace").strip()[:200] or str(error)
-            if status == HTTPStatus.FORBIDDEN:
-                raise Stranger(f"{address}: the server does not admit this site: {said}") from error
-            raise Lost(f"{address}: {said}") from error
-        except InvalidURI as error:
-            raise Stranger(f"{address}: no address ({error})") from error
-        except (OSError, EOFError, TimeoutError) as error:
-            raise Lost(f"{address}: {error}") from error
-
-    def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        try:
-            self._connection.send(frame)
-        except (ConnectionClosed, OSError) as error:
-            raise Lost(str(error)) from error
-
-    def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        while True:
-            try:
-                frame = self._connection.recv()
-            except (ConnectionClosed, OSError, EOFError) as error:
-                raise Lost(str(error)) from error
-            yield frame if isinstance(frame, bytes) else b""
-
-    def close(self) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        self._ends.close()
+    def over(self, connection: Connection) -> None:
+        """See :class:`~sordino.network.transport.connection.Host`."""
+        name = connection.name
+        self._all.discard(connection)
+        if not connection.number:
+            return
+        self._open -= 1
+        if self._there.get(name) is connection:
+            del self._there[name]
+        self._mailbox.put(Event("closed", name, connection.number))
+        if connection.revoked:
+            self._refuse_revoked(name)

@@ -63,11 +63,7 @@ def build(
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
     )
-    noise = (
-        mechanism(study, sizes, Trial.of(setup.kernels, setup.validation))
-        if privacy.unit != "none"
-        else None
-    )
+    noise = _noise(study, setup)
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
     own = setup.entropy(study, run, folder)
@@ -109,6 +105,12 @@ def build(
     return setup.built(
         study, priced, simulation, first, facts=facts, paid=paid, remedy=remedies, evaluation=tested
     )
+
+
+def _noise(study: SynchronousStudy, setup: SharedSetup) -> Bounded | None:
+    if study.privacy.unit == "none":
+        return None
+    return mechanism(study, setup.sizes, Trial.of(setup.kernels, setup.validation))
 
 
 def _facts(
