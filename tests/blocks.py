@@ -4,6 +4,7 @@ A comment before a block says what a test does with it::
 
     <!-- slow -->                     only parsed in the quick tests; nightly runs it
     <!-- not run: needs a GPU -->     only parsed, for this reason
+    <!-- with data.clients=4 -->      a part of a study fits a study with this change
 
 All others are run.
 """
@@ -20,7 +21,7 @@ PAGES = sorted(
     str(page.relative_to(ROOT))
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
-MARK = re.compile(r"<!--\s*(?P<mark>slow|not run: [^>]+?)\s*-->")
+MARK = re.compile(r"<!--\s*(?P<mark>slow|not run: [^>]+?|with [^>]+?)\s*-->")
 SAVED = re.compile(r"Save\s+this\s+as\s+`(?P<name>[\w./]+)`")
 SHELL = re.compile(
     r"^(?:\$ )?(?:sordino|python|make|pip|apt|git|cd|cp|docker|sqlite3|nvflare|\.ci/\w+) ", re.M
@@ -36,6 +37,7 @@ class Block:
         saved: the name of the file that the page says to save it as.
         slow: whether it is run at night only.
         reason: why it is not run.
+        changes: of the study that a part of one is checked with.
     """
 
     line: int
@@ -44,6 +46,7 @@ class Block:
     saved: str | None
     slow: bool
     reason: str | None
+    changes: tuple[str, ...]
 
 
 def blocks(page: str) -> list[Block]:
@@ -56,15 +59,16 @@ def blocks(page: str) -> list[Block]:
         told = end
         mark = MARK.search(words.rstrip().rpartition("\n")[2])
         named = SAVED.findall(words)
-        said = None if mark is None or mark["mark"] == "slow" else mark["mark"].partition(": ")[2]
+        said = "" if mark is None else mark["mark"]
         found.append(
             Block(
                 start + 1,
                 kind,
                 text,
                 named[-1] if named else None,
-                mark is not None and said is None,
-                said,
+                said == "slow",
+                said.partition(": ")[2] if said.startswith("not run") else None,
+                tuple(said.split()[1:]) if said.startswith("with ") else (),
             )
         )
     return found

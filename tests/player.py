@@ -1,4 +1,6 @@
-"""Does what a page says, in a process of its own: ``python player.py PAGE FOLDER quick|nightly``.
+"""Does what a page says, in a process of its own: ``python -m player PAGE FOLDER WHEN``.
+
+WHEN is ``parse`` (nothing is run), ``quick`` (all but what is slow), ``nightly`` (all) or ``slow``.
 
 Blocks that are saved are saved; Python runs in one namespace, studies are planned, fragments of
 studies are checked by the schema, and the commands of ``sordino`` are run. Everything else that a
@@ -29,10 +31,9 @@ from sordino.comparison import runner
 from sordino.engine import assemble, regimes
 from sordino.engine import study as studies
 
-OTHERS = frozenset(
-    "make pip apt git cd cp kill wait mosquitto nvflare sqlite3 source export sbatch docker "
-    "tensorboard if else fi for #!/bin/bash .ci/run .venv/bin/pip".split()
-)
+_KNOWN = """make pip .venv/bin/pip apt git cd cp kill wait source export if else fi for sqlite3
+mosquitto nvflare tensorboard .ci/run"""
+OTHERS = frozenset(re.findall(r"\S+", _KNOWN))  # programs that nobody runs here
 AGREEMENT = frozenset(("transport", "server", "site"))  # keys of a federation, not of a study
 
 
@@ -82,9 +83,8 @@ def _is_there(words: list[str]) -> None:
         known = top in ("venv", "pytest", "build") or (ROOT / top).exists()
         if not known:
             raise Wrong(f"python -m {words[1]}: there is no such module")
-    elif not (Path(words[0]).exists() or (ROOT / words[0]).exists()):
-        if not re.match(r"federation/", words[0]):
-            raise Wrong(f"python {words[0]}: there is no such file")
+    elif not any((place / words[0]).exists() for place in (Path(), ROOT, ROOT / "examples")):
+        raise Wrong(f"python {words[0]}: there is no such file")
 
 
 def _expanded(word: str) -> list[str]:
@@ -135,7 +135,7 @@ def toml(block: Block) -> None:
         template = tomllib.loads(regimes.named(name).template)
         for whole in _merged(template, table):
             try:
-                studies.of_table(whole, source="page", modules=Path.cwd())
+                studies.of_table(whole, block.changes, source="page", modules=Path.cwd())
                 return
             except Exception as error:
                 failed = failed or error
@@ -164,28 +164,30 @@ def here(job_list: Any, at_once: int, *, ended: Any, tick: Any = None, keep: Any
         ended(job.key, done.stderr if done.returncode else None)
 
 
-def play(page: str, nightly: bool) -> list[str]:
+def play(page: str, when: str) -> list[str]:
     """Everything on a page, in the current folder; what went wrong."""
     main = ModuleType("__main__")
     main.__dict__["__file__"] = page
     wrong: list[str] = []
     for block in blocks((ROOT / page).read_text(encoding="utf-8")):
         try:
-            _do(block, main.__dict__, nightly)
+            _do(block, main.__dict__, when)
         except BaseException as error:
             wrong.append(f"{page}:{block.line}: {type(error).__name__}: {error}")
     return wrong
 
 
-def _do(block: Block, namespace: dict[str, Any], nightly: bool) -> None:
+def _do(block: Block, namespace: dict[str, Any], when: str) -> None:
     if block.saved:
         Path(block.saved).parent.mkdir(parents=True, exist_ok=True)
         Path(block.saved).write_text(block.text, encoding="utf-8")
-    runs = block.reason is None and (nightly or not block.slow)
+    runs = block.reason is None and when in (
+        ("slow", "nightly") if block.slow else ("quick", "nightly")
+    )
     if block.kind == "shell":
         for line in commands(block.text):
             played(line, []) if runs else parsed(line)
-    elif block.kind == "toml" and block.reason is None:
+    elif block.kind == "toml" and block.reason is None and when != "parse":
         toml(block)
     elif block.kind == "python":
         code = compile(block.text, f"block at line {block.line}", "exec")
@@ -198,7 +200,7 @@ if __name__ == "__main__":
     page, folder, when = sys.argv[1:]
     os.chdir(folder)
     sys.path.insert(0, folder)
-    runner.play = here
-    problems = play(page, when == "nightly")
-    print("\n".join(problems))
+    setattr(runner, "play", here)  # noqa: B010
+    problems = play(page, when)
+    sys.stdout.write("\n".join(problems))
     sys.exit(bool(problems))
