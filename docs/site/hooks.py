@@ -20,6 +20,7 @@ from typing import Any
 from commands import reference
 from flowchart import drawn
 from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,7 @@ CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"]*pictures/[^"]+\.svg)"\s*/?>')
 FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<tex>.*?)</(?P=tag)>', re.DOTALL)
+FETCHED = re.compile(r'(?:\bsrc|srcset|<link[^>]*href|url\()\s*=?\s*["\']?(?:https?:)?//[^"\' >]+')
 ROLE = re.compile(r":(?:class|func|meth|mod|attr):<code>([^<]*)</code>")
 
 
@@ -116,6 +118,17 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
         return f'<span class="picture" role="img" aria-label="{found["alt"]}">{svg}</span>'
 
     return PICTURE.sub(picture, text)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Refuse a page that would fetch anything from elsewhere.
+
+    Raises:
+        PluginError: if it does.
+    """
+    if found := FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri}: it would fetch {found[0]}")
+    return output
 
 
 def _formula(found: re.Match[str]) -> str:

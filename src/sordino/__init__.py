@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sordino.api import asynchronous, synchronous, vertical
     from sordino.api.comparing import Comparison, compare
     from sordino.api.given import Arrays, arrays
-    from sordino.api.ledgers import Ledger
+    from sordino.api.ledgers import Ledger, fingerprint
     from sordino.api.listing import methods
     from sordino.api.planning import Plan, plan
     from sordino.api.running import Run, resume, run
@@ -58,7 +58,7 @@ __version__ = VERSION
 _PLACES = {
     "api.comparing": ("Comparison", "compare"),
     "api.given": ("Arrays", "arrays"),
-    "api.ledgers": ("Ledger",),
+    "api.ledgers": ("Ledger", "fingerprint"),
     "api.listing": ("methods",),
     "api.planning": ("Plan", "plan"),
     "api.running": ("Run", "resume", "run"),
@@ -125,6 +125,7 @@ __all__ = [
     "arrays",
     "asynchronous",
     "compare",
+    "fingerprint",
     "methods",
     "plan",
     "privacy",

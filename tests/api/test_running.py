@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,6 @@ import torch
 from sklearn.datasets import load_iris
 
 import sordino as so
-from sordino import verify
-from sordino.api.ledgers import Ledger, fingerprint
 from sordino.cli import app
 from sordino.engine.records import Row
 from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
@@ -50,7 +49,8 @@ def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
     assert run.epsilon is not None
     assert run.epsilon <= 2.0
     assert run.report.exists()
-    assert verify.verify(run.folder)
+    assert run.verify().problems == []
+    assert run.verify().epsilon == run.spent
     assert so.resume("mine", progress=False).accuracy == run.accuracy
 
 
@@ -124,21 +124,43 @@ def test_a_comparison_varies_keys_and_goes_on_where_it_was() -> None:
 
 
 def test_a_ledger_serves_the_loop_of_another_library() -> None:
-    data = fingerprint(b"rows")
-    with Ledger.create("clinic.sqlite", {"clinic": data}) as ledger:
+    data = so.fingerprint(b"rows")
+    with so.Ledger.create("clinic.sqlite", {"clinic": data}) as ledger:
         most = ledger.remaining(STEP, epsilon=1.0, delta=1e-5)
         assert most is not None
-        ledger.charge(STEP, count=most, key="model-1", epsilon=1.0, delta=1e-5)
+        ledger.charge(STEP, count=most - 1, key="model-1", epsilon=1.0, delta=1e-5)
+        ledger.charge(STEP, epsilon=1.0, delta=1e-5)
         alone = epsilon_after(STEP, [most], delta=1e-5, accountant="pld")[0]
         assert ledger.epsilon(1e-5) == pytest.approx(alone)
         with pytest.raises(so.BudgetExceeded):
-            ledger.charge(STEP, key="model-2", epsilon=1.0, delta=1e-5)
-    with Ledger.create("clinic.sqlite", {"clinic": data}) as again:  # another day
-        again.charge(STEP, count=most, key="model-1", epsilon=1.0, delta=1e-5)  # is no second one
-        assert len(again.entries()) == 1
+            ledger.charge(STEP, epsilon=1.0, delta=1e-5)
+    with so.Ledger.create("clinic.sqlite", {"clinic": data}) as again:  # another day
+        with pytest.raises(so.StudyError, match="second release"):  # which draws other noise
+            again.charge(STEP, count=most - 1, key="model-1", epsilon=9.0, delta=1e-5)
+        assert len(again.entries()) == 2
         again.verify()
         assert "clinic" in again._repr_html_()
     with pytest.raises(so.SordinoError, match="clinic"):
-        Ledger.create("clinic.sqlite", {"clinic": fingerprint(b"other rows")})
-    with Ledger.open("clinic.sqlite") as read, pytest.raises(so.SordinoError):
-        read.charge(STEP, key="model-3", epsilon=10.0, delta=1e-5)
+        so.Ledger.create("clinic.sqlite", {"clinic": so.fingerprint(b"other rows")})
+    with so.Ledger.open("clinic.sqlite") as read, pytest.raises(so.SordinoError):
+        read.charge(STEP, epsilon=10.0, delta=1e-5)
+
+
+def test_the_loop_of_opacus_pays_and_is_refused_when_nothing_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import runpy
+
+    loop = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "opacus_loop.py"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loop["main"](Path("digits.sqlite"), "one")
+        with pytest.raises(so.BudgetExceeded):
+            loop["main"](Path("digits.sqlite"), "two")
+    with so.Ledger.open("digits.sqlite") as ledger:
+        steps = sum(entry.count for entry in ledger.entries())
+        assert ledger.epsilon(1e-4) <= 3.0
+    rate = 1 / 29  # 1 797 examples in batches of 64
+    step = PoissonSampled(sampling_rate=rate, event=Gaussian(noise_multiplier=1.0))
+    assert epsilon_after(step, [steps], delta=1e-4, accountant="pld")[0] <= 3.0
+    assert "accuracy 0." in capsys.readouterr().out

@@ -6,11 +6,15 @@ days add up, because the ledger is a file that outlives them::
 
     with so.Ledger.create("clinic.sqlite", units=["clinic"]) as ledger:
         step = so.privacy.PoissonSampled(0.01, so.privacy.Gaussian(1.1))
-        ledger.charge(step, count=100, key="model-1/epoch-0", epsilon=3.0, delta=1e-5)
+        ledger.charge(step, count=100, epsilon=3.0, delta=1e-5, why="model 1, epoch 0")
+
+A charge is for one time that something happens. A loop that is repeated draws other noise, which is
+a second release, and is charged again.
 """
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,11 +96,11 @@ class Ledger:
         self,
         event: Event,
         *,
-        key: str,
         epsilon: float,
         delta: float,
         unit: str | None = None,
         count: int = 1,
+        key: str | None = None,
         why: str = "",
         method: str = "",
         round: int = 0,  # noqa: A002 — the ledger's own word for it
@@ -107,12 +111,12 @@ class Ledger:
         Args:
             event: what is done with the data, such as ``so.privacy.PoissonSampled(q,
                 so.privacy.Gaussian(sigma))``.
-            key: names this release and no other. The same key with the same content is the same
-                release, and costs nothing again: so a loop that was killed may repeat it.
             epsilon: the budget of the unit, over all that it ever released.
             delta: in (0, 1), of that budget.
             unit: whose data; may be left out where there is one.
             count: how often.
+            key: names this release and no other; drawn unless given. One that was booked before is
+                refused: the same work with other noise is another release.
             why: for the reader of the ledger.
             method: the same.
             round: the same.
@@ -120,13 +124,23 @@ class Ledger:
 
         Raises:
             BudgetExceeded: if the unit would pass its budget. Do not release then.
-            ResumeError: if the key was booked with other content.
+            StudyError, ResumeError: if the key was booked before.
         """
         ledger, name = self._of(unit)
+        named = f"charge/{secrets.token_hex(16)}" if key is None else key
         charge = Charge(
-            unit=name, event=event, count=count, why=why, method=method, round=round, key=key
+            unit=name, event=event, count=count, why=why, method=method, round=round, key=named
         )
-        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant))
+
+        def admit(touched: Sequence[str], budget: Budget) -> None:
+            if not touched:
+                raise StudyError(
+                    f"{ledger.path}: a release with the key {named!r} is booked already. With "
+                    "other noise it is a second release: give it another key, and pay for it"
+                )
+            budget.admit(name, ledger.booked(name).items())
+
+        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant), admit)
         return permit
 
     def epsilon(self, delta: float, unit: str | None = None, accountant: str = ACCOUNTANT) -> float:

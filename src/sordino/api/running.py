@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sordino.engine.session import Going, Outcome
     from sordino.report.album import Picture
     from sordino.track.base import Maker
+    from sordino.verify import Verdict
 
 
 class Run:
@@ -125,6 +126,15 @@ class Run:
         from sordino.api.ledgers import Ledger
 
         return Ledger.open(self.folder)
+
+    def verify(self) -> Verdict:
+        """Hold the folder against its ledger, link by link: study, log, model, result and epsilon.
+
+        ``verdict.problems`` is empty if all is well.
+        """
+        from sordino import verify
+
+        return verify.verify(self.folder)
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """The parameters of the model that is handed out, by name.

@@ -19,8 +19,11 @@ def concluded(outcome: Outcome) -> None:
 
     with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
         page = write(Path(outcome.run))
-    words = vocabulary.of(outcome.regime)
-    accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
+    words, accuracy = vocabulary.of(outcome.regime), "-"
+    if outcome.rmse is not None:
+        words, accuracy = vocabulary.of_numbers(words), f"{outcome.rmse:.4g}"
+    elif outcome.accuracy is not None:
+        accuracy = f"{100 * outcome.accuracy:.2f} %"
     chosen = (
         ""
         if outcome.spent == outcome.epsilon

@@ -78,6 +78,8 @@ def line(
     ]
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
+    if (error := number(at(row, "rmse"))) is not None:
+        parts.append(f"RMSE {error:.4g}")
     parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
     if words.lacking and (lacking := number(at(row, words.lacking))):
         parts.append(f"{words.lacking} {lacking:.15g}")

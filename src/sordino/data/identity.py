@@ -116,6 +116,21 @@ def persons(values: npt.NDArray[Any]) -> Words:
     return np.array([entity(str(name).strip()) for name in names.tolist()], dtype=np.uint64)[places]
 
 
+def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
+    """Places of the first ``most`` rows of each person, ascending; ``who`` (n,) names persons.
+
+    Which rows of a person stay depends on that person's rows alone, so that one person more or less
+    changes nothing for all others.
+
+    >>> first_rows(np.array([7, 5, 7, 7, 5], np.uint64), 2).tolist()
+    [0, 1, 2, 4]
+    """
+    order = np.argsort(who, kind="stable")
+    _, starts, sizes = np.unique(who[order], return_index=True, return_counts=True)
+    place = np.arange(len(who)) - np.repeat(starts, sizes)
+    return np.sort(order[place < most]).astype(np.int64)
+
+
 def words(x: npt.NDArray[Any], *others: npt.NDArray[Any]) -> Words:
     """(n, 2): of all columns (the features and ``others``), and of the features alone.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
 from sordino.engine.promise import Own
-from sordino.engine.records import Facts
+from sordino.engine.records import Facts, Metrics
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
 from sordino.message import Vector
@@ -53,6 +53,7 @@ class Built:
             can be.
         evaluation: on rows that are private, if that is asked for.
         own: what the run speaks for, where it is one site's part of a network.
+        metrics: of a model (d,) on public rows; None where it is measured on none.
     """
 
     study: Study
@@ -66,6 +67,7 @@ class Built:
     remedy: str
     evaluation: Paid | None = None
     own: Own | None = None
+    metrics: Callable[[Vector], Metrics | None] = lambda _: None
 
 
 class Builds(Protocol):

@@ -15,6 +15,7 @@ from sordino.files import append_below, folder_below, open_below
 from sordino.parsing import Malformed
 
 LOG = "rounds.jsonl"
+METRICS = "metrics.json"
 CHECKPOINTS = "checkpoints"
 
 
@@ -107,12 +108,10 @@ def rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
         return
 
 
-def last_accuracy(folder: Path, regime: str) -> float | None:
-    """The last accuracy that the log tells; None if it tells none."""
+def last_told(folder: Path, regime: str, key: str = "accuracy") -> float | None:
+    """The last accuracy, or other number, that the log tells; None if it tells none."""
     told = [
-        value
-        for row in rows(folder, regime)
-        if (value := number(records.at(row, "accuracy"))) is not None
+        value for row in rows(folder, regime) if (value := number(records.at(row, key))) is not None
     ]
     return told[-1] if told else None
 

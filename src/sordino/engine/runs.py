@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.engine import records, vocabulary
-from sordino.engine.recorder import LOG
+from sordino.engine.recorder import LOG, METRICS
 from sordino.engine.records import (
     About,
     Client,
     End,
     Environment,
+    Metrics,
     Refused,
     Result,
     Round,
@@ -51,6 +52,7 @@ class Run:
         rounds: rows of rounds, in the order of the log.
         others: all other rows.
         damaged: why the log ends early, or None.
+        metrics: ``metrics.json``; None if there is none.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class Run:
     rounds: tuple[Round, ...]
     others: tuple[Row | Unknown, ...]
     damaged: str | None
+    metrics: Metrics | None = None
 
     @property
     def name(self) -> str:
@@ -72,8 +75,9 @@ class Run:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The words of its regime."""
-        return vocabulary.of(self.about.regime)
+        """The words of its regime, and of what its labels are."""
+        words = vocabulary.of(self.about.regime)
+        return vocabulary.of_numbers(words) if known(at(self.about.facts, "span")) else words
 
     @property
     def done(self) -> bool:
@@ -149,6 +153,22 @@ class Run:
         return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
 
     @property
+    def measured(self) -> float | None:
+        """Of the model handed out, or the last one: accuracy, or the error of numbers."""
+        key = self.vocabulary.accuracy.key
+        if key == "accuracy":
+            return self.accuracy
+        found = number(at(self.result, key))
+        return found if found is not None else next(iter(reversed(self.values(key))), None)
+
+    @property
+    def best(self) -> float | None:
+        """The best of all rows that were measured; None on a stream."""
+        measure = self.vocabulary.accuracy
+        found = [] if measure.streamed else self.values(measure.key)
+        return (min if measure.falling else max)(found, default=None)
+
+    @property
     def number(self) -> int:
         """Rounds, or updates, so far; a row of the log may stand for many updates."""
         return int(max(self.values("round"), default=0))
@@ -192,6 +212,7 @@ def load(folder: Path) -> Run:
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
     about = records.about(_bytes(folder / "run.json"), folder / "run.json")
+    measured = folder / METRICS
     surrounded, empty = folder / "environment.json", Environment()
     rounds, others, damaged = _log(folder / LOG, about.regime)
     return Run(
@@ -204,6 +225,9 @@ def load(folder: Path) -> Run:
         rounds=rounds,
         others=others,
         damaged=damaged,
+        metrics=records.metrics(_bytes(measured), measured)
+        if there(folder, measured.name)
+        else None,
     )
 
 

@@ -13,12 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sordino.engine.begun import differences, held
+from sordino.engine.built import Built
+from sordino.engine.recorder import METRICS
 from sordino.engine.records import Misfit, Seal, Spent, fitted
 from sordino.errors import ResumeError, StudyError
 from sordino.files import open_below
+from sordino.privacy import accountant
 
 MODEL = "model.safetensors"
-FILES = ("study.toml", "environment.json", "rounds.jsonl", MODEL)
+FILES = ("study.toml", "environment.json", "rounds.jsonl", METRICS, MODEL)
+"""Metrics are there only where a model was measured on public rows."""
 _PIECE = 1 << 20
 
 
@@ -31,6 +35,21 @@ def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) 
     }
     files[MODEL] = hashlib.sha256(model).hexdigest()
     return Seal(files=files, run=run(done), spent=spent)
+
+
+def spent_now(built: Built) -> Spent:
+    """What each unit of the ledger has spent, the highest of its records; each history once."""
+    sim = built.simulation
+    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
+    chosen = accountant(sim.budget.accountant)
+    prices = {
+        history: chosen.epsilon(history, sim.budget.delta)
+        for history in {each for own in histories.values() for each in own}
+    }
+    each = tuple(
+        max((prices[history] for history in own), default=0.0) for own in histories.values()
+    )
+    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
 def run(done: Mapping[str, object]) -> dict[str, object]:

@@ -7,6 +7,7 @@ A run folder holds everything and can be moved::
     environment.json    what the bits of the result depend on
     ledger.sqlite       what was released (unless the ledger belongs to the data)
     rounds.jsonl        one row a round
+    metrics.json        how good the final model is on public rows, where it has any
     checkpoints/        where to go on from
     model.safetensors   the model that is handed out
     report.html
@@ -21,8 +22,6 @@ begun.
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 import math
 import secrets
 import shutil
@@ -32,12 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, folders, recorded, records, sealed
+from sordino.engine import begun, checkpoint, folders, made, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
@@ -46,8 +44,9 @@ from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed
 from sordino.engine.recorder import (
     CHECKPOINTS,
     LOG,
+    METRICS,
     Recorder,
-    last_accuracy,
+    last_told,
     length_of,
     why_refused,
 )
@@ -56,7 +55,7 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError
-from sordino.privacy import Budget, Charge, NonPrivate, accountant
+from sordino.privacy import Budget, Charge, NonPrivate
 from sordino.training.allocator import tune
 
 
@@ -76,6 +75,7 @@ class Outcome:
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
         why: what ended the run.
+        rmse: instead of accuracy, where labels are numbers, in their units.
     """
 
     run: str
@@ -91,6 +91,7 @@ class Outcome:
     unit: str
     seconds: float
     why: str
+    rmse: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = replace(describe(built, run), begun=_now(), data=_data_of(built))
+        about = replace(describe(built, run), begun=made.now(), data=made.data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -158,21 +159,6 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def _data_of(built: Built) -> str | UnsetType:
-    """One digest of the fingerprints in a ledger of the run's own; absent without all of them."""
-    if built.study.privacy.ledger != "run":
-        return UNSET
-    prints = built.simulation.vault.ledger.units()
-    if not prints or any(each.startswith("site:") for each in prints.values()):
-        return UNSET
-    told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
-    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def resume(
@@ -324,7 +310,9 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     model = save(built.named(moment.model), metadata={"model": built.model})
     noted = sim.vault.sealed(run)
     before = None if noted is None else sealed.read(folder, noted)
-    spent = _spent_now(built) if before is None else before.spent
+    spent = sealed.spent_now(built) if before is None else before.spent
+    if before is None and (measured := built.metrics(moment.model)) is not None:
+        replace_file(folder / METRICS, records.text(measured, indent=1).encode())
     outcome, done = _end(folder, about, built, moment, seconds, spent)
     seal = sealed.facts(folder, records.plain(done), model, spent)
     if before is not None:
@@ -351,7 +339,8 @@ def _end(
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=last_accuracy(folder, study.regime),
+        accuracy=last_told(folder, study.regime),
+        rmse=last_told(folder, study.regime, "rmse"),
         epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
@@ -369,29 +358,15 @@ def _end(
         why=outcome.why,
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
+        rmse=UNSET if outcome.rmse is None else outcome.rmse,
     )
     return outcome, replace(
         about,
         status="done",
         guarantee=guarantee(study, outcome.epsilon, built.own),
         result=result,
-        ended=known(about.ended) or _now(),
+        ended=known(about.ended) or made.now(),
     )
-
-
-def _spent_now(built: Built) -> Spent:
-    """What each unit of the ledger has spent, the highest of its records; each history once."""
-    sim = built.simulation
-    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
-    chosen = accountant(sim.budget.accountant)
-    prices = {
-        history: chosen.epsilon(history, sim.budget.delta)
-        for history in {each for own in histories.values() for each in own}
-    }
-    each = tuple(
-        max((prices[history] for history in own), default=0.0) for own in histories.values()
-    )
-    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
 def _refuse_hopeless(built: Built) -> None:

@@ -28,7 +28,16 @@ from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
-LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
+LATER = (
+    "features",
+    "target",
+    "label_range",
+    "categories",
+    "unknown",
+    "ranges",
+    "missing",
+    "person_rows",
+)
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""

@@ -36,6 +36,9 @@ class Accuracy:
         curve_is: likewise, the start of a caption; ``{round}`` stands for what is counted.
         streamed: whether it is of a stream, so that one number tells all of a run, and no row has a
             best one.
+        key: of the rows and of the result.
+        percent: whether it is a share.
+        falling: whether less is better.
     """
 
     name: str
@@ -45,6 +48,9 @@ class Accuracy:
     curve: tuple[str, str]
     curve_is: str
     streamed: bool = False
+    key: str = "accuracy"
+    percent: bool = True
+    falling: bool = False
 
 
 ON_TEST_SET = Accuracy(
@@ -54,6 +60,19 @@ ON_TEST_SET = Accuracy(
     final="Accuracy on the test set of the models handed out",
     curve=("accuracy", "accuracy (%)"),
     curve_is="Accuracy on the test set after each {round}",
+)
+
+
+OF_NUMBERS = Accuracy(
+    name="test RMSE",
+    told="RMSE",
+    share="Root mean squared error on the test set, in units of the label",
+    final="Root mean squared error on the test set of the models handed out",
+    curve=("rmse", "RMSE"),
+    curve_is="Root mean squared error on the test set after each {round}",
+    key="rmse",
+    percent=False,
+    falling=True,
 )
 
 
@@ -111,6 +130,11 @@ OF_EITHER = Accuracy(
 )
 
 
+def of_numbers(words: Vocabulary) -> Vocabulary:
+    """The same words for a run whose labels are numbers."""
+    return replace(words, accuracy=OF_NUMBERS)
+
+
 def of(regime: str | None) -> Vocabulary:
     """The words of a regime; those of the first where none is named."""
     return regimes.vocabulary(regime)
@@ -118,11 +142,12 @@ def of(regime: str | None) -> Vocabulary:
 
 def shared(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
     """Words for several runs on one page."""
-    found = {each.regime: each for each in vocabularies}
-    kinds = [regimes.vocabulary(name) for name in regimes.names() if name in found]
+    given = list(vocabularies)
+    found = {each.regime: each for each in given}
+    kinds = [found[name] for name in regimes.names() if name in found]
+    measured = {each.accuracy.name for each in given}
     if len(kinds) < 2:
-        return kinds[0] if kinds else of(None)
-    measured = {each.accuracy.name: each.accuracy for each in kinds}
+        return of(None) if not kinds else kinds[0] if len(measured) == 1 else of(kinds[0].regime)
     return replace(
         kinds[0],
         regime="mixed",

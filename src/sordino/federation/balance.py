@@ -58,9 +58,10 @@ class Shared:
     def remedy(self) -> str:
         """What helps besides more noise."""
         return (
-            "give all rows of a person to one client (data.client_column)"
+            "give all rows of a person to one client (data.client_column), or keep one row of each "
+            "(data.person_rows = 1)"
             if self.clients > 1
-            else "keep fewer rows of each person"
+            else "keep fewer rows of each person (data.person_rows)"
         )
 
 

@@ -27,6 +27,7 @@ from sordino import data as datasets
 from sordino.data.dataset import Corpus, Dataset
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
+from sordino.data.identity import first_rows
 from sordino.data.labels import shown_name
 from sordino.data.notices import listening, notice
 from sordino.data.sets import is_ours
@@ -72,7 +73,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         label=wanted.label,
         client_column=wanted.client_column,
         person=wanted.person,
-        identify=identify,
+        identify=identify or wanted.person_rows is not None,
         encoding=wanted.encoding,
         target=wanted.target,
         label_range=wanted.label_range,
@@ -80,6 +81,8 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         if share
         else None,
     )
+    if wanted.person_rows is not None:
+        found = replace(found, train=_capped(found.train, wanted.person_rows))
     _notice_sizes(wanted, found.train)
     if testing == "none":
         found = replace(found, test=found.test.take([]))
@@ -97,6 +100,18 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         featured(found.train, wanted.features, public=public),
         featured(found.test, wanted.features, public=public),
     )
+
+
+def _capped(train: Dataset, most: int) -> Dataset:
+    """The first rows of each person, whichever client holds them."""
+    assert train.words is not None
+    kept = first_rows(train.words[:, 2], most)
+    if len(kept) < len(train):
+        notice(
+            f"note, for you alone: {len(train) - len(kept)} of {len(train)} rows are left out, the "
+            f"later ones of persons with more than data.person_rows = {most}"
+        )
+    return train.take(kept)
 
 
 def _notice_sizes(wanted: Data, train: Dataset) -> None:

@@ -52,7 +52,7 @@ def horizontal(
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
     # same.
-    public = not setup.remote and (study.data.file is None or privacy.unit == "none")
+    public = setup.counted(study)
     labels = public and setup.span is None
     sizes = (
         public

@@ -87,7 +87,11 @@ def holders(run: Run) -> Members:
     simulated = f"Known because this is a simulation, not released by {words.clients}."
     return Members(
         f"{len(clients)} {words.clients} and their examples{' of each label' if counted else ''}",
-        simulated if counted else "How many of each label there are is private.",
+        simulated
+        if counted
+        else "Labels are numbers."
+        if known(horizontal(run).span)
+        else "How many of each label there are is private.",
         (
             words.client,
             "unit",

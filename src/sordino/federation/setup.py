@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import msgspec
 import numpy as np
 import torch
 
@@ -17,7 +18,7 @@ from sordino.data.dataset import Span
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Facts
+from sordino.engine.records import Facts, Metrics
 from sordino.engine.surroundings import device, lineage, protective
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy, System
@@ -73,6 +74,7 @@ class SharedSetup:
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
         span: low and high of labels that are numbers.
+        owners: whose each test row is, (n,), and what they are called, where the file says so.
         remote: whether some clients' data lies elsewhere.
         mine: the client whose site this is; None where one process serves all.
         life: of this process, where noise is drawn anew in each.
@@ -93,6 +95,7 @@ class SharedSetup:
     evaluator: Evaluator
     names: tuple[str, ...] = ()
     span: Span | None = None
+    owners: tuple[datasets.Labels, tuple[str, ...]] | None = None
     remote: bool = False
     mine: int | None = None
     life: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -122,6 +125,9 @@ class SharedSetup:
             evaluator=Evaluator(flat, loss),
             names=divided.names,
             span=divided.test.span,
+            owners=None
+            if paid or divided.test.client is None
+            else (divided.test.client, divided.test.owners),
             remote=divided.remote,
             secret=(test, divided.test.fingerprint()) if paid else None,
         )
@@ -208,6 +214,32 @@ class SharedSetup:
             self.kernels.flat, self.evaluator, self.test, self.validation, weights, self.span
         )
 
+    def metrics(self, study: HorizontalStudy, weights: Vector) -> Metrics | None:
+        """How good a model is on public test rows; None where there are none."""
+        x, y = self.test
+        if not len(y):
+            return None
+        from sordino.federation import metrics  # scikit-learn takes a second to import
+
+        self.kernels.flat.load(torch.from_numpy(weights).to(self.kernels.flat.weights))
+        scores, labels = self.evaluator.scores(x).numpy(), y.cpu().numpy()
+        loss = self.evaluator(x, y).loss
+        if self.span is not None:
+            found = metrics.of_numbers(scores, labels, self.span, loss=loss)
+        else:
+            probable = study.model.name != "svm"
+            found = metrics.of_classes(scores, labels, self.classes, loss=loss, probable=probable)
+        served = None
+        if self.owners is not None:
+            served = metrics.by_rows(scores, labels, *self.owners, self.span)
+        elif self.span is None and self.counted(study):
+            served = metrics.by_labels(found, self.counts, self.names)
+        return found if served is None else msgspec.structs.replace(found, clients=served)
+
+    def counted(self, study: HorizontalStudy) -> bool:
+        """Whether it is public how often each client has each label."""
+        return not self.remote and (study.data.file is None or study.privacy.unit == "none")
+
     def examples(self, part: datasets.Dataset) -> Examples:
         """One client's data, on the device."""
         return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
@@ -227,6 +259,7 @@ class SharedSetup:
             plan=plan,
             simulation=simulation,
             first=first,
+            metrics=partial(self.metrics, study),
             model=model,
             named=parameters,
             **told,

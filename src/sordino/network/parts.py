@@ -54,6 +54,11 @@ def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:
             "data.target = 'number': an agreement names classes, and labels of a network are "
             "classes so far. Use `sordino run`"
         )
+    if study.data.person_rows is not None:
+        raise StudyError(
+            "data.person_rows: no site knows which rows of a person another one has. Leave rows "
+            "out of the files before, and the key out of the study"
+        )
     if not study.data.encoding.plain:
         raise StudyError(
             "data.categories, data.ranges and data.missing: an agreement names the columns that "

@@ -7,6 +7,7 @@ from typing import Any
 
 from sordino.engine import regimes
 from sordino.engine.runs import Run
+from sordino.report import judged
 from sordino.report.canvas import inline
 
 EVALUATED = "{share}, after the {rounds} that were evaluated."
@@ -27,7 +28,7 @@ class Picture:
 
 def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
-    drawn = regimes.teller(run.about.regime).pictures(run)
+    drawn = (*regimes.teller(run.about.regime).pictures(run), *judged.pictures(run))
     return [
         Picture(title, markup(picture), caption, mark)
         for title, picture, caption, mark in drawn
@@ -37,15 +38,17 @@ def pictures(run: Run) -> list[Picture]:
 
 def measured(run: Run) -> str:
     """What a curve over the course of a run shows: the start of a title."""
-    if not run.values("accuracy"):
+    measure = run.vocabulary.accuracy
+    if not run.values(measure.key):
         return "Epsilon"
-    return "Accuracy and epsilon" if run.private else "Accuracy"
+    name = measure.told[:1].upper() + measure.told[1:]
+    return f"{name} and epsilon" if run.private else name
 
 
 def evaluated(run: Run) -> str:
     """How to read such a curve."""
     words = run.vocabulary
-    if not run.values("accuracy"):
+    if not run.values(words.accuracy.key):
         return (
             f"Epsilon spent by the {words.client} that spent most; it must stay under the dashed "
             "budget."

@@ -8,7 +8,8 @@ from sordino.engine import regimes
 from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Fact, Members
-from sordino.report.words import bound, duration, epsilon, percent, plain, promise
+from sordino.report.judged import judged
+from sordino.report.words import bound, duration, epsilon, measured, plain, promise
 
 UNITS = {
     "sample": "each single example of {a_client}'s data",
@@ -21,7 +22,7 @@ UNITS = {
 def key_numbers(run: Run) -> list[Fact]:
     """The few numbers to see first: (name, value, remark)."""
     about, words = run.about, run.vocabulary
-    delta, best = number(about.delta), max(run.values("accuracy"), default=None)
+    delta, best = number(about.delta), run.best
     streamed, own = words.accuracy.streamed, regimes.teller(about.regime)
     unseen = own.unseen(run) or ("never evaluated" if run.done else "not evaluated yet")
     looked = (
@@ -29,10 +30,10 @@ def key_numbers(run: Run) -> list[Fact]:
         if best is None
         else "predicted before learned from"
         if streamed
-        else f"best: {percent(best)}"
+        else f"best: {measured(run, best)}"
     )
     found = [
-        (words.accuracy.name, percent(run.accuracy), looked),
+        (words.accuracy.name, measured(run, run.measured), looked),
         _price(run),
         (
             "delta",
@@ -115,7 +116,7 @@ def _date(stated: str | None) -> str:
 
 def courses(run: Run) -> list[Course]:
     """How the run went on, where the page tells it in words."""
-    return regimes.teller(run.about.regime).courses(run)
+    return [*judged(run), *regimes.teller(run.about.regime).courses(run)]
 
 
 def members(run: Run) -> Members:

@@ -23,7 +23,9 @@ SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
 def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
     """Accuracy and epsilon over "round" or "steps", the budget as a line."""
     words = label_of(run.vocabulary, over)
-    xs, accuracy = points(run.rounds, over, "accuracy")
+    measure = run.vocabulary.accuracy
+    factor = 100 if measure.percent else 1
+    xs, accuracy = points(run.rounds, over, measure.key)
     es, epsilon = points(run.rounds, over, "epsilon")
     if not run.private:
         es, epsilon = [], []  # a finite number would look like a promise
@@ -36,7 +38,7 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
             axis = next(left)
             axis.plot(
                 xs,
-                [100 * a for a in accuracy],
+                [factor * a for a in accuracy],
                 color=BLUE,
                 marker="o" if len(xs) < 60 else "",
                 markersize=3.5,
@@ -52,8 +54,9 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
                 )
                 axis.lines[0].set_label("test")
                 axis.legend(loc="lower right")
-            axis.set_ylabel("accuracy (%)")
-            of_percent(axis)
+            axis.set_ylabel(f"{measure.told} (%)" if measure.percent else measure.told)
+            if measure.percent:
+                of_percent(axis)
         if es:
             axis = next(left)
             axis.plot(es, epsilon, color=ORANGE)
@@ -70,8 +73,8 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
             axis.set_ylabel("epsilon spent")
         from_zero(axes[-1], max([*xs, *es]), words)
         draw_marks(axes, marks)
-        shown = " and ".join(["accuracy"] * bool(xs) + ["epsilon"] * bool(es))
-        return svg(drawn, f"{shown.capitalize()} over {words}")
+        shown = " and ".join([measure.told] * bool(xs) + ["epsilon"] * bool(es))
+        return svg(drawn, f"{shown[:1].upper()}{shown[1:]} over {words}")
 
 
 def pace(run: Run) -> str | None:

@@ -175,7 +175,6 @@ def _head(spoken: Vocabulary) -> tuple[str, ...]:
 
 def _cells(run: Run, label: str) -> list[str]:
     about = run.about
-    best = None if run.vocabulary.accuracy.streamed else max(run.values("accuracy"), default=None)
     stated = (
         about.facts.clip,
         about.noise_multiplier,
@@ -186,8 +185,8 @@ def _cells(run: Run, label: str) -> list[str]:
         label,
         run.method,
         "done" if run.done else "not finished",
-        words.percent(run.accuracy),
-        words.percent(best),
+        words.measured(run, run.measured),
+        words.measured(run, run.best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
         words.bound(run.budget) if run.private else "∞",
         words.plain(number(about.delta), 6) if run.private else "-",

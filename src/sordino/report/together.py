@@ -56,7 +56,8 @@ def together(
     words = shared(run.vocabulary for runs in groups for run in runs)
     key, measure = words.accuracy.curve
     if over == "epsilon":
-        key, measure = "accuracy", f"{words.accuracy.told} (%)"
+        key = words.accuracy.key
+        measure = f"{words.accuracy.told} (%)" if words.accuracy.percent else words.accuracy.told
     spent = over != "epsilon" and rising(run for runs in groups for run in runs)
     curves = [band([_measured(run, over, claimed, key) for run in runs]) for runs in groups]
     prices = [_price(runs, over) if spent else band([]) for runs in groups]
@@ -77,7 +78,7 @@ def together(
     with canvas(f"compared-{over}"):
         lines = len(labels) if wordy else -(-len(labels) // 2)
         page, axes = figure(1 + spent, 0.6 + (1.8 if spent else 2.6) * (1 + spent) + 0.19 * lines)
-        _draw(axes, drawn, 70 if wordy else WORDY)
+        _draw(axes, drawn, 70 if wordy else WORDY, 100 if words.accuracy.percent else 1)
         axes[0].set_ylabel(measure)
         of_percent(axes[0])
         if spent:
@@ -98,13 +99,13 @@ def _label(words: Vocabulary, over: str, claimed: bool) -> str:
     return label_of(words, over)
 
 
-def _draw(axes: Sequence[Axes], groups: Sequence[_Group], longest: int) -> None:
+def _draw(axes: Sequence[Axes], groups: Sequence[_Group], longest: int, factor: int) -> None:
     """Curves or levels on the first panel, what was spent on the second where there is one."""
     for i, group in enumerate(groups):
         colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
         label = shortened(clean(group.label, 1000), longest) if group.shown.xs else None
-        _band(axes[0], group.shown, 100, colour, dash, label)
-        ends = group.curve.xs[-1:], [100 * a for a in group.curve.mean[-1:]]
+        _band(axes[0], group.shown, factor, colour, dash, label)
+        ends = group.curve.xs[-1:], [factor * a for a in group.curve.mean[-1:]]
         axes[0].plot(*ends, color=colour, marker="o", markersize=5)
         if len(axes) > 1:
             _band(axes[1], group.price, 1, colour, dash)
@@ -141,9 +142,9 @@ def _measured(run: Run, over: str, claimed: bool, key: str) -> Curve:
     if run.vocabulary.accuracy.streamed:
         return _point(run.spent, run.accuracy) if run.private else ([], [])
     if claimed and run.claimed != run.spent:
-        told = points(run.rounds, "claimed_epsilon", "accuracy")
-        return told if told[0] else _point(run.claimed, run.accuracy)
-    return points(run.rounds, "epsilon", "accuracy") if run.private else ([], [])
+        told = points(run.rounds, "claimed_epsilon", key)
+        return told if told[0] else _point(run.claimed, run.measured)
+    return points(run.rounds, "epsilon", key) if run.private else ([], [])
 
 
 def _point(x: float | None, y: float | None) -> Curve:
@@ -153,7 +154,7 @@ def _point(x: float | None, y: float | None) -> Curve:
 
 def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
     """The final accuracy of runs whose epsilon is infinite, along the whole axis; else nothing."""
-    final = [run.accuracy for run in runs if run.accuracy is not None and run.spent == math.inf]
+    final = [run.measured for run in runs if run.measured is not None and run.spent == math.inf]
     if len(final) < len(runs):
         return band([])
     return band([([*ends], [accuracy, accuracy]) for accuracy in final])

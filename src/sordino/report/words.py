@@ -148,6 +148,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
+def measured(run: Run, value: float | None) -> str:
+    """Accuracy in percent, or an error in units of the label."""
+    return percent(value) if run.vocabulary.accuracy.percent else plain(value)
+
+
 def duration(seconds: float) -> str:
     """
     >>> duration(9.4), duration(105.8), duration(7300)

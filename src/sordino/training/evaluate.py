@@ -45,6 +45,17 @@ class Evaluator:
                 total += float(self._loss(scores, labels).sum())
         return Evaluation(right / len(x), total / len(x))
 
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores (n, classes), on a processor, of examples x (n, ...), bytes or model input."""
+        with torch.no_grad():
+            plan = self._plan(model_input(x[:1]))
+            forward = self._flat.module if plan is None else plan.forward
+            parts = [  # copies: a plan writes the scores of each batch into the same buffer
+                forward(model_input(x[start : start + self._batch])).cpu().clone()
+                for start in range(0, len(x), self._batch)
+            ]
+        return torch.cat(parts)
+
     def _plan(self, x: Tensor) -> Plan | None:
         shape = tuple(x.shape[1:])
         if shape not in self._plans:

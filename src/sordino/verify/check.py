@@ -10,8 +10,9 @@ from typing import Any
 
 from sordino.engine import begun, checkpoint, sealed
 from sordino.engine.built import UNIT as TEST
-from sordino.engine.recorder import CHECKPOINTS
+from sordino.engine.recorder import CHECKPOINTS, METRICS
 from sordino.errors import LedgerError, SordinoError, StudyError
+from sordino.files import there
 from sordino.parsing import json_of, toml_of
 from sordino.privacy import Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
@@ -203,7 +204,11 @@ class Check:
             f"{folder / ABOUT}: {each}"
             for each in differing(seal.facts.get("run"), sealed.run(about), self.verdict.epsilon)
         ]
-        files = {name: self.file(folder / name) for name in sealed.FILES}
+        files = {
+            name: self.file(folder / name)
+            for name in sealed.FILES
+            if name != METRICS or there(folder, name) or name in _sealed(seal.facts)
+        }
         problems += [
             f"{folder / name}: not the file that was sealed when the run ended"
             for name in sealed.changed(seal.facts, files)
@@ -295,3 +300,9 @@ class Check:
                 return sealed.file_digest(path, self.clock.check)
             except StudyError:
                 return "none"
+
+
+def _sealed(facts: Row) -> Row:
+    """Digests of files, by name, as a seal holds them."""
+    found = facts.get("files")
+    return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from sordino.engine.records.codec import (
     dumped,
     environment,
     fitted,
+    metrics,
     plain,
     row,
     simple,
@@ -23,6 +24,7 @@ from sordino.engine.records.comparison import (
     RunOf,
     StudyOf,
 )
+from sordino.engine.records.metrics import Metrics, OfClass, OfOwner, Owners
 from sordino.engine.records.notes import Begin, Seal, Spent
 from sordino.engine.records.rows import (
     Declined,
@@ -69,11 +71,15 @@ __all__ = [
     "Lost",
     "Maybe",
     "MeanOf",
+    "Metrics",
     "Misfit",
     "Module",
+    "OfClass",
     "OfClient",
+    "OfOwner",
     "Open",
     "OverOf",
+    "Owners",
     "Place",
     "PointOf",
     "Real",
@@ -96,6 +102,7 @@ __all__ = [
     "environment",
     "fitted",
     "known",
+    "metrics",
     "number",
     "plain",
     "row",

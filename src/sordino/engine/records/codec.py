@@ -25,6 +25,7 @@ import msgspec
 
 from sordino.engine import regimes
 from sordino.engine.records.base import Open, Real
+from sordino.engine.records.metrics import Metrics
 from sordino.engine.records.rows import KINDS, Round, Row, Unknown
 from sordino.engine.records.run import FORMAT, About, Environment, Facts
 from sordino.errors import SordinoError, StudyError
@@ -191,6 +192,18 @@ def environment(
         return _open(object_of(content, place, error), Environment)
     except Misfit as misfit:
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+
+
+def metrics(content: bytes, place: object) -> Metrics:
+    """``metrics.json``.
+
+    Raises:
+        StudyError: naming ``place`` and what does not fit.
+    """
+    try:
+        return _open(object_of(content, place, StudyError), Metrics)
+    except Misfit as misfit:
+        raise StudyError(f"{place}: {misfit}. Restore it from a copy") from misfit
 
 
 def _split(

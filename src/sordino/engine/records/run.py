@@ -73,6 +73,7 @@ class Result(Record, frozen=True, kw_only=True):
         why: what ended it.
         spent: epsilon of each unit; null without privacy.
         test_epsilon: of test rows that are paid for.
+        rmse: instead of accuracy, where labels are numbers, in their units.
     """
 
     rounds: Maybe[Count] = UNSET
@@ -83,6 +84,7 @@ class Result(Record, frozen=True, kw_only=True):
     why: Maybe[str] = UNSET
     spent: Maybe[tuple[Real, ...]] = UNSET
     test_epsilon: Maybe[Real] = UNSET
+    rmse: Maybe[Real] = UNSET
 
 
 class Place(Record, frozen=True, kw_only=True):

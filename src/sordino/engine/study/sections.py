@@ -93,6 +93,12 @@ class Data(Table):
         None,
         description="the column that says who a row is about: all rows of a person have one budget",
     )
+    person_rows: int | None = Field(
+        None,
+        ge=1,
+        description="the first so many rows of each person are trained on, at all clients together,"
+        " and others are left out: 1 costs a person no more than a row",
+    )
     clients: int = Field(10, ge=1, description="how many clients hold the data")
     partition: SerializeAsAny[Partition] = Iid()
     features: SerializeAsAny[FrontEnd] | None = Field(
@@ -132,6 +138,11 @@ class Data(Table):
             raise ValueError(
                 f"partition kind '{self.partition.kind}' needs client_column, the name of "
                 "the column that says whose an example is"
+            )
+        if self.person_rows is not None and self.person is None:
+            raise ValueError(
+                "person_rows bounds the rows of each person, and no column says whose a row is: "
+                "name it in person"
             )
         if self.client_column and not self.partition.by_column:
             raise ValueError(

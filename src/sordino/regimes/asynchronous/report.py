@@ -76,7 +76,7 @@ def facts(run: Run) -> list[Fact]:
     tau, found = number(horizontal(run).staleness), arrivals.histogram(run)
     mean = sum(each * n for each, n in found.items()) / found.total() if found else None
     facts = [
-        ("gradients of one edge", str(run.steps), "of the edge asked most"),
+        ("gradients of one edge", str(run.steps), _asked_most(run)),
         ("expected batch b", plain(number(about.batch)), "examples of a gradient"),
         ("tau_max", plain(tau), f"mean staleness: {plain(mean, 3)}"),
         ("stages", str(begun), f"of {planned} planned"),
@@ -140,6 +140,18 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ),
         ("updates planned, T", plain(number(about.R_s))),
     ]
+
+
+def _asked_most(run: Run) -> str:
+    """Whose gradients these are, and why they may be more than another edge can pay for."""
+    fastest = number(run.about.facts.R_c)
+    slower = run.private and fastest is not None and run.steps > fastest
+    return "of the edge asked most" + (
+        f"; {plain(fastest)} is what the edge that spends fastest can pay for, the one with the "
+        "fewest examples"
+        if slower
+        else ""
+    )
 
 
 def _multipliers(run: Run) -> str:

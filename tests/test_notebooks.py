@@ -1,0 +1,46 @@
+"""The notebooks run as they are, and show what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parents[1] / "examples" / "notebooks"
+NAMES = sorted(path.name for path in HERE.glob("*.ipynb"))
+
+
+def executed(name: str, folder: Path) -> list[Any]:
+    """The last output of each cell of code."""
+    notebook = nbformat.read(HERE / name, 4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    return [
+        cell.outputs[-1].data if cell.outputs and "data" in cell.outputs[-1] else {}
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_there_are_three() -> None:
+    assert NAMES == ["audit-a-run.ipynb", "choose-a-method.ipynb", "first-run.ipynb"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
+    shown = executed(name, tmp_path)
+    text = [str(each.get("text/plain", "")) for each in shown]
+    if name == "audit-a-run.ipynb":
+        mine, theirs = map(float, text[-2].strip("()").split(","))
+        assert 0.999 * mine <= theirs <= mine
+        assert "rounds.jsonl" in text[-1]  # the change was found
+        assert text[2].startswith("([],")
+    elif name == "choose-a-method.ipynb":
+        assert len(shown) + 4 <= 10 + 2  # it stays short
+        assert "<svg" in shown[-2]["text/html"]
+        assert "0.99" in text[-1]
+    else:
+        assert "<svg" in shown[2]["text/html"]
