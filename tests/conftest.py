@@ -2,6 +2,7 @@
 CI; what is compiled for one test is there for those that need the same.
 """
 
+import gc
 import os
 import re
 from typing import Any
@@ -39,6 +40,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if hasattr(config, "workerinput"):
         items.sort(key=late)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: to look through it for garbage takes half a
+    second each time, and parties that are killed have it done.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
