@@ -41,7 +41,7 @@ def played(name: str, folder: Path) -> list[Any]:
                 exec(compile(ast.Module(lines, []), name, "exec"), names)
                 if isinstance(last, ast.Expr):
                     value = eval(compile(ast.Expression(last.value), name, "eval"), names)
-                shown.append({} if value is None else DisplayFormatter().format(value)[0])
+                shown.append({} if value is None else DisplayFormatter().format(value)[0])  # type: ignore[no-untyped-call]
     return shown
 
 
