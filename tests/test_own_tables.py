@@ -175,7 +175,7 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
     read = study(
         folder, "vertical", "data.parts=others:Turned",
         'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
-        "method.activation=others:Even", "budget.events=40", "world.dropout=0",
+        "method.activation=others:Even", "budget.events=40", "world.dropout=0", "execution.path=messages",
     )  # fmt: skip
     assert {name.partition(":")[2] for name in studies.named_modules(read)} == {
         "Turned",
@@ -302,5 +302,5 @@ def test_a_latency_of_ones_own_that_gives_no_time_is_refused_before_anything_run
             found: float = seconds
             return found
 
-    with pytest.raises(ValueError, match="it must give seconds: a number, at least 0"):
+    with pytest.raises(StudyError, match="it must give seconds: a number, at least 0"):
         Odd()
