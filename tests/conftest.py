@@ -18,7 +18,13 @@ GROUPS = {  # what is compiled takes seconds, in every process anew
     "events": re.compile(r"vertical|ogd|slr|dlr"),
     "training": re.compile(r"tests/(training|audit)/"),
 }
-LONG = ("tests/report/", "tests/network/test_processes", "tests/cli/test_compare", "tests/engine/")
+LONG = (
+    "tests/report/",
+    "tests/docs/",
+    "tests/network/test_processes",
+    "tests/cli/test_compare",
+    "tests/engine/",
+)
 
 
 def group(nodeid: str) -> str:

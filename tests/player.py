@@ -153,7 +153,8 @@ def _merged(template: dict[str, Any], part: dict[str, Any]) -> list[dict[str, An
         for key, value in part.items()
         if isinstance(value, dict)
     }
-    return [{**template, **updated}, {**template, **part}, {**template, **kept}]
+    filed = {**template, **part, "data": {"file": "rows.csv", **part.get("data", {})}}
+    return [{**template, **updated}, {**template, **part}, {**template, **kept}, filed]
 
 
 def here(job_list: Any, at_once: int, *, ended: Any, tick: Any = None, keep: Any = ()) -> None:

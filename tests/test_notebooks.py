@@ -41,7 +41,8 @@ def played(name: str, folder: Path) -> list[Any]:
                 exec(compile(ast.Module(lines, []), name, "exec"), names)
                 if isinstance(last, ast.Expr):
                     value = eval(compile(ast.Expression(last.value), name, "eval"), names)
-                shown.append({} if value is None else DisplayFormatter().format(value)[0])  # type: ignore[no-untyped-call]
+                shows: Any = DisplayFormatter()
+                shown.append({} if value is None else shows.format(value)[0])
     return shown
 
 

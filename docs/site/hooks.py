@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import html as escapes
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +45,24 @@ def on_files(files: Files, config: Any) -> Files:
             files.append(_made(config, name.lower(), (ROOT / name).read_text(encoding="utf-8")))
     for path in sorted(set(_outside(files))):
         text = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".ipynb"):
+            files.append(_made(config, f"{FILES}/{path}.md", f"# {path}\n\n{_notebook(text)}"))
+            continue
         kind = {"toml": "toml", "py": "python"}.get(path.rpartition(".")[2], "text")
         files.append(_made(config, f"{FILES}/{path}.md", f"# {path}\n\n```{kind}\n{text}```\n"))
     return files
+
+
+def _notebook(text: str) -> str:
+    """The cells of a notebook as Markdown, without what they print."""
+    return "\n\n".join(
+        "".join(cell["source"]) if cell["cell_type"] == "markdown" else _code(cell["source"])
+        for cell in json.loads(text)["cells"]
+    )
+
+
+def _code(source: list[str] | str) -> str:
+    return f"```python\n{''.join(source)}\n```"
 
 
 def _made(config: Any, name: str, text: str) -> File:
