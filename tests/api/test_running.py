@@ -81,6 +81,8 @@ def test_a_model_predicts_as_it_was_measured() -> None:
     module = run.model(x[0].numpy(), 10)
     right = (module(x).argmax(1).numpy() == test.y).mean()
     assert right == pytest.approx(run.accuracy)
+    assert run.metrics is not None
+    assert run.metrics.accuracy == pytest.approx(right)
     with pytest.raises(so.StudyError, match="does not fit"):
         run.model(np.zeros(3), 10)
 
@@ -106,6 +108,7 @@ def test_a_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     assert "epsilon 2" in repr(plan)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_comparison_varies_keys_and_goes_on_where_it_was() -> None:
     found = so.compare(
         [small()], seeds=1, vary={"privacy.epsilon": [2.0, 1.0]}, out="c", progress=False, jobs=2
