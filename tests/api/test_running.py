@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,3 +168,17 @@ def test_the_loop_of_opacus_pays_and_is_refused_when_nothing_is_left(
     step = PoissonSampled(sampling_rate=rate, event=Gaussian(noise_multiplier=1.0))
     assert epsilon_after(step, [steps], delta=1e-4, accountant="pld")[0] <= 3.0
     assert "accuracy 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon", "delta"),
+    [(None, 1.0, 1e-5), ("gaussian", 1.0, 1e-5), (so.privacy.Gaussian(9.0), "1", 1e-5),
+     (so.privacy.Gaussian(9.0), 1.0, None)],
+)  # fmt: skip
+def test_a_charge_of_what_is_none_is_told(
+    tmp_path: Path, event: Any, epsilon: Any, delta: Any
+) -> None:
+    with so.Ledger.create(tmp_path / "clinic.sqlite", ["clinic"]) as ledger:
+        with pytest.raises(so.StudyError, match=r"is no event|must be a number"):
+            ledger.charge(event, epsilon=epsilon, delta=delta)
+        assert ledger.entries() == []

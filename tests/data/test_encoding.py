@@ -186,3 +186,26 @@ def test_tables_in_memory_go_the_way_of_files(tmp_path: Path) -> None:
     other = from_frames("t", homes(), How(encoding=RULES), test_fraction=0.25)
     assert one.train.fingerprint() == other.train.fingerprint()
     assert one.test.fingerprint() == other.test.fingerprint()
+
+
+@pytest.mark.parametrize("values", [[True, None, False, True], [None] * 4])
+def test_a_record_is_the_same_whatever_rule_its_column_has(values: list[object]) -> None:
+    """A column of truth values, or an empty one, may be listed or filled; its rows stay known."""
+    listed = Encoding({**RULES.categories, "odd": ("true",)}, {}, {"rooms": 2.5}, "other")
+    filled = Encoding(RULES.categories, {"odd": (0.0, 1.0)}, {"rooms": 2.5, "odd": 0.0})
+    words = [
+        read_frame(homes(odd=values), How(encoding=rules, identify=True), "homes.csv").words
+        for rules in (listed, filled)
+    ]
+    assert words[0] is not None
+    np.testing.assert_array_equal(words[0], words[1])
+
+
+def test_numbers_of_any_width_and_far_outside_of_their_range_are_read() -> None:
+    frame = homes(colour=["red"] * 4, income=[1.7e308, -1.7e308, 50.0, 0.0])
+    wide = frame.with_columns(pl.col("label").cast(pl.Int128))
+    rules = Encoding({}, {"income": (-10.0, 100.0)}, {"rooms": 2.5})
+    found = read_frame(wide.drop("colour"), How(encoding=rules), "homes.csv")
+    assert found.x[:2, -1].tolist() == [1.0, -1.0]
+    plain = pl.DataFrame({"a": pl.Series([1, 2]).cast(pl.Int128), "label": [0, 1]})
+    assert read_frame(plain, How(), "homes.csv").x.tolist() == [[1.0], [2.0]]

@@ -103,3 +103,9 @@ def test_text_is_no_number() -> None:
         encode((np.array(["a", "b"]),), "x.csv", "number", (0.0, 1.0))
     with pytest.raises(DataError, match=r"row 1 has the label nan; every label must be finite"):
         encode((np.array([0.0, np.nan]),), "x.csv", "number", (0.0, 1.0))
+
+
+def test_a_label_that_no_float_measures_is_refused() -> None:
+    for value in (1e300, -1.7e308):
+        with pytest.raises(DataError, match=r"row 1 has the label .* too far"):
+            encode((np.array([0.5, value]),), "x.csv", "number", (0.0, 1.0))

@@ -110,3 +110,14 @@ def test_a_cap_needs_persons(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(StudyError, match=r"no column says whose a row is: name it in person"):
         studies.read(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("aside", ["validation = 5", "client_validation = 0.2"])
+def test_no_person_trains_and_is_public(tmp_path: Path, aside: str) -> None:
+    path = tmp_path / "study.toml"
+    for more in ("", "person_rows = 2\n"):
+        path.write_text(STUDY.format(more=more + aside))
+        with pytest.raises(StudyError, match=r"whose other rows train: set person_rows = 1"):
+            studies.read(path)
+    path.write_text(STUDY.format(more="person_rows = 1\n" + aside))
+    studies.read(path)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
+from websockets.uri import parse_uri
 
 from federations import laid
 from sordino.errors import StudyError
@@ -326,3 +328,33 @@ def test_a_site_goes_through_the_proxy_that_its_environment_names(
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(Lost, match="socks5"):
         opened.line()
+
+
+def test_who_pings_and_does_not_read_is_cut_off(opened: Open) -> None:
+    """Answers to pings wait for the site, too: they must not fill the server's memory."""
+    address = ("127.0.0.1", opened.hub.port)
+    with opened.context(0).wrap_socket(
+        socket.create_connection(address, 5), server_hostname="127.0.0.1"
+    ) as raw:
+        protocol = ClientProtocol(parse_uri(f"wss://{opened.address}/"))
+        protocol.send_request(protocol.connect())
+        raw.sendall(b"".join(protocol.data_to_send()))
+        protocol.receive_data(raw.recv(4096))
+        for _ in range(5_000):
+            protocol.send_ping(b"x" * 125)
+        pings = b"".join(protocol.data_to_send())
+        with suppress(OSError):
+            for _ in range(100):
+                raw.sendall(pings)
+    opened.until(lambda: opened.named("it reads too slowly"))
+
+
+def test_empty_pieces_of_a_frame_are_not_kept(opened: Open) -> None:
+    with connect(f"wss://{opened.address}/", ssl=opened.context(0), compression=None) as line:
+        assert opened.mailbox.get(5) is not None
+        (held,) = opened.hub._there.values()
+        line.send([*[b""] * 500, b"whole"])
+        found = opened.mailbox.get(5)
+        assert found is not None
+        assert found.frame == b"whole"
+        assert held._parts == []

@@ -215,3 +215,18 @@ def test_noise_chosen_along_the_way_is_bounded_by_its_own_order_alone() -> None:
         assert accountant(name).delta([(chosen, 1)], 2.0) == 1.0
     with pytest.raises(StudyError, match="above 1"):
         Chosen(order=1.0, event=inside)
+
+
+@pytest.mark.parametrize("name", ["pld", "rdp", "rdp-classic"])
+@pytest.mark.parametrize("rate", [5e-324, 1e-310, 1 - 2**-53])
+def test_rates_at_the_ends_of_floating_point_have_a_price(name: str, rate: float) -> None:
+    sampled = PoissonSampled(rate, Gaussian(5.0))
+    nested = PoissonSampled(1e-200, PoissonSampled(1e-200, Gaussian(5.0)))
+    other = (Gaussian(20.0), 1)
+    priced = accountant(name)
+    alone = priced.epsilon([other], 1e-5)
+    for event in (sampled, nested):
+        found = priced.epsilon([(event, 100), other], 1e-5)
+        assert alone <= found < math.inf
+    whole = priced.epsilon([(Gaussian(5.0), 100), other], 1e-5)
+    assert priced.epsilon([(sampled, 100), other], 1e-5) <= whole

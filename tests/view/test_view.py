@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from sordino.errors import StudyError
 from sordino.view import Live, view
 from sordino.view.follow import Follower, events
 from sordino.view.loopback import Loopback
+from sordino.view.site import Site
 
 SECRET = 90210
 ABOUT: dict[str, Any] = {
@@ -239,3 +241,13 @@ def test_a_live_page_goes_on_to_the_report(run: Path, tmp_path: Path) -> None:
         ending.join(20)
         assert not ending.is_alive()
         assert tab.errors == []
+
+
+def test_names_of_any_bytes_are_listed_and_no_page_leads_to_another_host(run: Path) -> None:
+    finish(run)
+    odd = run.rename(run.with_name(os.fsdecode(b"odd\xff")))
+    site = Site(odd.parent)
+    assert b'href="odd%FF/"' in site("/").body
+    assert site("/odd%FF").place == "/odd%FF/"
+    assert site("/odd%FF/").place == "/odd%FF/report"
+    assert site("//odd%FF/").place == "/odd%FF/report"  # two slashes would begin a host's name

@@ -17,9 +17,11 @@ read the file, and whoever deletes the original deletes the copy, too.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     import polars
 
 FOLDER = Path("runs") / "data"
+KEY = ".names.key"
+"""The file in that folder that its names are made with."""
 LABEL = "label"
 IMAGE = "image"
 
@@ -125,8 +129,7 @@ def _taken(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
     if isinstance(data, tuple) and len(data) in (2, 3):
         return arrays(*data)
     if kind == "polars":
-        whole: polars.DataFrame = data.collect() if hasattr(data, "collect") else data
-        return whole
+        return _collected(data)
     if kind == "pandas":
         return _frame({str(name): _of_pandas(data[name]) for name in data.columns})
     if kind == "datasets":
@@ -143,6 +146,16 @@ def _taken(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
         "columns, (x, y), a torch or Hugging Face data set, or a scikit-learn Bunch. A file is "
         'named in the study: data={"file": ...}'
     )
+
+
+def _collected(data: Any) -> polars.DataFrame:
+    import polars
+
+    try:
+        whole: polars.DataFrame = data.collect() if hasattr(data, "collect") else data
+    except polars.exceptions.PolarsError as error:
+        raise DataError(f"the lazy frame cannot be computed: {error}") from None
+    return whole
 
 
 def _frame(columns: Mapping[str, Any]) -> polars.DataFrame:
@@ -247,10 +260,15 @@ def _of_torch(data: Any) -> Arrays:
 
 
 def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
-    """A file named by its content, which only its owner reads."""
+    """A file named by its content, which only its owner reads.
+
+    The name stands in run folders, so it is a digest under a key that stays with the data: nobody
+    else can try whether it is the name of data that they guess.
+    """
     ending = ".npz" if isinstance(held, Arrays) else ".parquet"
     with said_clearly(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = _key(folder)
         draft = folder / f".{secrets.token_hex(8)}{ending}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -258,14 +276,43 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
                 if isinstance(held, Arrays):
                     _save(held, file)
                 else:
-                    held.write_parquet(file)
+                    _save_table(held, file)
             with draft.open("rb") as file:
-                name = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-            place = folder / f"{name}{ending}"
+                name = hashlib.file_digest(file, lambda: hmac.new(key, digestmod="sha256"))
+            place = folder / f"{name.hexdigest()[:16]}{ending}"
             draft.rename(place)
         finally:
             draft.unlink(missing_ok=True)
     return place.resolve()
+
+
+def _key(folder: Path) -> bytes:
+    """The key of a folder's names, made where it is missing."""
+    place, draft = folder / KEY, folder / f".{secrets.token_hex(8)}.key"
+    if not place.exists():
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(secrets.token_bytes(32))
+            with suppress(FileExistsError):  # another process was faster
+                os.link(draft, place)
+        finally:
+            draft.unlink(missing_ok=True)
+    return place.read_bytes()
+
+
+def _save_table(held: polars.DataFrame, file: Any) -> None:
+    import polars
+
+    try:
+        held.write_parquet(file)
+    except polars.exceptions.PolarsError as error:
+        kinds = {name: str(kind) for name, kind in held.schema.items()}
+        odd = [f"{name!r} holds {kind}" for name, kind in kinds.items() if kind == "Object"]
+        raise DataError(
+            f"the data cannot be kept ({'; '.join(odd) or error}): convert or drop what is no "
+            "number and no text"
+        ) from None
 
 
 def _save(held: Arrays, file: Any) -> None:

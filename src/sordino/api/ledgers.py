@@ -18,7 +18,7 @@ import secrets
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
 
 from sordino import privacy
 from sordino.api import shown
@@ -126,6 +126,7 @@ class Ledger:
             BudgetExceeded: if the unit would pass its budget. Do not release then.
             StudyError, ResumeError: if the key was booked before.
         """
+        _refuse_odd(event, epsilon, delta)
         ledger, name = self._of(unit)
         named = f"charge/{secrets.token_hex(16)}" if key is None else key
         charge = Charge(
@@ -171,6 +172,7 @@ class Ledger:
         accountant: str = ACCOUNTANT,
     ) -> int | None:
         """How often ``event`` may still happen within the budget; None where nothing limits it."""
+        _refuse_odd(event, epsilon, delta)
         ledger, name = self._of(unit)
         return Budget(epsilon, delta, accountant).remaining_steps(event, ledger.spent(name))
 
@@ -248,6 +250,22 @@ class Ledger:
         ]
         head = ("unit", "releases", f"epsilon at delta {delta:g} ({ACCOUNTANT})")
         return shown.page("Privacy ledger", shown.table(head, rows))
+
+
+def _refuse_odd(event: object, epsilon: object, delta: object) -> None:
+    """Refuse what is no event or no number, before the ledger is asked.
+
+    Raises:
+        StudyError: naming it.
+    """
+    if not isinstance(event, get_args(Event)):
+        raise StudyError(
+            f"{event!r} is no event: say what is done with the data, such as "
+            "so.privacy.PoissonSampled(q, so.privacy.Gaussian(sigma))"
+        )
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+            raise StudyError(f"{name} must be a number; got {value!r}")
 
 
 def _close(ledgers: Sequence[privacy.Ledger]) -> None:

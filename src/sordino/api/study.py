@@ -184,7 +184,9 @@ class Study:
         Args:
             data: a data frame, arrays, or a data set of another library.
             folder: where it is kept, in a file that the study names; ``runs/data`` unless given.
-            **keys: of the table ``data``: ``label="income"``, ``clients=5``, ...
+            **keys: of the table ``data``: ``label="income"``, ``clients=5``, ... The ``person``
+                of a study stays, and data without that column is refused; ``person=None`` takes it
+                out.
 
         Raises:
             DataError: if it cannot be taken.
@@ -217,8 +219,7 @@ _OF_A_SOURCE = (
     "test_file",
     "test_share",
     "client_column",
-    "person",
-)
+)  # person stays: who is protected does not change with the rows, unless somebody says so
 
 
 def _folder(modules: Path | str | None) -> Path | None:

@@ -170,7 +170,8 @@ class Encoding:
             )
         if (span := self._range(name)) is not None:
             low, high = span
-            values = np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)
+            with np.errstate(over="ignore"):  # far outside is outside
+                values = np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)
         with np.errstate(over="ignore"):
             x = values.astype(np.float32)[:, None]
         if gap is None:
@@ -193,7 +194,7 @@ def _float64() -> Any:
 
 def _words(series: pl.Series) -> identity.Words:
     """What a column as it stands adds to the words of rows, whatever it is encoded as."""
-    if series.dtype.is_numeric():
+    if series.dtype.is_numeric() or str(series.dtype) in ("Boolean", "Null"):  # as _numeric has it
         return identity.column(series.cast(_float64()).fill_null(np.nan).to_numpy())
     return identity.column(np.array(["" if v is None else str(v) for v in series.to_list()]))
 

@@ -111,7 +111,14 @@ def _numbers(parts: Sequence[Column], place: str, label_range: Span | None) -> E
                 f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; every label must be "
                 "finite. Drop the row"
             )
-        found.append((2.0 * (exact - low) / (high - low) - 1.0).astype(np.float32))
+        with np.errstate(over="ignore"):
+            scaled = (2.0 * ((exact - low) / (high - low)) - 1.0).astype(np.float32)
+        if (bad := np.flatnonzero(~np.isfinite(scaled))).size:
+            raise DataError(
+                f"{place}: row {int(bad[0])} has the label {values[bad[0]]}, which is too far from "
+                f"data.label_range = [{low:g}, {high:g}] to be measured. Correct or drop the row"
+            )
+        found.append(scaled)
     return Encoded(tuple(found), (), (low, high))
 
 

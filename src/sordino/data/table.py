@@ -158,7 +158,7 @@ def _numbers(
         refuse_gaps(series, place)
         # becomes an infinity, which is refused below with its place
         with np.errstate(over="ignore"):
-            x[:, j] = series.to_numpy()
+            x[:, j] = _array(series)
     return x
 
 
@@ -321,9 +321,17 @@ def _plain(series: pl.Series, place: str) -> npt.NDArray[Any]:
     """Labels or owners as a NumPy array of integers, floats, or text."""
     refuse_gaps(series, place, "")
     if series.dtype.is_numeric():
-        return series.to_numpy()
+        return _array(series)
     refuse_long(series, place)
     return np.array([str(value) for value in series.to_list()])
+
+
+def _array(series: pl.Series) -> npt.NDArray[Any]:
+    """Numbers as NumPy has them; it has none of 128 bits."""
+    import polars as pl
+
+    wide = str(series.dtype) in ("Int128", "UInt128")
+    return (series.cast(pl.Float64) if wide else series).to_numpy()
 
 
 def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> None:

@@ -52,7 +52,7 @@ from sordino.privacy.event import (
     Repeated,
     Selected,
 )
-from sordino.privacy.step import Kind, Steps
+from sordino.privacy.step import Kind, Steps, priced_rate
 from sordino.privacy.trials import Trials, expected, named
 
 Spent = Iterable[tuple[Event, int]]
@@ -116,7 +116,7 @@ def _add(totals: dict[Kind, int], event: Event, count: int, order: float | None)
         case PoissonSampled(sampling_rate=rate, event=inside):
             while isinstance(inside, PoissonSampled):  # a sample of a sample is a smaller sample
                 rate, inside = rate * inside.sampling_rate, inside.event
-            return _put(totals, _joint(inside, rate), count)
+            return _put(totals, _joint(inside, priced_rate(rate)), count)
         case Repeated(event=inside, count=times):
             return not times or _add(totals, inside, count * times, order)
         case Composed(events=events):

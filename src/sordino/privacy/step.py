@@ -39,3 +39,12 @@ class Kind:
 
 
 Steps = tuple[tuple[Kind, int], ...]  # each kind once, sorted
+
+
+def priced_rate(rate: float) -> float:
+    """A sampling rate that floating point can work with, never lower: a larger sample costs more.
+
+    >>> priced_rate(0.25), priced_rate(5e-324), priced_rate(1 - 2**-53)
+    (0.25, 1e-12, 1.0)
+    """
+    return 1.0 if rate > 1.0 - 1e-12 else max(rate, 1e-12)

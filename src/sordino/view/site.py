@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -55,7 +56,7 @@ class Site:
         """See :data:`~sordino.view.loopback.Answers`."""
         if self.folder is None:
             return _page("waiting.html", title="Preparing the run")
-        parts = [unquote(part) for part in path.split("/") if part]
+        parts = [unquote(part, errors="surrogateescape") for part in path.split("/") if part]
         if is_run(self.folder):
             return self._run(self.folder, parts, path)
         if not parts:
@@ -63,7 +64,7 @@ class Site:
         if parts[0] not in {each.name for each in runs_of(self.folder)}:
             return _missing()
         if len(parts) == 1 and not path.endswith("/"):
-            return Answer(place=f"/{quote(parts[0])}/")
+            return Answer(place=f"/{_place(parts[0])}/")
         return self._run(self.folder / parts[0], parts[1:], path)
 
     def _run(self, folder: Path, parts: Sequence[str], path: str) -> Answer:
@@ -72,7 +73,7 @@ class Site:
                 follower = Follower(folder)
                 follower.look()
                 if follower.done:
-                    return Answer(place=f"{path.rstrip('/')}/report")
+                    return Answer(place=f"/{path.strip('/')}/report".replace("//", "/"))
                 return _page("live.html", state=follower.state(), title=follower.limits.title)
             case ["events"]:
                 return Answer(kind="text/event-stream", stream=self._events(folder))
@@ -149,11 +150,11 @@ def _listed(folder: Path) -> dict[str, Any]:
         try:
             run = load(each)
         except StudyError as error:
-            rows.append((f"{quote(each.name)}/", (each.name, "-", str(error), *["-"] * 4)))
+            rows.append((f"{_place(each.name)}/", (each.name, "-", str(error), *["-"] * 4)))
             continue
         rows.append(
             (
-                f"{quote(each.name)}/",
+                f"{_place(each.name)}/",
                 (
                     each.name,
                     run.method,
@@ -166,6 +167,11 @@ def _listed(folder: Path) -> dict[str, Any]:
             )
         )
     return {"head": HEAD, "rows": rows, "more": len(found) - len(rows)}
+
+
+def _place(name: str) -> str:
+    """A folder's name in an address, whatever bytes it has."""
+    return quote(os.fsencode(name))
 
 
 def _missing() -> Answer:

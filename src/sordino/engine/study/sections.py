@@ -127,12 +127,23 @@ class Data(Table):
         """
         return shape if self.features is None else shape_of(self.features, shape)
 
+    @property
+    def _several_rows(self) -> bool:
+        """Whether a person may have more than one row."""
+        return self.person is not None and self.person_rows != 1
+
     @model_validator(mode="after")
     def _one_division(self) -> Data:
         if self.validation and self.client_validation:
             raise ValueError(
                 "give validation (before partitioning) or client_validation (of each "
                 "client), not both"
+            )
+        if (self.validation or self.client_validation) and self._several_rows:
+            raise ValueError(
+                f"validation sets rows aside and treats them as public, and person = "
+                f"'{self.person}' says that several rows may be about one person, whose other rows "
+                "train: set person_rows = 1, or leave validation and client_validation out"
             )
         if self.partition.by_column and not self.client_column:
             raise ValueError(

@@ -24,6 +24,8 @@ HELD = 0.001
 """Seconds between two looks whether the server can take the next frame."""
 WRITING = 1 << 15
 """Bytes on their way in this process, beyond which frames wait."""
+ANSWERS = 1 << 20
+"""Bytes beyond one frame that wait for a site to read them; with more, it is cut off."""
 
 
 class Host(Protocol):
@@ -161,6 +163,11 @@ class Connection(asyncio.Protocol):
                 return
             if data:
                 self._transport.write(data)
+                if self._transport.get_write_buffer_size() > WRITING + self._limit + ANSWERS:
+                    # pings that it sends and whose answers it does not read
+                    self._host.refused(self.name, "it reads too slowly")
+                    self.abort()
+                    return
             else:
                 self._transport.close()
 
@@ -207,7 +214,8 @@ class Connection(asyncio.Protocol):
             self._text = frame.opcode is Opcode.TEXT
         body = b"" if self._text else bytes(frame.data)
         if not frame.fin:
-            self._parts.append(body)
+            if body:  # empty ones count for no limit, and would add up
+                self._parts.append(body)
             return
         if self._parts:
             body = b"".join((*self._parts, body))

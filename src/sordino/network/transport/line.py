@@ -198,7 +198,8 @@ class WebSocketLine:
         if frame.fin and not self._parts:
             self._frames.append(b"" if self._text else bytes(frame.data))
             return
-        self._parts.append(bytes(frame.data))
+        if frame.data:  # empty ones count for no limit, and would add up
+            self._parts.append(bytes(frame.data))
         if frame.fin:
             self._frames.append(b"" if self._text else b"".join(self._parts))
             self._parts = []
