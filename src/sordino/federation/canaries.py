@@ -1,0 +1,203 @@
+"""A study under ``sordino audit --attack canaries``: one client, one run, many canaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.audit.bounds import Scores
+from sordino.audit.intervals import Interval
+from sordino.audit.onerun import audited
+from sordino.audit.planted import Coins, PlantedSum, Trained, Watched, likelihoods, trained
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.federation import regime as horizontal
+from sordino.federation.division import Federation, federation, loss_of, model
+from sordino.federation.inversion import mechanism_of
+from sordino.federation.study import HorizontalStudy
+from sordino.mechanism import Bounded, CountedGaussian, Gaussian
+from sordino.privacy import accountant
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels, model_input
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import MeanGradient
+
+MOST = 4000
+"""Canaries of a run; more make the bound a little better and the run slower."""
+PART = 0.5
+"""Mislabelled canaries for each example of the client."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A study's first client, ready to be audited.
+
+    Attributes:
+        study: calibrated.
+        flat: the model with its initial weights.
+        start: these weights (d,).
+        noise: the study's mechanism.
+        divided: its data. Raw.
+        rate: q of the first client.
+        rounds, steps: how often it answers, and tau.
+    """
+
+    study: HorizontalStudy
+    flat: Flat
+    start: torch.Tensor
+    noise: Bounded
+    divided: Federation
+    rate: float
+    rounds: int
+    steps: int
+
+
+def prepared(study: HorizontalStudy) -> Prepared:
+    """A study's first client.
+
+    Raises:
+        StudyError: if its clients do not release sums of clipped gradients with Gaussian noise, or
+            have no number of rounds.
+    """
+    if study.privacy.unit != "sample":
+        raise StudyError(
+            f"privacy.unit = {study.privacy.unit!r}: --attack canaries plants examples, and works "
+            "where examples are protected. Use a study with privacy.unit = 'sample', such as "
+            "dp-sgd, or --attack mechanism, which needs no study"
+        )
+    divided = federation(study)
+    regime = horizontal.of(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
+    noise = mechanism_of(full, divided, flat)
+    if not isinstance(noise, Gaussian | CountedGaussian) or noise.measure != "flat":
+        raise StudyError(
+            f"privacy.mechanism.kind = {full.privacy.mechanism.kind!r}: --attack canaries needs "
+            "the same noise on every number and clipping as a whole. Use kind = 'gaussian', or "
+            "--attack mechanism for the others"
+        )
+    price = regime.price(full, divided.sizes, flat.dim)
+    charges = full.horizon if price.used is None else price.used
+    steps = getattr(full.method, "tau", None) or 1
+    rounds = max(charges // steps, 1)
+    rate = regime.rates(full, divided.sizes)[0]
+    return Prepared(full, flat, flat.weights.clone(), noise, divided, rate, rounds, steps)
+
+
+def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with Dirac canaries, by an adversary who sees every release."""
+    m = min(canaries, found.flat.dim, MOST)
+    entropy = Seeded(found.study.seed)
+    coins = _coins(found, "dirac", m)
+    order = entropy.at("audit", "canaries", "places").permutation(found.flat.dim)[:m]
+    places = torch.from_numpy(np.sort(order))
+    part = found.divided.parts[0]
+    shape = (m, *part.x.shape[1:])
+    x = np.concatenate([part.x, np.zeros(shape, part.x.dtype)])
+    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, places)
+    watched = Watched(found.noise, kernel, places)
+    made = _run(found, kernel, watched, _examples(x, y), "dirac")
+    scores = likelihoods(watched.seen, found.rate)
+    return _interval(found, made, scores, coins, alpha, f"{name}, every release seen", "white box")
+
+
+def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with mislabelled canaries, by an adversary who sees the model at its end alone.
+
+    The canaries are public test examples with wrong labels; their score is how much the run has
+    lowered their loss.
+
+    Raises:
+        StudyError: if the study has no public test examples, or its labels are numbers.
+    """
+    part, test = found.divided.parts[0], found.divided.test
+    if not len(test) or len(test.classes) < 2 or found.study.data.testing == "private share":
+        raise StudyError(
+            "data.test: mislabelled canaries are made of public test examples of two classes or "
+            "more; set data.test = 'file' or 'public share'"
+        )
+    m = min(canaries, len(test), max(int(PART * len(part)), 1))
+    rng = Seeded(found.study.seed).at("audit", "canaries", "labels")
+    chosen = test.take(rng.permutation(len(test))[:m])
+    wrong = (chosen.y + rng.integers(1, len(test.classes), m)) % len(test.classes)
+    coins = _coins(found, "mislabelled", m)
+    x, y = np.concatenate([part.x, chosen.x]), np.concatenate([part.y, wrong])
+    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, None)
+    made = _run(found, kernel, found.noise, _examples(x, y), "mislabelled")
+    before, after = (_losses(found, w, chosen.x, wrong) for w in (found.start, made.weights))
+    return _interval(
+        found, made, before - after, coins, alpha, f"{name}, model at the end", "black box"
+    )
+
+
+def _coins(found: Prepared, kind: str, m: int) -> Coins:
+    rng = Seeded(found.study.seed).at("audit", "canaries", "coins", kind)
+    coins: Coins = rng.random(m) < 0.5
+    return coins
+
+
+def _examples(x: datasets.Features, y: datasets.Labels) -> Examples:
+    return Examples(torch.from_numpy(x), torch.from_numpy(y))
+
+
+def _run(
+    found: Prepared, kernel: PlantedSum, mechanism: Bounded, examples: Examples, kind: str
+) -> Trained:
+    method = found.study.method
+    seed = int(Seeded(found.study.seed).at("audit", "canaries", "run", kind).integers(2**62))
+    client = PrivateClient(
+        index=0,
+        unit="client:0",
+        examples=examples,
+        mechanism=mechanism,
+        sampling_rate=found.rate,
+        learning_rate=getattr(method, "learning_rate", 0.1),
+        optimizer=getattr(method, "optimizer", None) or Sgd(),
+        kernels=ModelKernels(found.flat, kernel, MeanGradient(found.flat, loss_of(found.study))),
+        entropy=Seeded(seed),
+    )
+    return trained(client, found.start, found.rounds, found.steps)
+
+
+def _losses(
+    found: Prepared, weights: torch.Tensor, x: datasets.Features, y: datasets.Labels
+) -> Scores:
+    found.flat.load(weights.to(found.flat.weights))
+    with torch.no_grad():
+        scores = found.flat.module(model_input(torch.from_numpy(x)))
+        losses = loss_of(found.study)(scores, torch.from_numpy(y))
+    kept: Scores = losses.numpy().astype(np.float64)
+    return kept
+
+
+def _interval(
+    found: Prepared,
+    made: Trained,
+    scores: Scores,
+    coins: Coins,
+    alpha: float,
+    name: str,
+    how: str,
+) -> Interval:
+    privacy = found.study.privacy
+    delta = privacy.delta or 1e-5
+    told = audited(scores, coins, delta, alpha)
+    epsilon = accountant(privacy.accountant).epsilon(made.spent, delta)
+    return Interval(
+        name=name,
+        unit="sample",
+        sound=True,
+        how=f"one run, {how}",
+        low=told.low_gaussian,
+        plain=told.low,
+        claimed=epsilon,
+        ledger=epsilon,
+        releases=len(coins),
+        delta=delta,
+        binding=False,
+    )
