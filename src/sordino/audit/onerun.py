@@ -132,7 +132,7 @@ def audited(
     coins: NDArray[np.bool_],
     delta: float,
     alpha: float,
-    shares: Sequence[float] = (0.05, 0.1, 0.25),
+    shares: Sequence[float] = (0.02, 0.05, 0.1),
 ) -> OneRun:
     """Lower bounds from scores (m,) of canaries that were in where ``coins`` (m,) say so.
 

@@ -10,8 +10,10 @@ import torch
 from sordino import data as datasets
 from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
+from sordino.audit.mechanisms import Subject
 from sordino.audit.onerun import audited
 from sordino.audit.planted import Coins, PlantedSum, Trained, Watched, likelihoods, trained
+from sordino.audit.worlds import releases
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
@@ -19,6 +21,7 @@ from sordino.federation.division import Federation, federation, loss_of, model
 from sordino.federation.inversion import mechanism_of
 from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import Bounded, CountedGaussian, Gaussian
+from sordino.mechanism.haar import HaarGaussian
 from sordino.privacy import accountant
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
@@ -26,8 +29,10 @@ from sordino.training.kernels import Examples, ModelKernels, model_input
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import MeanGradient
 
-MOST = 4000
+MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
+FINE = 2000
+"""Numbers of a vector from which on its wavelets are looked at many at once."""
 PART = 0.5
 """Mislabelled canaries for each example of the client."""
 
@@ -200,4 +205,35 @@ def _interval(
         releases=len(coins),
         delta=delta,
         binding=False,
+    )
+
+
+def own_mechanism(study: HorizontalStudy) -> Subject:
+    """A study's mechanism at its own noise, for an audit of one release in two worlds.
+
+    Raises:
+        StudyError: if the study promises nothing, or its mechanism is somebody's own.
+    """
+    if study.privacy.unit == "none":
+        raise StudyError("privacy.unit = 'none': there is no mechanism to audit")
+    divided = federation(study)
+    regime = horizontal.of(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
+    made, asked = mechanism_of(full, divided, flat), full.privacy.mechanism
+    try:
+        draw = releases(made)
+    except TypeError as error:
+        raise StudyError(
+            f"privacy.mechanism.kind = {asked.kind!r}: {error}. "
+            "Leave the study out to see the mechanisms that come with the package"
+        ) from None
+    return Subject(
+        name=f"the study's {asked.kind}",
+        sound=asked.form == "sound",
+        unit=full.privacy.unit,
+        claimed=asked.for_dimension(flat.dim).event(made.noise_multiplier),
+        booked=made.event(),
+        draw=draw,
+        cheap=isinstance(made, Gaussian) or (isinstance(made, HaarGaussian) and flat.dim > FINE),
     )
