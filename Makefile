@@ -1,5 +1,6 @@
 # make run   : set up, train ALI-DPFL to a finished report        make test  : set up, run the tests
 # make check : lint, types, layers                                make bench : measure against the peers
+# make docs  : build the site of docs/ into site/
 # make package : wheel and sdist in dist/, tried in a clean environment
 # make nightly : the long searches, such as 100 000 sensitivity cases
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv run test nightly check package bench clean
+.PHONY: venv run test nightly check docs package bench clean
 
 venv: $(VENV)/.installed
 
@@ -37,6 +38,13 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 package: venv
 	.ci/package $(abspath $(BIN)/python)
 
@@ -50,4 +58,4 @@ bench/pfl/.venv: bench/pfl/requirements.txt
 	$@/bin/pip install --quiet --disable-pip-version-check --requirement $< || rm -rf $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .import_linter_cache

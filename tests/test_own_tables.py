@@ -302,5 +302,5 @@ def test_a_latency_of_ones_own_that_gives_no_time_is_refused_before_anything_run
             found: float = seconds
             return found
 
-    with pytest.raises(ValueError, match="it must give seconds: a number, at least 0"):
+    with pytest.raises(StudyError, match="it must give seconds: a number, at least 0"):
         Odd()

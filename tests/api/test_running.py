@@ -80,6 +80,8 @@ def test_a_model_predicts_as_it_was_measured() -> None:
     module = run.model(x[0].numpy(), 10)
     right = (module(x).argmax(1).numpy() == test.y).mean()
     assert right == pytest.approx(run.accuracy)
+    assert run.metrics is not None
+    assert run.metrics.accuracy == pytest.approx(right)
     with pytest.raises(so.StudyError, match="does not fit"):
         run.model(np.zeros(3), 10)
 

@@ -18,6 +18,9 @@ from sordino.data import load
 from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.errors import StudyError
+from sordino.federation.study import HorizontalStudy
+from sordino.network.parts import regime_of
+from sordino.tune.grid import candidates
 
 NUMBERS = ["data.name=diabetes", "model.name=linear"]
 HORIZONTAL = [name for name, case in METHODS.items() if case[0] != "vertical"]
@@ -122,3 +125,17 @@ def test_rules_are_checked_before_any_row_is_read(data: str, message: str, tmp_p
     (tmp_path / "study.toml").write_text(f"{head}[data]\n{FILE}{data}\n" + "\n".join(kept))
     with pytest.raises(StudyError, match=message):
         studies.read(tmp_path / "study.toml", ["method.name=dp-sgd", 'data.partition={kind="iid"}'])
+
+
+def test_constants_are_not_chosen_by_an_accuracy_that_is_none(tmp_path: Path) -> None:
+    study_of(METHODS["dp-sgd"], tmp_path)
+    asked = ["method.name=dp-sgd", 'data.partition={kind="iid"}', *NUMBERS]
+    with pytest.raises(StudyError, match="candidates are told apart by accuracy"):
+        candidates(tmp_path / "study.toml", asked, ["method.learning_rate=0.5,1"])
+
+
+def test_networks_say_what_they_do_not_carry(tmp_path: Path) -> None:
+    study = study_of(METHODS["dp-sgd"], tmp_path, NUMBERS)
+    assert isinstance(study, HorizontalStudy)
+    with pytest.raises(StudyError, match="an agreement names classes"):
+        regime_of(study)

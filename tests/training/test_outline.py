@@ -29,7 +29,7 @@ def test_sizes_and_path_are_those_of_the_module(
     flat = Flat(models.build(name, shape, classes, np.random.default_rng(0)))
     assert told.parameters == tuple(slot.size for slot in flat.layout)
     assert told.dim == flat.dim
-    assert told.path == path_of(flat, shape, loss_for(name))
+    assert told.path == path_of(flat, shape, loss_for(name, number=name == "linear"))
 
 
 def test_of_others_nothing_is_known() -> None:

@@ -120,7 +120,7 @@ def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     study = studies.read(tmp_path / "small-tuned.toml")
     assert study.tuned is not None
     assert (study.tuned.source, study.tuned.data, study.tuned.trials) == ("public", "digits", 2)
-    assert study.data.file == Path("there-is-no-such-file.csv")
+    assert study.data.file == tmp_path / "there-is-no-such-file.csv"
     assert "exists already" in sordino(tmp_path, *asked).stderr
 
 

@@ -111,12 +111,16 @@ class Ledger:
         Args:
             event: what is done with the data, such as ``so.privacy.PoissonSampled(q,
                 so.privacy.Gaussian(sigma))``.
-            epsilon, delta: the budget of the unit, over all that it ever released.
+            epsilon: the budget of the unit, over all that it ever released.
+            delta: in (0, 1), of that budget.
             unit: whose data; may be left out where there is one.
             count: how often.
             key: names this release and no other; drawn unless given. One that was booked before is
                 refused: the same work with other noise is another release.
-            why, method, round: for the reader of the ledger.
+            why: for the reader of the ledger.
+            method: the same.
+            round: the same.
+            accountant: turns events into epsilon.
 
         Raises:
             BudgetExceeded: if the unit would pass its budget. Do not release then.

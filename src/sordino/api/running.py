@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
+    from sordino.engine.records import Metrics
     from sordino.engine.session import Going, Outcome
     from sordino.report.album import Picture
     from sordino.track.base import Maker
@@ -78,6 +79,13 @@ class Run:
     def accuracy(self) -> float | None:
         """Of the final model on the test set, in [0, 1]; None where nothing was measured."""
         return self._folder.accuracy
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """How good the final model is on public test rows, by class and by client; None where it
+        was measured on none.
+        """
+        return self._folder.metrics
 
     @property
     def epsilon(self) -> float | None:

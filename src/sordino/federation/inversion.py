@@ -98,6 +98,11 @@ def attacked(
             f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of "
             "a public test set; set data.test = 'file' or 'public share'"
         )
+    if divided.test.span is not None:
+        raise StudyError(
+            "data.target = 'number': --attack inversion shows images by their class, and labels "
+            "are numbers"
+        )
     flat = Flat(model(full, shape, divided.test.outputs))
     first_layer(flat, shape, full.model.name)
     if weights is not None:

@@ -63,6 +63,7 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
         except StudyError as error:
             wrong.append(str(error))
             continue
+        refuse_numbers(study)
         keys = [each.partition("=")[0].strip() for each in variant.changes]
         chosen = {key: value(study, key) for key in keys}
         found.append(Candidate(variant.title, variant.changes, chosen, study))
@@ -125,6 +126,19 @@ def value(study: studies.Study, key: str) -> Any:
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     return found
+
+
+def refuse_numbers(study: HorizontalStudy) -> None:
+    """Refuse a study whose candidates no accuracy tells apart.
+
+    Raises:
+        StudyError: if its labels are numbers.
+    """
+    if study.data.span is not None:
+        raise StudyError(
+            "data.target = 'number': candidates are told apart by accuracy, and labels are "
+            "numbers. Compare runs by their error (`sordino report`), on public data"
+        )
 
 
 def again(study: HorizontalStudy, told: str, **sections: Mapping[str, Any]) -> HorizontalStudy:

@@ -30,6 +30,8 @@ from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
 VALIDATION = "validation"
+RULES = ("target", "label_range", "categories", "unknown", "ranges", "missing")
+"""Keys of ``[data]`` that are about the columns of a file."""
 ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 
 
@@ -75,6 +77,8 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
         "test_file": None,
         "client_column": None,
         "person": None,
+        "person_rows": None,
+        **({} if file is not None else dict.fromkeys(RULES)),
     }
     return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
 
@@ -143,6 +147,8 @@ def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
         "test_file": None,
         "client_column": None,
         "person": None,
+        "person_rows": None,
+        **dict.fromkeys(RULES),  # what is kept is encoded already
         "validation": 0,
     }
     return again(
