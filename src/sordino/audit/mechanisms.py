@@ -75,7 +75,8 @@ class Subject:
 
 def sigma_of(epsilon: float) -> float:
     """Noise multiplier of an unsampled Gaussian release that costs epsilon at DELTA."""
-    return 1.0 / gaussian_mu(epsilon, DELTA)
+    # a little more, so that rounding never shows a larger epsilon
+    return (1.0 + 1e-9) / gaussian_mu(epsilon, DELTA)
 
 
 def subject(name: str, noise: Noise, sigma: float, dimension: int, *, cheap: bool) -> Subject:

@@ -3,34 +3,45 @@ r"""Lower bounds of epsilon from one run with many canaries.
 Each of m canaries is in the run or not, by a fair coin of its own. The adversary guesses some of
 the coins, r of them, and is right v times.
 
-**(epsilon, delta)** (Steinke, Nasr, Jagielski 2023, theorem 5.2). If the run is (epsilon,
+**(epsilon, delta)** (Steinke, Nasr, Jagielski 2023, their main theorem). If the run is (epsilon,
 delta)-private for each canary, then with W ~ Binomial(r, p), p = e^epsilon / (1 + e^epsilon),
 
     P(right >= v)  <=  P(W >= v)  +  2 m delta  max over i = 1..v of  P(v - i <= W < v) / i.
 
-**f** (Mahloujifar, Melis, Chaudhuri 2024, theorem 9 and algorithm 2). If the run's trade-off is no
-worse than that of a Gaussian release with mu, then no event of probability r on one side has less
-than b(r) = Phi(Phi^-1(r) - mu) on the other. Suppose P(right >= v) = alpha. Then the sequences
+**f** (Mahloujifar, Melis, Chaudhuri 2024). Let b(r) be the least probability that an event can have
+without a record which has probability r with it, and the other way round. Suppose that
+P(right >= v) = alpha. Then the sequences
 
     h_v = alpha (r - v)/m,         r_v = alpha v/m
     h_i = max(h_{i+1}, b(r_{i+1})),    r_i = r_{i+1} + i/(r - i) (h_i - h_{i+1}),   i = v-1 .. 0
 
 bound from below what guesses of fewer hits must have in probability; where h_0 + r_0 exceeds r/m,
-alpha is impossible and so is every larger one. It is much tighter: about what the same canaries
-would tell if each had runs of its own.
+alpha is impossible and so is every larger one. b follows from all that a ledger can say, delta at
+every epsilon, and not from one of its points alone:
 
-The first needs nothing but the promise. The second needs that the promise be a Gaussian's: exact
-for unsampled Gaussian steps, near for many sampled ones.
+    b(r)  =  max over epsilon of  e^-epsilon (r - delta(epsilon))
+             and  1 - delta(epsilon) - e^epsilon (1 - r).
+
+What is sought is then how much noise the ledger would have to believe in for its curve to be
+refuted; and that noise's epsilon at delta is told. It is much tighter.
+
+The first needs nothing but the promise at delta. The second refutes a whole curve; the epsilon that
+it tells takes the true curve to be of the ledger's kind.
 
 >>> round(one_run(100, 100, 100, 0.0, 0.05), 4)  # p^100 = 0.05
 3.493
+
+References:
+    Steinke, Nasr, Jagielski 2023, Privacy Auditing with One (1) Training Run.
+    Mahloujifar, Melis, Chaudhuri 2024, Auditing f-Differential Privacy in One Run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +51,9 @@ from sordino.errors import StudyError
 
 MOST = 50.0
 """Epsilons above it are not told apart."""
-MOST_MU = 12.0
+_STEPS = 24
+Other = Callable[[float], float]
+"""b."""
 
 
 def chance(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -73,16 +86,32 @@ def one_run(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     return bisected(lambda epsilon: chance(m, r, v, epsilon, delta) <= alpha, MOST)
 
 
-def refuted(m: int, r: int, v: int, mu: float, alpha: float) -> bool:
-    """Whether v right guesses of r are less probable than alpha under a Gaussian's trade-off."""
+def gaussian(mu: float) -> Other:
+    """b of a Gaussian release whose sensitivity is mu deviations."""
     from scipy.special import ndtr, ndtri
 
+    return lambda r: float(ndtr(ndtri(r) - mu))
+
+
+def of_curve(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> Other:
+    """b of a promise of delta (k,) at each epsilon (k,)."""
+    shrunk, grown = np.exp(-epsilons), np.exp(epsilons)
+
+    def least(r: float) -> float:
+        own, others = (shrunk * (r - deltas)).max(), (1.0 - deltas - grown * (1.0 - r)).max()
+        return max(float(own), float(others), 0.0)
+
+    return least
+
+
+def refuted(m: int, r: int, v: int, other: Other, alpha: float) -> bool:
+    """Whether v right guesses of r are less probable than alpha under this trade-off."""
     _checked(m, r, v)
     if v == 0:
         return False
     hit, miss = alpha * v / m, alpha * (r - v) / m
     for i in range(v - 1, -1, -1):
-        grown = max(miss, float(ndtr(ndtri(hit) - mu)))
+        grown = max(miss, other(hit))
         hit += i / (r - i) * (grown - miss)
         miss = grown
         if hit + miss > r / m:
@@ -90,9 +119,46 @@ def refuted(m: int, r: int, v: int, mu: float, alpha: float) -> bool:
     return False
 
 
-def one_run_mu(m: int, r: int, v: int, alpha: float) -> float:
-    """mu of a Gaussian trade-off that the true one is below with probability at most alpha."""
-    return bisected(lambda mu: refuted(m, r, v, mu, alpha), MOST_MU)
+class Family(Protocol):
+    """Promises by how much noise there is."""
+
+    def other(self, noise: float) -> Other:
+        """b at this noise."""
+        ...
+
+    def epsilon(self, noise: float) -> float:
+        """epsilon at the delta that is told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """Gaussian releases; ``noise`` is deviation over sensitivity.
+
+    Attributes:
+        delta: at which epsilon is told.
+    """
+
+    delta: float
+
+    def other(self, noise: float) -> Other:
+        """See :class:`Family`."""
+        return gaussian(1.0 / noise)
+
+    def epsilon(self, noise: float) -> float:
+        """See :class:`Family`."""
+        return gaussian_epsilon(1.0 / noise, self.delta)
+
+
+def least_noise(refuted_at: Callable[[float], bool]) -> float:
+    """The least noise in [1/32, 1e6] that is refuted, where all larger is; infinite if none is."""
+    low, high = math.log(1.0 / 32.0), math.log(1e6)
+    if not refuted_at(math.exp(high)):
+        return math.inf
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if refuted_at(math.exp(middle)) else (middle, high)
+    return math.exp(high)
 
 
 def _checked(m: int, r: int, v: int) -> None:
@@ -108,7 +174,7 @@ class OneRun:
         canaries: m.
         guesses, right: of the number of guesses with the highest bound.
         low: lower bound of epsilon from the promise of (epsilon, delta) alone.
-        low_gaussian: the same if the run's trade-off is a Gaussian's.
+        low_curve: the same if the run's trade-off is of the family that was asked about.
         alpha: each of the two is wrong with at most this probability.
     """
 
@@ -116,7 +182,7 @@ class OneRun:
     guesses: int
     right: int
     low: float
-    low_gaussian: float
+    low_curve: float
     alpha: float
 
 
@@ -132,7 +198,8 @@ def audited(
     coins: NDArray[np.bool_],
     delta: float,
     alpha: float,
-    shares: Sequence[float] = (0.02, 0.05, 0.1),
+    family: Family,
+    shares: Sequence[float],
 ) -> OneRun:
     """Lower bounds from scores (m,) of canaries that were in where ``coins`` (m,) say so.
 
@@ -141,19 +208,24 @@ def audited(
         coins: fair and independent, and not used for the scores.
         delta: at which epsilons are told.
         alpha: divided among the numbers of guesses.
+        family: of promises; the one with the least noise that is refuted is told.
         shares: parts of m that are tried as r, fixed in advance.
     """
     m, each = len(scores), alpha / len(shares)
     numbers = [max(int(share * m), 1) for share in shares]
     tried = [(r, guessed(scores, coins, r)) for r in numbers]
     plain = [one_run(m, r, v, delta, each) for r, v in tried]
-    mus = [one_run_mu(m, r, v, each) for r, v in tried]
-    best = int(np.argmax(mus)) if max(mus) > 0.0 else int(np.argmax(plain))
+
+    def any_refutes(noise: float) -> bool:
+        other = family.other(noise)
+        return any(refuted(m, r, v, other, each) for r, v in tried)
+
+    noise, best = least_noise(any_refutes), int(np.argmax(plain))
     return OneRun(
         canaries=m,
         guesses=tried[best][0],
         right=tried[best][1],
         low=max(plain),
-        low_gaussian=gaussian_epsilon(max(mus), delta),
+        low_curve=0.0 if math.isinf(noise) else family.epsilon(noise),
         alpha=alpha,
     )

@@ -3,8 +3,8 @@
 The client is :class:`~sordino.training.dpsgd.PrivateClient` itself: its batches, its clipping, its
 mechanism and its optimizer. Only the kernel is told what to add where a canary is drawn:
 
-    Dirac       a gradient of length C on one number of the vector, a different one for each canary
-    mislabelled an example with a wrong label, through the model, like any other
+    Dirac       a gradient of length C on one number of the vector, another for each canary
+    example     noise with a random label, through the model, like any other example
 
 A canary that is not there adds nothing and is counted in the size n, as the ledger's adjacency has
 it. Without coins for them, all other examples are known to the adversary, who takes what they add
@@ -29,16 +29,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Scores
+from sordino.audit.onerun import Other, of_curve
 from sordino.mechanism import Bounded
 from sordino.mechanism.gaussian import Measure
 from sordino.message import Train
-from sordino.privacy import Budget, Charge, Event, Ledger
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Composed,
+    Event,
+    Gaussian,
+    Ledger,
+    PoissonSampled,
+    accountant,
+)
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
 from sordino.training.perexample import Bound, Clipped, ClippedSum
 
 Coins = NDArray[np.bool_]
+
+EPSILONS: NDArray[np.float64] = np.concatenate(
+    [np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)]
+)
+"""At which a curve is looked at; a promise between two of them is not needed."""
 
 
 class PlantedSum(ClippedSum):
@@ -189,3 +204,49 @@ def trained(client: PrivateClient, start: Tensor, rounds: int, steps: int) -> Tr
         finally:
             ledger.close()
     return Trained(torch.from_numpy(weights), tuple(spent))
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What a ledger would say of the same run with so many times the noise.
+
+    Attributes:
+        spent: what it has booked.
+        delta: at which epsilon is told.
+    """
+
+    spent: tuple[tuple[Event, int], ...]
+    delta: float
+
+    def other(self, noise: float) -> Other:
+        """See :class:`~sordino.audit.onerun.Family`."""
+        spent = self._with(noise)
+        chosen = accountant("pld")
+        return of_curve(EPSILONS, np.array([chosen.delta(spent, e) for e in EPSILONS.tolist()]))
+
+    def epsilon(self, noise: float) -> float:
+        """See :class:`~sordino.audit.onerun.Family`."""
+        return accountant("pld").epsilon(self._with(noise), self.delta)
+
+    def _with(self, noise: float) -> list[tuple[Event, int]]:
+        return [(quieter(event, noise), count) for event, count in self.spent]
+
+
+def quieter(event: Event, noise: float) -> Event:
+    """The event with so many times the noise.
+
+    Raises:
+        TypeError: for an event that is no Gaussian on samples.
+
+    >>> quieter(PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=2.0)), 3.0)
+    PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=6.0))
+    """
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return Gaussian(noise_multiplier=sigma * noise)
+        case PoissonSampled(sampling_rate=rate, event=inside):
+            return PoissonSampled(sampling_rate=rate, event=quieter(inside, noise))
+        case Composed(events=parts):
+            return Composed(events=tuple(quieter(part, noise) for part in parts))
+        case _:
+            raise TypeError(f"{type(event).__name__}: how it changes with noise is not known")

@@ -12,7 +12,7 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.mechanisms import Subject
 from sordino.audit.onerun import audited
-from sordino.audit.planted import Coins, PlantedSum, Trained, Watched, likelihoods, trained
+from sordino.audit.planted import Booked, Coins, PlantedSum, Trained, Watched, likelihoods, trained
 from sordino.audit.worlds import releases
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
@@ -33,8 +33,10 @@ MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
 FINE = 2000
 """Numbers of a vector from which on its wavelets are looked at many at once."""
+MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
+"""Shares of many and of few canaries that are guessed."""
 PART = 0.5
-"""Mislabelled canaries for each example of the client."""
+"""Canaries that are examples, for each example of the client."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +114,11 @@ def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interv
 
 
 def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
-    """One run with mislabelled canaries, by an adversary who sees the model at its end alone.
+    """One run with canaries that are examples, by an adversary who sees the final model alone.
 
-    The canaries are public test examples with wrong labels; their score is how much the run has
-    lowered their loss.
+    A canary is noise with a random label: each of its numbers is the lowest or the highest of all
+    test examples. No other example teaches what it does, so it is told from others better than a
+    mislabelled example. Its score is how much the run has lowered its loss.
 
     Raises:
         StudyError: if the study has no public test examples, or its labels are numbers.
@@ -123,18 +126,19 @@ def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interv
     part, test = found.divided.parts[0], found.divided.test
     if not len(test) or len(test.classes) < 2 or found.study.data.testing == "private share":
         raise StudyError(
-            "data.test: mislabelled canaries are made of public test examples of two classes or "
+            "data.test: canaries are made in the range of public test examples of two classes or "
             "more; set data.test = 'file' or 'public share'"
         )
-    m = min(canaries, len(test), max(int(PART * len(part)), 1))
-    rng = Seeded(found.study.seed).at("audit", "canaries", "labels")
-    chosen = test.take(rng.permutation(len(test))[:m])
-    wrong = (chosen.y + rng.integers(1, len(test.classes), m)) % len(test.classes)
-    coins = _coins(found, "mislabelled", m)
-    x, y = np.concatenate([part.x, chosen.x]), np.concatenate([part.y, wrong])
+    m = min(canaries, max(int(PART * len(part)), 1))
+    rng = Seeded(found.study.seed).at("audit", "canaries", "examples")
+    ends = np.array([test.x.min(), test.x.max()])
+    noise = ends[rng.integers(0, 2, (m, *part.x.shape[1:]))]
+    labels = rng.integers(0, len(test.classes), m)
+    coins = _coins(found, "examples", m)
+    x, y = np.concatenate([part.x, noise]), np.concatenate([part.y, labels])
     kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, None)
-    made = _run(found, kernel, found.noise, _examples(x, y), "mislabelled")
-    before, after = (_losses(found, w, chosen.x, wrong) for w in (found.start, made.weights))
+    made = _run(found, kernel, found.noise, _examples(x, y), "examples")
+    before, after = (_losses(found, w, noise, labels) for w in (found.start, made.weights))
     return _interval(
         found, made, before - after, coins, alpha, f"{name}, model at the end", "black box"
     )
@@ -191,20 +195,21 @@ def _interval(
 ) -> Interval:
     privacy = found.study.privacy
     delta = privacy.delta or 1e-5
-    told = audited(scores, coins, delta, alpha)
+    shares = MANY if len(coins) >= 2000 else FEW
+    told = audited(scores, coins, delta, alpha, Booked(made.spent, delta), shares)
     epsilon = accountant(privacy.accountant).epsilon(made.spent, delta)
     return Interval(
         name=name,
         unit="sample",
         sound=True,
         how=f"one run, {how}",
-        low=told.low_gaussian,
+        low=told.low_curve,
         plain=told.low,
         claimed=epsilon,
         ledger=epsilon,
         releases=len(coins),
         delta=delta,
-        binding=False,
+        binding=True,
     )
 
 
