@@ -50,7 +50,7 @@ class Prepared:
         noise: the study's mechanism.
         divided: its data. Raw.
         rate: q of the first client.
-        rounds, steps: how often it answers, and tau.
+        rounds, steps: how often it answers, and tau; 1 where the method chooses it on the way.
     """
 
     study: HorizontalStudy
@@ -67,8 +67,8 @@ def prepared(study: HorizontalStudy) -> Prepared:
     """A study's first client.
 
     Raises:
-        StudyError: if its clients do not release sums of clipped gradients with Gaussian noise, or
-            have no number of rounds.
+        StudyError: if its clients do not release sums of clipped gradients with Gaussian noise of
+            one size.
     """
     if study.privacy.unit != "sample":
         raise StudyError(
@@ -76,9 +76,24 @@ def prepared(study: HorizontalStudy) -> Prepared:
             "where examples are protected. Use a study with privacy.unit = 'sample', such as "
             "dp-sgd, or --attack mechanism, which needs no study"
         )
-    divided = federation(study)
     regime = horizontal.of(study)
+    if regime.name != "synchronous":
+        raise StudyError(
+            f"method.name = {study.method.name!r}: --attack canaries runs clients of the "
+            "synchronous regime. --attack mechanism looks at this study's releases one by one"
+        )
+    if study.method.unpriced is not None:
+        raise StudyError(
+            f"method.name = {study.method.name!r}: {study.method.unpriced}, which nothing has to "
+            "be planted for: no epsilon is promised. Use form = 'sound'"
+        )
+    divided = federation(study)
     full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    if regime.scheduled(full):
+        raise StudyError(
+            "privacy: --attack canaries keeps clip and noise as they are from the first round to "
+            "the last; leave the schedule out"
+        )
     flat = Flat(model(full, divided.test.shape, divided.test.outputs))
     noise = mechanism_of(full, divided, flat)
     if not isinstance(noise, Gaussian | CountedGaussian) or noise.measure != "flat":
