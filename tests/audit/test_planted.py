@@ -144,7 +144,10 @@ def test_only_gaussians_on_samples_become_quieter() -> None:
     [
         (["method.name=dp-fedavg", "privacy.unit=client"], "privacy.unit = 'client'"),
         (['privacy.mechanism={ kind = "haar" }'], "needs the same noise on every number"),
-        (['method={ name = "ali-dpfl", form = "paper", learning_rate = 0.5 }'], "no epsilon is promised"),
+        (
+            ['method={ name = "ali-dpfl", form = "paper", learning_rate = 0.5 }'],
+            "no epsilon is promised",
+        ),
     ],
 )
 def test_studies_without_dirac_canaries_are_refused(changes: list[str], message: str) -> None:
