@@ -47,7 +47,10 @@ def main(arguments: Sequence[str]) -> None:
 
 def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
     """What `sordino tune` takes: by rules, or by trials on public images."""
-    fixed = dict(row.get("with", {}))
+    fixed = {
+        name: value * (epsilon if row.get("scaled") and name.endswith("learning_rate") else 1.0)
+        for name, value in row.get("with", {}).items()
+    }
     if "vary" not in row and not row.get("rules"):
         return fixed
     asked = _asked(row, epsilon)

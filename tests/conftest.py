@@ -2,6 +2,7 @@
 CI; what is compiled for one test is there for those that need the same.
 """
 
+import gc
 import os
 import re
 from typing import Any
@@ -17,7 +18,13 @@ GROUPS = {  # what is compiled takes seconds, in every process anew
     "events": re.compile(r"vertical|ogd|slr|dlr"),
     "training": re.compile(r"tests/(training|audit)/"),
 }
-LONG = ("tests/report/", "tests/network/test_processes", "tests/cli/test_compare", "tests/engine/")
+LONG = (
+    "tests/report/",
+    "tests/docs/",
+    "tests/network/test_processes",
+    "tests/cli/test_compare",
+    "tests/engine/",
+)
 
 
 def group(nodeid: str) -> str:
@@ -41,6 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=late)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: to look through it for garbage takes half a
+    second each time, and parties that are killed have it done.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Processes that share the work (``-n``) are given whole groups; long searches are not, each of
@@ -56,3 +72,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Grouped(config, log)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a comparison are forks: each process of its own would import for six seconds."""
+    import warm
+    from sordino.comparison import runner
+
+    monkeypatch.setattr(runner, "subprocess", warm)

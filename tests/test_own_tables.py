@@ -176,6 +176,7 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
         folder, "vertical", "data.parts=others:Turned",
         'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
         "method.activation=others:Even", "budget.events=40", "world.dropout=0",
+        "execution.path=messages",
     )  # fmt: skip
     assert {name.partition(":")[2] for name in studies.named_modules(read)} == {
         "Turned",

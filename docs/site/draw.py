@@ -158,7 +158,7 @@ def ledger() -> str:
         arrow(288, 70, 206, 70, RED, dash=True),
         word(247, 102, "or: refused, nothing booked"),
         arrow(380, 90, 380, 180, GREEN),
-        word(392, 150, "each entry names the one before", "start"),
+        word(392, 172, "each entry names the one before", "start"),
         *chain,
     )
 

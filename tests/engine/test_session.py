@@ -19,7 +19,7 @@ import pytest
 import warm
 from command import sordino
 from sordino.engine import assemble as builder
-from sordino.engine import session
+from sordino.engine import session, surroundings
 from sordino.engine import study as studies
 from sordino.engine.built import Built
 from sordino.engine.records import Row
@@ -154,7 +154,11 @@ def test_fedavg_learns_and_promises_nothing(tmp_path: Path) -> None:
     assert outcome.accuracy > 0.8
 
 
-def test_momentum_average_equal_weights_and_stragglers_run(tmp_path: Path) -> None:
+def test_momentum_average_equal_weights_and_stragglers_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the same draws whatever this program's sources: how long a round is follows from its noise
+    monkeypatch.setattr(surroundings, "environment", lambda study: {})
     changes = [
         "method.momentum=0.5",
         "method.average=0.8",
@@ -164,7 +168,8 @@ def test_momentum_average_equal_weights_and_stragglers_run(tmp_path: Path) -> No
     ]
     world = 'world={latency={kind="lognormal", shape=1.5}, dropout=0.2}'
     outcome, folder = run(tmp_path, "run", *changes, world)
-    assert rows(folder, "late") or rows(folder, "lost")
+    assert rows(folder, "late")
+    assert rows(folder, "lost")
     assert outcome.epsilon <= 4.0
 
 
@@ -453,13 +458,14 @@ def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: l
     path = tmp_path / "whole.toml"
     path.write_text(studies.write(whole_study))
     whole = session.begin(whole_study, tmp_path / "whole", quiet, quiet)
+    cold = "als-dpfl" in told[0]  # one process that begins as a user's does; others are forks
     for die_at in (1, 3, 4):
         folder = tmp_path / f"killed-{die_at}"
         code = [sys.executable, "-c", CHILD, str(path), str(folder), str(die_at)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         child = (
             subprocess.run(code, env=env, capture_output=True, text=True, check=False)
-            if die_at == 1
+            if cold and die_at == 1
             else warm.run(code, env=env, timeout=120)
         )
         assert child.returncode == -signal.SIGKILL

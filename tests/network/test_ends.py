@@ -29,9 +29,9 @@ from .conftest import Makes
 LIMITS = {
     "synchronous": 2.5,
     "asynchronous": 9.0,
-    "client": 40.0,
+    "client": 15.0,
     "shared": 2.5,
-    "shared-client": 40.0,
+    "shared-client": 15.0,
 }
 
 

@@ -110,6 +110,7 @@ def test_what_cannot_be_tuned_gets_one_message_and_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     written(tmp_path, 'file = "there-is-no-such-file.csv"\ntest = "none"')
     asked = ("tune", "study.toml", "--vary", "method.learning_rate=0.001,2", "--on", "digits")
@@ -124,6 +125,7 @@ def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     assert "exists already" in sordino(tmp_path, *asked).stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> None:
     path = written(tmp_path, 'name = "digits"\nvalidation = 200')
     asked = ["--vary", "method.learning_rate=0.001,2", "--on", "validation", "--jobs", "1", "-q"]
@@ -154,6 +156,7 @@ def test_a_plan_on_declared_examples_writes_nothing(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_runs_on_a_file_that_has_changed_since_are_not_used_again(tmp_path: Path) -> None:
     written(tmp_path)
     rng = np.random.default_rng(0)

@@ -71,7 +71,7 @@ class Comparison:
                     "study": member.side.label,
                     "method": member.side.study.method.name,
                     "seed": seed,
-                    "accuracy": run.accuracy,
+                    member.measured.key: run.measured,
                     "epsilon": run.spent,
                     "epsilon_claimed": run.claimed,
                     "rounds": run.number,
@@ -88,7 +88,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         told = ", ".join(
-            f"{member.side.label}: {_percent(member)} ({len(member.runs)} runs)"
+            f"{member.side.label}: {tables.measure(member)} ({len(member.runs)} runs)"
             for member in self.members
         )
         return f"<Comparison in {self.folder}: {told}>"
@@ -185,8 +185,3 @@ def _values(values: Sequence[Any]) -> str:
     import tomli_w
 
     return ",".join(tomli_w.dumps({"value": each}).partition("=")[2].strip() for each in values)
-
-
-def _percent(member: Member) -> str:
-    mean = member.accuracy.mean
-    return "-" if mean is None else f"{100 * mean:.2f} %"

@@ -106,6 +106,6 @@ def outcome(folder: Path, why: str | None) -> str:
     except StudyError as error:
         return f"failed: {error}"
     return (
-        f"{run.vocabulary.accuracy.told} {words.percent(run.accuracy)}, epsilon "
+        f"{run.vocabulary.accuracy.told} {words.measured(run, run.measured)}, epsilon "
         f"{words.bound(run.spent, 5)}"
     )

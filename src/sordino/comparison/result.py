@@ -14,9 +14,19 @@ from msgspec import UNSET
 from sordino.comparison import over as sweeps
 from sordino.comparison.over import Over
 from sordino.comparison.schedule import Side, Task
-from sordino.comparison.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
+from sordino.comparison.statistics import (
+    CONFIDENCE,
+    POINTS,
+    Paired,
+    Scale,
+    Spread,
+    paired,
+    spread,
+    verdict,
+)
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.engine.runs import Run, load
+from sordino.engine.vocabulary import ON_TEST_SET, Accuracy
 from sordino.errors import StudyError
 from sordino.report import costs
 from sordino.report.words import bound, ends_early
@@ -47,13 +57,21 @@ class Member:
     failed: Mapping[int, str]
 
     @property
-    def accuracies(self) -> dict[int, float]:
-        """By seed, of the models handed out."""
-        return {seed: run.accuracy for seed, run in self.runs.items() if run.accuracy is not None}
+    def measures(self) -> dict[int, float]:
+        """By seed: accuracy in [0, 1] of the models handed out, or an error in units of the
+        label.
+        """
+        return {seed: run.measured for seed, run in self.runs.items() if run.measured is not None}
 
     @property
-    def accuracy(self) -> Spread:
-        return spread(list(self.accuracies.values()))
+    def measure(self) -> Spread:
+        """Of :attr:`measures`."""
+        return spread(list(self.measures.values()))
+
+    @property
+    def measured(self) -> Accuracy:
+        """What they measure; accuracy where no run tells."""
+        return next(iter(self.runs.values())).vocabulary.accuracy if self.runs else ON_TEST_SET
 
     @property
     def epsilon(self) -> float | None:
@@ -187,7 +205,8 @@ def compared(
 
 def difference(first: Member, other: Member, at: At) -> Difference:
     """``other`` against ``first``."""
-    found = paired(first.accuracies, other.accuracies)
+    same = first.measured.key == other.measured.key
+    found = paired(first.measures, other.measures if same else {})
     label = other.side.label
     unequal = tuple(inequalities(first, other, "true"))
     shown = [*inequalities(first, other, at)]
@@ -198,10 +217,17 @@ def difference(first: Member, other: Member, at: At) -> Difference:
         label,
         first.side.label,
         found,
-        verdict(label, found),
+        verdict(label, found, scale_of(other.measured)),
         equal,
         (*shown, *_remarks(first, other)),
     )
+
+
+def scale_of(measured: Accuracy) -> Scale:
+    """How differences of it are written."""
+    if measured.percent:
+        return POINTS
+    return Scale(1.0, "", falling=measured.falling, measure=measured.told)
 
 
 def inequalities(first: Member, other: Member, at: At) -> list[str]:
@@ -320,7 +346,7 @@ def _difference(each: Difference) -> DifferenceOf:
 
 
 def _study(member: Member) -> StudyOf:
-    study, measured = member.side.full, member.accuracy
+    study, measured = member.side.full, member.measure
     failed = (RunOf(seed=seed, status="failed", reason=why) for seed, why in member.failed.items())
     return StudyOf(
         label=member.side.label,
@@ -334,6 +360,7 @@ def _study(member: Member) -> StudyOf:
         epsilon_budget=study.privacy.epsilon,
         epsilon=member.epsilon,
         claimed_epsilon=member.claimed,
+        measure=UNSET if member.measured.percent else member.measured.key,
         accuracy=MeanOf(mean=measured.mean, sd=measured.sd, count=measured.count),
         runs=(*(_run(seed, run) for seed, run in member.runs.items()), *failed),
     )
@@ -345,7 +372,7 @@ def _run(seed: int, run: Run) -> RunOf:
         seed=seed,
         status="done",
         run=str(run.folder),
-        accuracy=run.accuracy,
+        accuracy=run.measured,
         epsilon=run.spent,
         claimed_epsilon=run.claimed,
         rounds=known(result.rounds),

@@ -54,7 +54,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
-    """The differences between two studies, each given as accuracy by seed.
+    """The differences between two studies, each given as what was measured by seed.
 
     >>> paired({0: 0.5, 1: 0.5, 2: 0.7}, {0: 0.75, 1: 0.625}).differences
     (0.25, 0.125)
@@ -65,7 +65,28 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
     return Paired(seeds, differences, found.mean, found.sd, _interval(found, differences))
 
 
-def verdict(label: str, found: Paired) -> str:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a difference is written, and which way is better.
+
+    Attributes:
+        factor: what a value is multiplied with.
+        unit: what stands behind it.
+        falling: whether less is better.
+        measure: what is compared.
+    """
+
+    factor: float = 100.0
+    unit: str = " points"
+    falling: bool = False
+    measure: str = "accuracy"
+
+
+POINTS = Scale()
+"""Of shares, in percentage points."""
+
+
+def verdict(label: str, found: Paired, scale: Scale = POINTS) -> str:
     """What the differences mean, in plain words.
 
     >>> verdict("B", paired({0: 0.5}, {0: 0.9}))
@@ -83,9 +104,10 @@ def verdict(label: str, found: Paired) -> str:
         return "one seed: nothing can be concluded"
     low, high = min(found.differences), max(found.differences)
     if low == high == 0:
-        return "exactly the same accuracy in every seed"
-    way = "better" if found.mean > 0 else "worse"
-    range_ = _range(low, high)
+        return f"exactly the same {scale.measure} in every seed"
+    ahead = (found.mean < 0) if scale.falling else (found.mean > 0)
+    way = "better" if ahead else "worse"
+    range_ = _range(low, high, scale)
     always = low > 0 or high < 0
     if found.interval is None:
         return (
@@ -99,21 +121,23 @@ def verdict(label: str, found: Paired) -> str:
             else f"{label} is {way} on average, not in every seed"
         )
     if always:
-        ahead = "ahead" if found.mean > 0 else "behind"
         return (
-            f"{label} is {ahead} in every seed, by {range_}, but {count} seeds cannot show that "
-            "this is more than chance"
+            f"{label} is {'ahead' if ahead else 'behind'} in every seed, by {range_}, but {count} "
+            "seeds cannot show that this is more than chance"
         )
     return f"no difference that {count} seeds can show"
 
 
-def _range(low: float, high: float) -> str:
+def _range(low: float, high: float, scale: Scale = POINTS) -> str:
     """
     >>> _range(-0.021, -0.012), _range(0.0152, 0.0153)
     ('1.2 to 2.1 points', '1.5 points')
+    >>> _range(3.14159, 2.5, Scale(1.0, "", falling=True))
+    '2.5 to 3.14'
     """
-    small, large = (f"{100 * size:.1f}" for size in sorted((abs(low), abs(high))))
-    return f"{small} points" if small == large else f"{small} to {large} points"
+    form = ".1f" if scale.factor == POINTS.factor else ".3g"
+    small, large = (format(scale.factor * size, form) for size in sorted((abs(low), abs(high))))
+    return f"{small}{scale.unit}" if small == large else f"{small} to {large}{scale.unit}"
 
 
 def _interval(found: Spread, differences: Sequence[float]) -> tuple[float, float] | None:

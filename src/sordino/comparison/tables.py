@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from sordino.comparison.over import sweep
-from sordino.comparison.result import Comparison, Difference, Member, recorded
-from sordino.comparison.statistics import CONFIDENCE, Spread
+from sordino.comparison.result import Comparison, Difference, Member, recorded, scale_of
+from sordino.comparison.statistics import CONFIDENCE, POINTS, Scale, Spread
 from sordino.engine import vocabulary
 from sordino.engine.files import replace_file
 from sordino.engine.records import text
@@ -57,7 +57,7 @@ def studies(comparison: Comparison) -> Table:
             member.side.label,
             member.side.study.method.title,
             f"{len(member.runs)} of {len(comparison.seeds)}",
-            _accuracy(member.accuracy),
+            measure(member),
             *([_epsilon(member.claimed)] if claimed else []),
             _epsilon(member.epsilon) + _own(member),
             *_terms(member),
@@ -101,7 +101,7 @@ def reported(comparison: Comparison) -> Table:
         rows.append(
             [
                 member.side.label,
-                _accuracy(member.accuracy),
+                measure(member),
                 "-" if accuracy is None else words.percent(accuracy),
                 mib,
                 "-" if told.mib is None else f"{told.mib:.2f}",
@@ -134,9 +134,10 @@ def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:
 
 
 def differences(comparison: Comparison) -> Table:
-    """One row for each study but the first, in percentage points."""
+    """One row for each study but the first, in percentage points or in units of the label."""
     head = ("study", "mean difference", "sd", f"{CONFIDENCE:.0%} interval", "by seed")
-    return Table(head, [_difference(each) for each in comparison.differences])
+    scale = scale_of(_spoken(comparison).accuracy)
+    return Table(head, [_difference(each, scale) for each in comparison.differences])
 
 
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -157,7 +158,7 @@ def runs(comparison: Comparison) -> Table:
         [
             member.side.label,
             str(seed),
-            words.percent(run.accuracy),
+            words.measured(run, run.measured),
             _epsilon(run.spent),
             str(run.number),
             str(run.steps),
@@ -192,29 +193,44 @@ def write(comparison: Comparison) -> None:
     )
 
 
-def _difference(each: Difference) -> list[str]:
+def _difference(each: Difference, scale: Scale) -> list[str]:
     found = each.paired
     interval = (
         "-"
         if found.interval is None
-        else f"{_points(found.interval[0])} to {_points(found.interval[1])}"
+        else f"{_signed(found.interval[0], scale)} to {_signed(found.interval[1], scale)}"
     )
     return [
         each.label,
-        "-" if found.mean is None else f"{_points(found.mean)} points",
-        "-" if found.sd is None else f"{100 * found.sd:.2f}",
+        "-" if found.mean is None else f"{_signed(found.mean, scale)}{scale.unit}",
+        "-" if found.sd is None else _size(found.sd, scale),
         interval,
-        ", ".join(_points(difference) for difference in found.differences) or "-",
+        ", ".join(_signed(difference, scale) for difference in found.differences) or "-",
     ]
 
 
-def _points(share: float) -> str:
+def _signed(value: float, scale: Scale) -> str:
     """
-    >>> _points(0.0123), _points(-0.004), _points(-0.0)
-    ('+1.23', '-0.40', '0.00')
+    >>> [_signed(each, POINTS) for each in (0.0123, -0.004, -0.0)]
+    ['+1.23', '-0.40', '0.00']
+    >>> _signed(-2.5, Scale(1.0, ""))
+    '-2.5'
     """
-    shown = f"{100 * share:+.2f}"
-    return "0.00" if shown in ("+0.00", "-0.00") else shown
+    shown = _size(abs(value), scale)
+    nothing = float(shown) == 0
+    return shown if nothing else f"{'+' if value > 0 else '-'}{shown}"
+
+
+def _size(value: float, scale: Scale) -> str:
+    return format(scale.factor * value, ".2f" if scale.factor == POINTS.factor else ".4g")
+
+
+def measure(member: Member) -> str:
+    """Mean and standard deviation over the seeds."""
+    found = member.measure
+    if member.measured.percent or found.mean is None:
+        return _accuracy(found)
+    return words.plain(found.mean) + ("" if found.sd is None else f" ± {words.plain(found.sd)}")
 
 
 def _accuracy(found: Spread) -> str:

@@ -85,6 +85,7 @@ def test_each_client_adds_and_books_the_noise_of_its_own_epsilon(tmp_path: Path)
     assert verified.returncode == 0, verified.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
     study = read(tmp_path)
     said = sordino(tmp_path, "plan", "study.toml").stderr

@@ -20,7 +20,8 @@ class RunOf(Record, frozen=True, kw_only=True):
 
     Attributes:
         run: its folder.
-        accuracy, epsilon, claimed_epsilon: null where nothing tells.
+        accuracy, epsilon, claimed_epsilon: null where nothing tells. Where labels are numbers,
+            ``accuracy`` is what ``measure`` of the study says.
         mebibytes, activity: sent, and share of events; of streams only.
     """
 
@@ -40,7 +41,11 @@ class RunOf(Record, frozen=True, kw_only=True):
 
 
 class StudyOf(Record, frozen=True, kw_only=True):
-    """A compared study; epsilons are the highest over its seeds."""
+    """A compared study; epsilons are the highest over its seeds.
+
+    Attributes:
+        measure: what stands under accuracy, where that is something else: "rmse".
+    """
 
     label: str
     name: str
@@ -53,6 +58,7 @@ class StudyOf(Record, frozen=True, kw_only=True):
     epsilon_budget: float | None
     epsilon: float | None
     claimed_epsilon: float | None
+    measure: str | UnsetType = UNSET
     accuracy: MeanOf
     runs: tuple[RunOf, ...]
 
