@@ -57,5 +57,11 @@ bench/pfl/.venv: bench/pfl/requirements.txt
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --disable-pip-version-check --requirement $< || rm -rf $@
 
+# The referee of the audits' bounds (tests/audit/test_jax_privacy.py), likewise.
+bench/jax_privacy/.venv: bench/jax_privacy/requirements.txt
+	rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --requirement $< || rm -rf $@
+
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -15,6 +15,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor, from_numpy
 
 from shared_noise import Floats, noise, opened
+from sordino.audit.bounds import gaussian_epsilon, two_worlds
 from sordino.entropy import Entropy, Seeded, System
 from sordino.mechanism.contract import ContractBroken, check_noise
 from sordino.mechanism.shared import LOG_BETA, Rounding, SharedGrid, departure, moved
@@ -250,7 +251,7 @@ def test_with_more_contributions_there_is_more_noise_and_never_less() -> None:
 # 4. What an adversary can tell.
 
 
-def told_apart(grid: SharedGrid, honest: int, trials: int, sigma: float, delta: float) -> float:
+def told_apart(grid: SharedGrid, honest: int, trials: int, delta: float) -> float:
     """Lower bound (99.9 %) of epsilon: one client's record is there, or contributes nothing.
 
     Every number of the vectors is a release of its own, of a record that moves one number by C.
@@ -258,38 +259,17 @@ def told_apart(grid: SharedGrid, honest: int, trials: int, sigma: float, delta: 
     zero, own = np.zeros(trials), np.ones(trials)
     without = opened(grid, [zero] * honest, Seeded(1))
     with_it = opened(grid, [own, *[zero] * (honest - 1)], Seeded(2))
-    best = 0.0
-    for threshold in np.linspace(0.0, 1.0 + 2.0 * sigma, 12):  # chosen in advance
-        hits, alarms = (int((found > threshold).sum()) for found in (with_it, without))
-        low = stats.beta.ppf(1e-3 / 24, hits, trials - hits + 1)
-        high = stats.beta.ppf(1.0 - 1e-3 / 24, alarms + 1, trials - alarms)
-        if low > delta:
-            best = max(best, math.log((low - delta) / high))
-    return best
-
-
-def booked(sigma: float, delta: float) -> float:
-    """epsilon of one continuous Gaussian release (Balle and Wang 2018, theorem 8), by bisection."""
-
-    def spent(epsilon: float) -> float:
-        left = stats.norm.cdf(0.5 / sigma - epsilon * sigma)
-        return float(left - math.exp(epsilon) * stats.norm.cdf(-0.5 / sigma - epsilon * sigma))
-
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if spent(middle) > delta else (low, middle)
-    return high
+    return two_worlds(with_it, without, "any", delta, 1e-3)
 
 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_two_worlds_are_told_apart_no_better_than_is_booked(bits: int) -> None:
     sigma, delta, trials, h = 1.0, 1e-2, 300_000, 2
     grid = noise(most=(1.0,) * h, dimension=1, honest=h, bits=bits).grid(1.0, sigma)
-    price = booked(sigma, delta)
-    assert 0.8 * price < told_apart(grid, h, trials, sigma, delta) <= price
+    price = gaussian_epsilon(1.0 / sigma, delta)
+    assert 0.8 * price < told_apart(grid, h, trials, delta) <= price
     half = noise(most=(1.0,) * h, dimension=1, honest=h, bits=bits).grid(1.0, sigma / 2.0)
-    assert told_apart(half, h, trials, sigma, delta) > price
+    assert told_apart(half, h, trials, delta) > price
     # noise for one honest client fewer than is booked
     few = noise(most=(1.0,) * 3, dimension=1, honest=3, bits=bits).grid(1.0, sigma)
-    assert told_apart(few, 2, trials, sigma, delta) > price
+    assert told_apart(few, 2, trials, delta) > price

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from sordino.federation.inversion import Attacked, NoiseLevel
     from sordino.federation.study import HorizontalStudy
 
-ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
+ATTACKS = {
+    "inversion": "recover training images from a client's gradient, at several noise levels",
+    "mechanism": "tell a record's presence from releases; without a study, of every mechanism",
+    "canaries": "tell from one run which of many planted records were in it",
+    "all": "mechanism and canaries",
+}
 RAW = (
     "the picture contains raw training images. With real data, it must stay with the owner "
     "of the data"
@@ -39,12 +44,12 @@ PICTURE = "inversion.svg"
 
 def audit(
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="STUDY|RUN",
             help="A study file (initial weights) or a run folder (trained model).",
         ),
-    ],
+    ] = None,
     attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
     images: Annotated[int, typer.Option(help="Number of training images to attack.")] = 6,
     noise: Annotated[
@@ -60,21 +65,55 @@ def audit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} by default."),
+        typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} or audit.svg."),
     ] = None,
+    canaries: Annotated[int, typer.Option(help="Most records to plant in a run.")] = 16_000,
+    scale: Annotated[str, typer.Option(help="How many releases: quick or full.")] = "quick",
+    seed: Annotated[int, typer.Option(help="Of the releases of --attack mechanism.")] = 0,
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack the releases of a study's clients, and show what the attack recovers."""
-    _known(attack)
-    asked, picture = _levels(noise), _picture(out)
+    chosen = _known(attack)
+    if chosen != "inversion":
+        from sordino.cli.intervals import PICTURE as INTERVALS
+        from sordino.cli.intervals import show
+
+        study = None if path is None else _study(path, change or ())
+        show(
+            chosen,
+            study,
+            canaries=canaries,
+            scale=scale,
+            seed=seed,
+            picture=_picture(out, INTERVALS),
+            as_json=as_json,
+        )
+        return
+    if path is None:
+        raise StudyError("--attack inversion needs a study or a run folder")
+    _invert(path, images, noise, model or (), out, change or (), as_json=as_json)
+
+
+def _invert(
+    path: Path,
+    images: int,
+    noise: str,
+    model: Sequence[str],
+    out: Path | None,
+    change: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """``--attack inversion``."""
+    asked, picture = _levels(noise), _picture(out, PICTURE)
     from sordino.engine.files import replace_file, said_clearly
     from sordino.federation import inversion
     from sordino.report.inversion import inversion_figure
 
     if not 1 <= images <= inversion.MOST_IMAGES:
         raise StudyError(f"--images must be from 1 to {inversion.MOST_IMAGES}; got {images}")
-    found = _attacked(path, asked, model or (), change or ())
+    found = _attacked(path, asked, model, change)
     scenes = [scene for one in found for scene in inversion.scenes(one, images)]
     with said_clearly(picture):
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +132,7 @@ def audit(
 
         say.machine(
             AuditTold(
-                attack=attack or "",
+                attack="inversion",
                 study=str(path),
                 weights=weights,
                 picture=str(picture),
@@ -105,7 +144,7 @@ def audit(
         )
 
 
-def _known(attack: str | None) -> None:
+def _known(attack: str | None) -> str:
     from sordino.registry import did_you_mean
 
     listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
@@ -116,6 +155,7 @@ def _known(attack: str | None) -> None:
             f"--attack {attack!r} is not known{did_you_mean(attack, ATTACKS) or '.'} Known: "
             f"{listed}"
         )
+    return attack
 
 
 def _levels(text: str) -> list[NoiseLevel]:
@@ -142,16 +182,16 @@ def _levels(text: str) -> list[NoiseLevel]:
     return found
 
 
-def _picture(out: Path | None) -> Path:
+def _picture(out: Path | None, name: str) -> Path:
     """Where the picture goes."""
     if out is None:
-        return Path(PICTURE)
+        return Path(name)
     if out.is_dir() or not out.suffix:
         if out.is_file():
             raise StudyError(
                 f"{out}: this is a file; give --out a name that ends in .svg, or a folder"
             )
-        return out / PICTURE
+        return out / name
     if out.suffix != ".svg":
         raise StudyError(
             f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder"
@@ -163,11 +203,10 @@ def _attacked(
     path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]
 ) -> list[Attacked]:
     """The study, once for each model."""
-    from sordino.engine import study as studies
     from sordino.federation.inversion import MODEL, attacked, with_model
 
     if not path.is_dir():
-        study = _gradients(studies.read(path, changes))
+        study = _gradients(_study(path, changes))
         named = dict.fromkeys(models or (study.model.name,))
         for name in named:
             if ":" in name:
@@ -178,6 +217,15 @@ def _attacked(
             f"{path}: --model does not go with a run folder, whose model is trained; give "
             "its study file instead"
         )
+    return [attacked(_gradients(_study(path, changes)), asked, path / MODEL)]
+
+
+def _study(path: Path, changes: Sequence[str]) -> Study:
+    """The study in a file, or of a run folder."""
+    if not path.is_dir():
+        from sordino.engine import study as studies
+
+        return studies.read(path, changes)
     if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
         raise StudyError(
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
@@ -186,8 +234,7 @@ def _attacked(
     from sordino.engine import named as code
     from sordino.engine.records import known
 
-    study = _gradients(code.study_of(path, known(code.about(path).modules) or {}, changes=changes))
-    return [attacked(study, asked, path / MODEL)]
+    return code.study_of(path, known(code.about(path).modules) or {}, changes=changes)
 
 
 def _gradients(study: Study) -> HorizontalStudy:

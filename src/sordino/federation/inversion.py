@@ -107,7 +107,7 @@ def attacked(
     first_layer(flat, shape, full.model.name)
     if weights is not None:
         load_weights(flat, weights)
-    noise = _mechanism(full, divided, flat)
+    noise = mechanism_of(full, divided, flat)
     used = regime.price(full, divided.sizes, flat.dim).used
     levels = _levels(
         full,
@@ -270,7 +270,7 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
     return found
 
 
-def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
+def mechanism_of(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
     """The study's mechanism as it begins; a Gaussian of its clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)

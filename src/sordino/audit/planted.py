@@ -1,0 +1,252 @@
+"""Canaries among a client's examples, each there or not by a coin, and what a run shows of them.
+
+The client is :class:`~sordino.training.dpsgd.PrivateClient` itself: its batches, its clipping, its
+mechanism and its optimizer. Only the kernel is told what to add where a canary is drawn:
+
+    Dirac       a gradient of length C on one number of the vector, another for each canary
+    example     noise with a random label, through the model, like any other example
+
+A canary that is not there adds nothing and is counted in the size n, as the ledger's adjacency has
+it. Without coins for them, all other examples are known to the adversary, who takes what they add
+off every released sum; what is left of a Dirac canary's number is (b C + noise), where b says
+whether it was drawn. With s = deviation / C, y the rest over C and q the sampling rate, the
+likelihood ratio of a run is the sum over its steps of
+
+    log(1 - q + q exp((2 y - 1) / (2 s^2))).
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.audit.bounds import Scores
+from sordino.audit.onerun import Other, of_curve
+from sordino.mechanism import Bounded
+from sordino.mechanism.gaussian import Measure
+from sordino.message import Train
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Composed,
+    Event,
+    Gaussian,
+    Ledger,
+    PoissonSampled,
+    accountant,
+)
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.loss import Loss
+from sordino.training.perexample import Bound, Clipped, ClippedSum
+
+Coins = NDArray[np.bool_]
+
+EPSILONS: NDArray[np.float64] = np.concatenate(
+    [np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)]
+)
+"""At which a curve is looked at; a promise between two of them is not needed."""
+
+
+class PlantedSum(ClippedSum):
+    """The clipped sum over examples of which those from ``real`` on are canaries.
+
+    Args:
+        flat, loss: the model's.
+        real: how many examples are none.
+        coins: (m,), which canaries are there.
+        places: (m,), the number of the vector that each one's gradient lies on; None for canaries
+            that are examples.
+    """
+
+    def __init__(
+        self, flat: Flat, loss: Loss, real: int, coins: Coins, places: Tensor | None
+    ) -> None:
+        super().__init__(flat, loss)
+        self._real, self._places = real, places
+        self._there = torch.from_numpy(np.flatnonzero(coins)) + real
+        self.others = torch.zeros(0, dtype=torch.float64)
+        """What the last sum was on the canaries' places without any of them, (m,)."""
+
+    def of(self, examples: object, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+        """See :class:`~sordino.training.perexample.ClippedSum`."""
+        present = chosen[(chosen < self._real) | torch.isin(chosen, self._there)]
+        if self._places is None:
+            return super().of(examples, present, bound, out)  # type: ignore[arg-type]
+        real = present[present < self._real]
+        found = super().of(examples, real, bound, out)  # type: ignore[arg-type]
+        self.others = out[self._places].clone()
+        drawn = present[present >= self._real] - self._real
+        out.index_add_(
+            0, self._places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
+        )
+        none_more = torch.full((len(drawn),), found.clip, dtype=found.norms.dtype)
+        return Clipped(torch.cat([found.norms, none_more]), found.clip, found.loss, found.counted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watched:
+    """A mechanism whose releases are looked at on the canaries' places.
+
+    Attributes:
+        mechanism: whose noise is the same on every number.
+        kernel: knows what the others added.
+        places: (m,).
+        seen: of every release, (b C + noise) (m,) and the noise's deviation, both in units of C.
+    """
+
+    mechanism: Bounded
+    kernel: PlantedSum
+    places: Tensor
+    seen: list[tuple[Scores, float]] = field(default_factory=list)
+
+    @property
+    def clip(self) -> float:
+        """C."""
+        return self.mechanism.clip
+
+    @property
+    def measure(self) -> Measure:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return self.mechanism.measure
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma."""
+        return self.mechanism.noise_multiplier
+
+    @property
+    def vector_multiplier(self) -> float:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return self.mechanism.vector_multiplier
+
+    def event(self) -> Event:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return self.mechanism.event()
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Watched:
+        """The same with another C and sigma, and the same memory."""
+        other = self.mechanism.scaled(clip, noise_multiplier)
+        return Watched(other, self.kernel, self.places, self.seen)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return self.mechanism.bounded(vector)
+
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float | None]:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        noisy, count = self.mechanism.release_counted(total, excess, rng)
+        rest = (noisy[self.places].double() - self.kernel.others).numpy() / self.clip
+        self.seen.append((rest, self.vector_multiplier))
+        return noisy, count
+
+
+def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
+    """Log-likelihood ratios (m,) of the canaries over all releases of a run."""
+    total: Scores = np.zeros_like(seen[0][0])
+    for rest, deviation in seen:
+        drawn = math.log(rate) + (2.0 * rest - 1.0) / (2.0 * deviation**2)
+        total += np.logaddexp(math.log1p(-rate), drawn) if rate < 1.0 else drawn
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What a client's rounds came to.
+
+    Attributes:
+        weights: (d,), after the last.
+        spent: what the ledger has booked.
+    """
+
+    weights: Tensor
+    spent: tuple[tuple[Event, int], ...]
+
+
+def trained(client: PrivateClient, start: Tensor, rounds: int, steps: int) -> Trained:
+    """One client alone for some rounds of ``steps`` steps, from weights (d,), charged to a ledger.
+
+    The ledger lasts as long as the run.
+    """
+    weights = start.detach().cpu().numpy().copy()
+    spent: list[tuple[Event, int]] = []
+    most = Budget(epsilon=math.inf, delta=1e-5, accountant="rdp")
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.create(Path(folder) / "ledger.sqlite", {client.unit: "an audit"})
+        try:
+            for number in range(1, rounds + 1):
+                task = Train(round=number, steps=steps, weights=weights)
+                price = client.price(task)
+                charges = [
+                    Charge(
+                        unit=client.unit,
+                        event=event,
+                        count=count,
+                        why="an audit",
+                        method="audit",
+                        round=number,
+                        key=f"audit/{number}/{i}",
+                    )
+                    for i, (event, count) in enumerate(price)
+                ]
+                weights = client.answer(task, ledger.charge(charges, most)).weights
+                spent += price
+        finally:
+            ledger.close()
+    return Trained(torch.from_numpy(weights), tuple(spent))
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What a ledger would say of the same run with so many times the noise.
+
+    Attributes:
+        spent: what it has booked.
+        delta: at which epsilon is told.
+    """
+
+    spent: tuple[tuple[Event, int], ...]
+    delta: float
+
+    def other(self, noise: float) -> Other:
+        """See :class:`~sordino.audit.onerun.Family`."""
+        spent = self._with(noise)
+        chosen = accountant("pld")
+        return of_curve(EPSILONS, np.array([chosen.delta(spent, e) for e in EPSILONS.tolist()]))
+
+    def epsilon(self, noise: float) -> float:
+        """See :class:`~sordino.audit.onerun.Family`."""
+        return accountant("pld").epsilon(self._with(noise), self.delta)
+
+    def _with(self, noise: float) -> list[tuple[Event, int]]:
+        return [(quieter(event, noise), count) for event, count in self.spent]
+
+
+def quieter(event: Event, noise: float) -> Event:
+    """The event with so many times the noise.
+
+    Raises:
+        TypeError: for an event that is no Gaussian on samples.
+
+    >>> quieter(PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=2.0)), 3.0)
+    PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=6.0))
+    """
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return Gaussian(noise_multiplier=sigma * noise)
+        case PoissonSampled(sampling_rate=rate, event=inside):
+            return PoissonSampled(sampling_rate=rate, event=quieter(inside, noise))
+        case Composed(events=parts):
+            return Composed(events=tuple(quieter(part, noise) for part in parts))
+        case _:
+            raise TypeError(f"{type(event).__name__}: how it changes with noise is not known")

@@ -1,0 +1,176 @@
+"""Canaries in one run of a study: near the ledger's epsilon where all is well, above it if not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.audit.planted import PlantedSum, Watched, likelihoods, quieter, trained
+from sordino.engine import study as studies
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.federation.canaries import Prepared, black_box, own_mechanism, prepared, white_box
+from sordino.federation.study import HorizontalStudy
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.privacy import Event, Pure
+from sordino.privacy import Gaussian as Booked
+from sordino.training import models
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.loss import loss_for
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import FlatBound, MeanGradient
+
+STUDY = Path(__file__).parents[2] / "examples/canaries-digits.toml"
+
+
+def ready(*changes: str) -> Prepared:
+    study = studies.read(STUDY, changes)
+    assert isinstance(study, HorizontalStudy)
+    return prepared(study)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quieter(CountedGaussian):
+    """Books twice the noise that it adds."""
+
+    def event(self) -> Booked:
+        return Booked(noise_multiplier=2.0 * self.noise_multiplier)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_one_run_comes_near_the_ledger_and_not_above(epsilon: float) -> None:
+    found = white_box(ready(f"privacy.epsilon={epsilon}"), 8000, 0.05, "x")
+    assert found.ledger == pytest.approx(epsilon, rel=1e-3)
+    assert found.verdict == "holds"
+    assert found.ledger <= 2.5 * found.low
+
+
+def test_half_the_noise_that_is_booked_is_found() -> None:
+    found = ready("privacy.epsilon=2")
+    noise = found.noise
+    wrong = Quieter(clip=noise.clip, noise_multiplier=0.5 * noise.noise_multiplier)
+    seen = white_box(replace(found, noise=wrong), 8000, 0.05, "x")
+    assert seen.ledger == pytest.approx(2.0, rel=1e-3)
+    assert seen.verdict == "BROKEN"
+
+
+def test_the_model_at_the_end_tells_of_canaries_without_noise_and_not_with_it() -> None:
+    found = ready("budget.rounds=20")
+    assert black_box(found, 100, 0.05, "x").verdict == "holds"
+    bare = CountedGaussian(clip=10.0, noise_multiplier=1e-3)
+    seen = black_box(replace(found, noise=bare, rounds=400), 200, 0.05, "x")
+    assert seen.ledger > 1e3
+    assert seen.plain > 1.0
+
+
+def test_a_canary_adds_its_gradient_where_it_is_drawn_and_nothing_where_it_is_not_in() -> None:
+    flat = Flat(models.build("logistic", (1, 4, 4), 3, Seeded(0).at("model")))
+    loss, coins = loss_for("logistic"), np.array([True, False, True])
+    x = torch.from_numpy(np.random.default_rng(1).standard_normal((8, 1, 4, 4)).astype(np.float32))
+    examples = Examples(x, torch.zeros(8, dtype=torch.int64))
+    places = torch.tensor([4, 9, 20])
+    planted = PlantedSum(flat, loss, 5, coins, places)
+    with_all, real = (torch.empty(flat.dim, dtype=torch.float64) for _ in range(2))
+    planted.of(examples, torch.arange(5), FlatBound(0.5), real)
+    clipped = planted.of(examples, torch.arange(8), FlatBound(0.5), with_all)
+    assert torch.equal(planted.others, real[places])
+    expected = torch.zeros_like(real)
+    expected[places[[0, 2]]] = 0.5
+    assert torch.equal(with_all - real, (real + expected) - real)
+    assert len(clipped.norms) == 7
+    # examples as canaries: those that are not in are left out
+    own = PlantedSum(flat, loss, 5, coins, None)
+    own.of(examples, torch.arange(8), FlatBound(0.5), with_all)
+    planted.of(examples, torch.arange(5), FlatBound(0.5), real)
+    some = torch.empty_like(real)
+    PlantedSum(flat, loss, 8, coins[:0], None).of(
+        examples, torch.tensor([0, 1, 2, 3, 4, 5, 7]), FlatBound(0.5), some
+    )
+    assert torch.allclose(with_all, some)
+
+
+def test_what_is_seen_is_what_the_client_released() -> None:
+    flat = Flat(models.build("logistic", (1, 4, 4), 3, Seeded(0).at("model")))
+    loss, rng = loss_for("logistic"), np.random.default_rng(1)
+    x = torch.from_numpy(rng.standard_normal((6, 1, 4, 4)).astype(np.float32))
+    examples = Examples(x, torch.zeros(6, dtype=torch.int64))
+    places, noise = torch.tensor([4, 9]), Gaussian(clip=1.0, noise_multiplier=1e-4)
+    planted = PlantedSum(flat, loss, 4, np.array([True, False]), places)
+    watched = Watched(noise, planted, places)
+    client = PrivateClient(
+        index=0,
+        unit="client:0",
+        examples=examples,
+        mechanism=watched,
+        sampling_rate=1.0,
+        learning_rate=0.1,
+        optimizer=Sgd(),
+        kernels=ModelKernels(flat, planted, MeanGradient(flat, loss)),
+        entropy=Seeded(3),
+    )
+    start = flat.weights.clone()
+    made = trained(client, start, 2, 3)
+    assert len(watched.seen) == 6
+    for rest, deviation in watched.seen:
+        assert rest == pytest.approx([1.0, 0.0], abs=1e-3)
+        assert deviation == noise.noise_multiplier
+    assert [count for _, count in made.spent] == [3, 3]
+    assert not torch.equal(made.weights, start)
+
+
+def test_likelihoods_are_those_of_a_mixture() -> None:
+    rest, s, q = np.array([0.3, 2.0]), 0.8, 0.2
+    density = [np.exp(-((rest - mean) ** 2) / (2 * s * s)) for mean in (0.0, 1.0)]
+    wanted = np.log((1 - q) + q * density[1] / density[0])
+    assert likelihoods([(rest, s), (rest, s)], q) == pytest.approx(2.0 * wanted)
+    assert likelihoods([(rest, s)], 1.0) == pytest.approx(np.log(density[1] / density[0]))
+
+
+def test_only_gaussians_on_samples_become_quieter() -> None:
+    assert quieter(Booked(noise_multiplier=2.0), 3.0) == Booked(noise_multiplier=6.0)
+    with pytest.raises(TypeError, match="Pure"):
+        quieter(Pure(epsilon=1.0), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["method.name=dp-fedavg", "privacy.unit=client"], "privacy.unit = 'client'"),
+        (['privacy.mechanism={ kind = "haar" }'], "needs the same noise on every number"),
+        (
+            ['method={ name = "ali-dpfl", form = "paper", learning_rate = 0.5 }'],
+            "no epsilon is promised",
+        ),
+    ],
+)
+def test_studies_without_dirac_canaries_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        ready(*changes)
+    assert message in str(refused.value)
+
+
+def test_a_studys_own_mechanism_is_made_as_its_run_makes_it() -> None:
+    literal = studies.read(
+        STUDY,
+        ['privacy.mechanism={ kind = "haar", form = "paper" }', "privacy.noise_multiplier=2.0",
+         "model.name=logistic"],
+    )  # fmt: skip
+    assert isinstance(literal, HorizontalStudy)
+    found = own_mechanism(literal)
+    assert not found.sound
+    claimed, booked = found.claimed, found.booked
+    assert _sigma(claimed) == pytest.approx(2.0)
+    assert _sigma(booked) < 0.01
+    assert math.isfinite(found.draw(True, 1, np.random.default_rng(0))[0])
+
+
+def _sigma(event: Event) -> float:
+    assert isinstance(event, Booked)
+    return event.noise_multiplier

@@ -1,0 +1,82 @@
+"""``sordino audit --attack mechanism|canaries|all``: the table, the picture, the exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sordino.audit import mechanisms, worlds
+from sordino.audit.mechanisms import Effort, sigma_of, subject
+from sordino.cli import app
+from sordino.errors import StudyError
+from sordino.mechanism import Gaussian, GaussianNoise
+
+EXAMPLE = Path(__file__).parents[2] / "examples/canaries-digits.toml"
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, "study.toml")
+    monkeypatch.setattr(mechanisms.Effort, "__init__", _few)
+
+
+def _few(self: Effort, cheap: int = 0, dear: int = 0) -> None:
+    object.__setattr__(self, "cheap", 20_000)
+    object.__setattr__(self, "dear", 400)
+
+
+def audit(*arguments: str) -> int:
+    return int(app(["audit", *arguments], standalone_mode=False) or 0)
+
+
+def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["study.toml", "--attack", "all", "--canaries", "500", "--json"]
+    assert audit(*arguments, "--set", "budget.rounds=5") == 0
+    output = capfd.readouterr()
+    told = json.loads(output.out.splitlines()[-1])
+    assert told["confidence"] == 0.95
+    names = [one["name"] for one in told["intervals"]]
+    assert names[0] == "the study's gaussian"
+    assert names[-2:] == ["dp-sgd, every release seen", "dp-sgd, model at the end"]
+    assert set(told["verdicts"]) == {"holds", "caught"}
+    picture = Path("audit.svg").read_text(encoding="utf-8")
+    for name in ("raw mu beside a step", "dp-sgd, every release seen", "caught", "∞"):
+        assert name in picture
+    assert "canaries among the study's own examples" in output.err
+
+
+def test_without_a_study_all_mechanisms_are_looked_at(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = subject("gaussian", GaussianNoise(), sigma_of(2.0), 1, cheap=True)
+    monkeypatch.setattr(mechanisms, "subjects", lambda: [one])
+    assert audit("--attack", "mechanism", "--out", "here.svg", "--json") == 0
+    first = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert [each["name"] for each in first["intervals"]] == ["gaussian"]
+    assert audit("--attack", "mechanism", "--out", "here.svg", "--json") == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == first  # seeded
+    # a mechanism that adds less noise than it books ends with a status of its own
+    object.__setattr__(one, "draw", worlds.releases(Gaussian(clip=0.7, noise_multiplier=0.5)))
+    assert audit("--attack", "mechanism") == 1
+    assert "FAILED: gaussian" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--attack", "canaries"], "--attack canaries needs a study or a run folder"),
+        (["--attack", "inversion"], "--attack inversion needs a study or a run folder"),
+        (["--attack", "mechanism", "--scale", "huge"], "--scale 'huge' is not known"),
+        (["study.toml", "--attack", "all", "--canaries", "0"], "--canaries must be from 1"),
+        (["--attack", "mechanism", "--out", "x.png"], "the picture is an SVG file"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], message: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        audit(*arguments)
+    assert message in str(refused.value)
+    assert not list(Path().glob("*.svg"))
