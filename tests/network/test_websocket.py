@@ -226,10 +226,10 @@ def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: 
 def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "BEAT", 0.2)
+    monkeypatch.setattr(connection, "BEAT", 0.7)
     monkeypatch.setattr(line_module, "LOOK", 0.05)
     first = opened.line(0)
-    time.sleep(1.5)
+    time.sleep(2.5)  # more than three beats without a word
     opened.hub.send("site-0", b"still there")
     opened.mailbox.waits()
     assert next(first.frames()) == b"still there"

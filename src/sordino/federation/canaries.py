@@ -19,7 +19,7 @@ from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
 from sordino.federation.division import Federation, federation, loss_of, model
 from sordino.federation.inversion import mechanism_of
-from sordino.federation.study import HorizontalStudy
+from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.mechanism import Bounded, CountedGaussian, Gaussian
 from sordino.mechanism.haar import HaarGaussian
 from sordino.privacy import accountant
@@ -77,10 +77,10 @@ def prepared(study: HorizontalStudy) -> Prepared:
             "dp-sgd, or --attack mechanism, which needs no study"
         )
     regime = horizontal.of(study)
-    if regime.name != "synchronous":
+    if not isinstance(study.privacy, SampledPromise):
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack canaries runs clients of the "
-            "synchronous regime. --attack mechanism looks at this study's releases one by one"
+            f"method.name = {study.method.name!r}: --attack canaries runs clients that take part "
+            "in rounds. --attack mechanism looks at this study's releases one by one"
         )
     if study.method.unpriced is not None:
         raise StudyError(
