@@ -63,26 +63,6 @@ _PLACES = {
     "api.planning": ("Plan", "plan"),
     "api.running": ("Run", "resume", "run"),
     "api.study": ("Study",),
-    "api.synchronous": (
-        "AdapDpfl",
-        "AliDpfl",
-        "AlsDpfl",
-        "Budget",
-        "Column",
-        "Data",
-        "Dirichlet",
-        "DpFedAvg",
-        "DpSgd",
-        "Execution",
-        "FedAvg",
-        "Iid",
-        "Model",
-        "Participation",
-        "PeDpfl",
-        "Privacy",
-        "Shards",
-        "World",
-    ),
     "errors": ("BudgetExceeded", "SordinoError", "StudyError"),
 }
 _MODULES = {
@@ -139,8 +119,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         found: Any = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    elif name in _WHERE:
-        found = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    elif name in __all__:
+        # the tables of studies in rounds are at hand here, too
+        place = _WHERE.get(name, "api.synchronous")
+        found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

@@ -13,6 +13,7 @@ import torch
 from sklearn.datasets import load_iris
 
 import sordino as so
+from digits import small
 from sordino.cli import app
 from sordino.engine.records import Row
 from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
@@ -23,17 +24,6 @@ STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0))
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def small(**changes: object) -> so.Study:
-    keys: dict[str, object] = {
-        "data": so.Data(name="digits", clients=3),
-        "model": "logistic",
-        "method": so.DpSgd(learning_rate=0.5, tau=1),
-        "privacy": so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
-        "budget": so.Budget(rounds=2),
-    }
-    return so.Study(**{**keys, **changes})  # type: ignore[arg-type]
 
 
 def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:

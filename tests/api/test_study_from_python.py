@@ -10,24 +10,14 @@ from pathlib import Path
 import pytest
 
 import sordino as so
+from digits import small
 from sordino.engine import study as studies
 
 DIGITS = Path(__file__).parents[2] / "examples" / "ali-dpfl-digits.toml"
 
 
-def made(**changes: object) -> so.Study:
-    keys: dict[str, object] = {
-        "data": so.Data(name="digits", clients=3),
-        "model": "logistic",
-        "method": so.DpSgd(learning_rate=0.5, tau=1),
-        "privacy": so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
-        "budget": so.Budget(rounds=2),
-    }
-    return so.Study(**{**keys, **changes})  # type: ignore[arg-type]
-
-
 def test_the_file_that_it_writes_is_the_same_study(tmp_path: Path) -> None:
-    study = made()
+    study = small()
     path = study.write(tmp_path / "study.toml")
     assert studies.read(path) == study.checked
     assert so.Study.read(path) == study
@@ -49,31 +39,31 @@ def test_dictionaries_names_and_typed_tables_are_one_study() -> None:
         privacy={"unit": "sample", "epsilon": 2, "delta": 1e-3, "sampling_rate": 0.1},
         budget={"rounds": 2},
     )
-    assert plain == made()
-    assert hash(plain) == hash(made())
+    assert plain == small()
+    assert hash(plain) == hash(small())
 
 
 def test_replace_changes_what_is_named_and_nothing_else() -> None:
-    study = made()
+    study = small()
     other = study.replace({"privacy.epsilon": 1.0, "method.tau": 2}, seed=4)
     assert other.table["privacy"]["epsilon"] == 1.0
     assert other.table["method"]["tau"] == 2
     assert other.table["seed"] == 4
-    assert study == made()
+    assert study == small()
     back = other.replace({"privacy.epsilon": 2.0, "method.tau": 1}, seed=0)
     assert back == study
 
 
 def test_a_name_that_was_made_follows_what_it_names() -> None:
-    assert made().name == "dp-sgd on digits"
-    other = made().replace(method=so.AliDpfl(learning_rate=0.5))
+    assert small().name == "dp-sgd on digits"
+    other = small().replace(method=so.AliDpfl(learning_rate=0.5))
     assert other.name == "ali-dpfl on digits"
-    assert made(name="mine").replace(method=so.AliDpfl(learning_rate=0.5)).name == "mine"
+    assert small(name="mine").replace(method=so.AliDpfl(learning_rate=0.5)).name == "mine"
 
 
 def test_all_mistakes_are_told_at_once_with_place_and_value() -> None:
     with pytest.raises(so.StudyError) as told:
-        made(data={"name": "digits", "clients": 0}, budget={"rounds": "many"}, model="mpl")
+        small(data={"name": "digits", "clients": 0}, budget={"rounds": "many"}, model="mpl")
     said = str(told.value)
     assert "data.clients" in said
     assert "got 0" in said
@@ -108,7 +98,7 @@ def test_every_regime_can_be_written() -> None:
 
 
 def test_what_a_notebook_shows_is_escaped() -> None:
-    shown = made(name="<script>alert(1)</script>")._repr_html_()
+    shown = small(name="<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in shown
     assert "privacy.epsilon" in shown
 

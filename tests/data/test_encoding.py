@@ -13,7 +13,6 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from sordino.data import identity, load
 from sordino.data.bounded import form_of
 from sordino.data.encoding import Encoding, uneven
-from sordino.data.readers import from_frames
 from sordino.data.table import How, from_arrays, read_frame
 from sordino.errors import DataError
 
@@ -180,10 +179,11 @@ def test_embedded_tables_are_scikit_learns() -> None:
     assert np.abs(np.concatenate([numbers.train.y, numbers.test.y])).max() == 1
 
 
-def test_tables_in_memory_go_the_way_of_files(tmp_path: Path) -> None:
+def test_csv_and_parquet_are_the_same_examples(tmp_path: Path) -> None:
     homes().write_csv(tmp_path / "a.csv")
+    homes().write_parquet(tmp_path / "a.parquet")
     one = load("t", file=tmp_path / "a.csv", test_fraction=0.25, encoding=RULES)
-    other = from_frames("t", homes(), How(encoding=RULES), test_fraction=0.25)
+    other = load("t", file=tmp_path / "a.parquet", test_fraction=0.25, encoding=RULES)
     assert one.train.fingerprint() == other.train.fingerprint()
     assert one.test.fingerprint() == other.test.fingerprint()
 

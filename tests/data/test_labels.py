@@ -13,8 +13,6 @@ from sklearn.preprocessing import LabelEncoder, minmax_scale
 
 from sordino.data import load
 from sordino.data.labels import encode, encode_labels
-from sordino.data.readers import from_frames
-from sordino.data.table import How
 from sordino.errors import DataError
 
 DIABETES = load_diabetes(scaled=False)
@@ -37,12 +35,10 @@ def test_diabetes_is_refused_as_classes_and_read_as_a_number(tmp_path: Path) -> 
     np.testing.assert_allclose(found.y, minmax_scale(DIABETES.target, (-1, 1)), atol=1e-6)
 
 
-def test_training_labels_are_clamped_and_test_labels_are_not() -> None:
-    def rows() -> pl.DataFrame:
-        return pl.DataFrame({"a": [1.0, 2.0, 3.0], "label": [-5.0, 5.0, 20.0]})
-
-    how = How(target="number", label_range=(0.0, 10.0))
-    found = from_frames("t", rows(), how, test=rows())
+def test_training_labels_are_clamped_and_test_labels_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pl.DataFrame({"a": [1.0, 2.0, 3.0], "label": [-5.0, 5.0, 20.0]}).write_parquet(file)
+    found = load("t", file=file, test_file=file, target="number", label_range=(0.0, 10.0))
     assert found.train.y.tolist() == [-1.0, 0.0, 1.0]
     assert found.test.y.tolist() == [-2.0, 0.0, 3.0]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
     from sordino.engine.records import Metrics
-    from sordino.engine.session import Going, Outcome
+    from sordino.engine.session import Outcome
+    from sordino.observers import Observers
     from sordino.report.album import Picture
     from sordino.track.base import Maker
     from sordino.verify import Verdict
@@ -257,15 +258,15 @@ def run(
     if data is not None:
         asked = asked.on(data)
     refuse_repeated(asked.checked.tuned)
-    with _watched(progress, on_row, track) as (row, begin, end):
+    with _observed(progress, on_row, track) as seen:
         outcome = session.begin(
             asked.checked,
             None if out is None else Path(out),
-            row,
-            begin,
+            seen.row,
+            seen.begin,
             again="call so.resume with this folder",
         )
-        end(outcome)
+        seen.end(outcome)
     return _ended(outcome)
 
 
@@ -288,11 +289,15 @@ def resume(
     """
     from sordino.engine import session
 
-    with _watched(progress, on_row, track) as (row, begin, end):
+    with _observed(progress, on_row, track) as seen:
         outcome = session.resume(
-            Path(folder), row, begin, modules=None if modules is None else Path(modules)
+            Path(folder),
+            seen.row,
+            seen.begin,
+            modules=None if modules is None else Path(modules),
+            again="call so.resume with this folder",
         )
-        end(outcome)
+        seen.end(outcome)
     return _ended(outcome)
 
 
@@ -308,42 +313,19 @@ def looked_at() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-Watched = tuple[Callable[[Row], None], Callable[["Going"], None], Callable[["Outcome"], None]]
-
-
-@contextmanager
-def _watched(
+def _observed(
     progress: bool | None, on_row: Callable[[Row], None] | None, track: Sequence[str | Maker]
-) -> Iterator[Watched]:
-    """What is told of each row, of the beginning, and of the end."""
-    from sordino.console import display
-    from sordino.console.making import Making
-    from sordino.console.running import Running
-    from sordino.data.features import watched
-    from sordino.data.notices import noticed
-    from sordino.track import Tracking
+) -> AbstractContextManager[Observers]:
+    from sordino.observers import observed
 
-    quiet = not (looked_at() if progress is None else progress)
-    tracking = Tracking(track, _warn)
-    with (
-        tracking,
-        Running(display, quiet) as shows,
-        Making(quiet) as making,
-        watched(making),
-        noticed(_warn),
-    ):
-
-        def row(each: Row) -> None:
-            shows.row(each)
-            tracking.row(each)
-            if on_row is not None:
-                on_row(each)
-
-        def begin(going: Going) -> None:
-            shows.begin(going)
-            tracking.begin(going)
-
-        yield row, begin, tracking.end
+    return observed(
+        quiet=not (looked_at() if progress is None else progress),
+        tell=lambda text: print(text, file=sys.stderr),  # noqa: T201
+        warn=_warn,
+        notice=_warn,
+        track=track,
+        on_row=on_row,
+    )
 
 
 def _warn(text: str) -> None:

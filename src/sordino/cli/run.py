@@ -65,29 +65,23 @@ def run(
         raise StudyError("give either a study file or --resume RUN")
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
-    from sordino.cli.observers import Observers
-    from sordino.console import display
-    from sordino.console.making import Making
-    from sordino.console.running import Running
-    from sordino.data.features import watched
-    from sordino.data.notices import noticed
     from sordino.engine import session
     from sordino.engine import study as studies
     from sordino.modules import look_beside
-    from sordino.native.notice import watched as compiling
+    from sordino.observers import observed
 
-    progress = Running(display, quiet)
     if study is not None:
         look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
-    seen = Observers(progress, track or (), port if live else None)
     with (
         say.stoppable(),
-        compiling(_nothing if quiet else _say_compiling),
-        seen,
-        progress,
-        Making(quiet) as making,
-        watched(making),
-        noticed(say.people),
+        observed(
+            quiet=quiet,
+            tell=say.people,
+            warn=lambda text: say.people(f"warning: {text}"),
+            notice=say.people,
+            track=track or (),
+            live=port if live else None,
+        ) as seen,
     ):
         if resume is not None:
             outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
@@ -97,20 +91,9 @@ def run(
             _say_tuned(asked)
             outcome = session.begin(asked, out, seen.row, seen.begin)
         seen.end(outcome)
-        progress.close()
         concluded(outcome)  # while the live page is still there, which goes on to the report
     if as_json:
         say.machine(outcome)
-
-
-def _say_compiling() -> None:
-    say.people(
-        "  compiling for this machine: some seconds, and only once (the machine code is kept)"
-    )
-
-
-def _nothing() -> None:
-    pass
 
 
 def _say_tuned(study: Study) -> None:

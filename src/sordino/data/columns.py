@@ -20,8 +20,9 @@ def in_order(found: Sequence[str], wanted: Sequence[str], place: str, whose: str
     """
     if not wanted or list(found) == list(wanted):
         return list(found)
-    lacking = [name for name in wanted if name not in set(found)]
-    unknown = [name for name in found if name not in set(wanted)]
+    there, asked = set(found), set(wanted)
+    lacking = [name for name in wanted if name not in there]
+    unknown = [name for name in found if name not in asked]
     if lacking or unknown:
         named = (("it lacks", lacking), ("it also has", unknown))
         told = [f"{what} {_listed(names)}" for what, names in named if names]

@@ -27,12 +27,12 @@ from sordino.data.idx import read_images, read_labels
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
 from sordino.data.libsvm import read_usps
 from sordino.data.sets import PUBLISHED, Halves, Published, pick
-from sordino.data.table import SUFFIXES, How, Raw, Scale, read_frame, read_npz, read_table
+from sordino.data.table import SUFFIXES, How, Raw, Scale, read_npz, read_table
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 
 def names() -> tuple[str, ...]:
@@ -220,31 +220,6 @@ def _read(file: Path, how: How) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() == ".npz":
         return read_npz(file, how)
     return read_table(file, how), None
-
-
-def from_frames(
-    name: str,
-    frame: pl.DataFrame,
-    how: How,
-    *,
-    test: pl.DataFrame | None = None,
-    test_fraction: float | None = None,
-) -> Corpus:
-    """A training and a test set from tables in memory, by the same rules as from files.
-
-    Args:
-        name: what reports and refusals call it.
-        frame, test: of polars; they are emptied, to save memory. Another library's become one by
-            ``polars.from_pandas`` or ``polars.DataFrame(mapping of columns)``.
-        test_fraction: of ``frame``'s rows, where ``test`` is None; None sets none aside.
-
-    Raises:
-        DataError: naming what cannot be read as examples.
-    """
-    train = read_frame(frame, how, name)
-    first = replace(how, columns=train.columns, whose="those of the training set")
-    held = None if test is None else read_frame(test, first, f"{name}: test")
-    return corpus_of(name, name, train, held, test_fraction, how)
 
 
 def corpus_of(

@@ -95,7 +95,7 @@ def read_table(path: Path, how: How) -> Raw:
 
 
 def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
-    """A table of one example a row; it is emptied, to save memory.
+    """A table of one example a row. Its columns are let go of one by one, to save memory.
 
     The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be
     the same. Features come in the order of ``columns``, if these are given.
@@ -119,23 +119,26 @@ def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
         raise DataError(f"{place}: column {label!r} cannot be both the label and the client")
     if label == person:
         raise DataError(f"{place}: column {label!r} cannot be both the label and the person")
-    y = _plain(frame.drop_in_place(label), place)
-    client = None if client_column is None else _plain(frame.drop_in_place(client_column), place)
+    # a dictionary, for a frame of many columns needs a time for each that grows with their number
+    held = dict(zip(frame.columns, frame.get_columns(), strict=True))
+    del frame
+    y = _plain(held.pop(label), place)
+    client = None if client_column is None else _plain(held.pop(client_column), place)
     who = (
         client
         if person == client_column
         else None
         if person is None
-        else _plain(frame.drop_in_place(person), place)
+        else _plain(held.pop(person), place)
     )
-    if not frame.columns:
+    if not held:
         raise DataError(f"{place}: no feature columns beside {label!r}")
     others = (y, client, None if person == client_column else who)
-    columns = in_order(frame.columns, how.columns, place, how.whose)
+    columns = in_order(list(held), how.columns, place, how.whose)
     if how.encoding.plain:
-        x, names, words = _numbers(frame, columns, how, place), tuple(columns), None
+        x, names, words = _numbers(held, columns, how, place), tuple(columns), None
     else:
-        x, names, words = _encoded(frame, columns, how.encoding, place)
+        x, names, words = _encoded(held, columns, how.encoding, place)
     found = _identified(x if words is None else words, others, who) if how.identify else None
     _rescale(x, how.scale, place)
     refuse_non_finite(x, place, names)
@@ -143,17 +146,17 @@ def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
 
 
 def _numbers(
-    frame: pl.DataFrame, columns: Sequence[str], how: How, place: str
+    held: dict[str, pl.Series], columns: Sequence[str], how: How, place: str
 ) -> npt.NDArray[np.float32]:
-    """Columns of numbers, (n, k); the table is emptied."""
-    x = np.empty((frame.height, len(columns)), dtype=np.float32)
+    """Columns of numbers, (n, k); ``held`` is emptied."""
+    x = np.empty((len(held[columns[0]]), len(columns)), dtype=np.float32)
     hint = (
         " (is it the client column? name it in data.client_column)"
         if how.client_column is None
         else ""
     )
     for j, column in enumerate(columns):
-        series = frame.drop_in_place(column)
+        series = held.pop(column)
         refuse_text(series, place, hint)
         refuse_gaps(series, place)
         # becomes an infinity, which is refused below with its place
@@ -163,15 +166,16 @@ def _numbers(
 
 
 def _encoded(
-    frame: pl.DataFrame, columns: Sequence[str], rules: Encoding, place: str
+    held: dict[str, pl.Series], columns: Sequence[str], rules: Encoding, place: str
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
     """Columns by public rules, (n, k), their names, and each row's word of them as they stand."""
     rules.fits(columns, place)
-    x = np.empty((frame.height, sum(map(rules.width, columns))), dtype=np.float32)
+    rows = len(held[columns[0]])
+    x = np.empty((rows, sum(map(rules.width, columns))), dtype=np.float32)
     words = np.zeros(len(x), np.uint64)
     names: list[str] = []
     for column in columns:
-        made = rules.column(frame.drop_in_place(column), place)
+        made = rules.column(held.pop(column), place)
         x[:, len(names) : len(names) + len(made.names)] = made.x
         names += made.names
         words += made.words
@@ -286,7 +290,8 @@ def _encoded_array(
     import polars as pl
 
     names = [str(j) for j in range(x.shape[1])]
-    return _encoded(pl.DataFrame(x, schema=names), names, rules, place)
+    held = {name: pl.Series(name, x[:, j]) for j, name in enumerate(names)}
+    return _encoded(held, names, rules, place)
 
 
 def _frame(path: Path) -> pl.DataFrame:

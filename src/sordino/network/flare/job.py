@@ -17,8 +17,6 @@ PARTS = "sordino.network.flare.parts"
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
 """What NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""
-POLL = 2.0
-"""Seconds between two questions of a site for a task: there is one, at the beginning."""
 
 
 def files(agreed: Agreed) -> dict[str, bytes]:
