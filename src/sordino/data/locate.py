@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sordino import modules
+from sordino.data.embedded import NAMES
 from sordino.data.sets import PUBLISHED, Published, Remote
 from sordino.errors import DataError
 from sordino.files import cache_folder
@@ -76,7 +77,7 @@ def find(name: str) -> Path:
     published = named(name)
     if published is None:
         raise DataError(
-            f"data find: nothing is known about {name!r}; known: digits, {', '.join(PUBLISHED)}"
+            f"data find: nothing is known about {name!r}; known: {', '.join((*NAMES, *PUBLISHED))}"
         )
     folder = where(name)
     if folder is None:
