@@ -226,3 +226,10 @@ def test_debians_files_are_the_published_ones() -> None:
             + packed[10:]
         )
         assert f"sha256:{hashlib.sha256(original).hexdigest()}" == sums[f"{name}.gz"]
+
+
+def test_what_is_embedded_is_found_and_not_fetched() -> None:
+    with pytest.raises(DataError, match="known: digits, breast-cancer, diabetes, fashion-mnist"):
+        locate.find("nope")
+    with pytest.raises(DataError, match="'diabetes' is part of this program"):
+        locate.fetch("diabetes")

@@ -117,6 +117,8 @@ def fetch(
 ) -> Path:
     """Download ``name`` into ``folder``, and check it; files that are right already are kept."""
     published = named(name)
+    if name in NAMES:
+        raise DataError(f"data fetch: {name!r} is part of this program; there is nothing to fetch")
     if published is None:
         raise DataError(
             f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
