@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import socket
 import ssl
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
-from websockets.sync.client import connect
 from websockets.uri import parse_uri
 
 from federations import laid
@@ -61,12 +62,25 @@ class Open:
     def line(self, site: int = 0) -> WebSocketLine:
         return WebSocketLine(self.address, self.context(site), LIMIT)
 
-    def raw(self, context: ssl.SSLContext, *said: str) -> bytes | str:
-        """Say something over a connection of one's own, and what comes back."""
-        with connect(f"wss://{self.address}/", ssl=context, compression=None) as line:
-            for each in said:
-                line.send(each)
-            return line.recv(5) if not said else b""
+    def raw(
+        self,
+        context: ssl.SSLContext,
+        *said: str | bytes | list[bytes],
+        then: Callable[[], None] = lambda: None,
+    ) -> bytes | str:
+        """Say something over a connection of one's own, and what comes back.
+
+        In one thread: TLS of Python before 3.13 may lose what is written while another one reads.
+        """
+
+        async def talk() -> bytes | str:
+            async with connect(f"wss://{self.address}/", ssl=context, compression=None) as line:
+                for each in said:
+                    await line.send(each)
+                await asyncio.to_thread(then)  # while it is open
+                return await asyncio.wait_for(line.recv(), 5) if not said else b""
+
+        return asyncio.run(talk())
 
     def until(self, what: Callable[[], object]) -> None:
         end = time.monotonic() + 10
@@ -253,11 +267,10 @@ def test_a_server_that_says_nothing_is_lost(opened: Open, monkeypatch: pytest.Mo
 
 
 def test_a_frame_in_pieces_is_one(opened: Open) -> None:
-    with connect(f"wss://{opened.address}/", ssl=opened.context(0), compression=None) as line:
-        line.send([b"in ", b"two ", b"pieces"])
-        found = [opened.mailbox.get(5) for _ in range(2)]
-        assert found[1] is not None
-        assert found[1].frame == b"in two pieces"
+    opened.raw(opened.context(0), [b"in ", b"two ", b"pieces"])
+    found = [opened.mailbox.get(5) for _ in range(2)]
+    assert found[1] is not None
+    assert found[1].frame == b"in two pieces"
 
 
 def test_what_a_site_said_before_it_closed_is_heard(opened: Open) -> None:
@@ -350,11 +363,12 @@ def test_who_pings_and_does_not_read_is_cut_off(opened: Open) -> None:
 
 
 def test_empty_pieces_of_a_frame_are_not_kept(opened: Open) -> None:
-    with connect(f"wss://{opened.address}/", ssl=opened.context(0), compression=None) as line:
+    def looked() -> None:
         assert opened.mailbox.get(5) is not None
-        (held,) = opened.hub._there.values()
-        line.send([*[b""] * 500, b"whole"])
         found = opened.mailbox.get(5)
         assert found is not None
         assert found.frame == b"whole"
+        (held,) = opened.hub._there.values()
         assert held._parts == []
+
+    opened.raw(opened.context(0), [*[b""] * 500, b"whole"], then=looked)
