@@ -286,6 +286,27 @@ def test_what_a_site_said_before_it_closed_is_heard(opened: Open) -> None:
     assert found[-1].kind == "closed"
 
 
+def test_frames_that_wait_when_a_site_ends_are_heard(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lets in a few, holds many, and has stopped reading when the last ones come; the
+    site does not wait for it.
+    """
+    monkeypatch.setattr(line_module, "CLOSING", 0.2)
+    line = opened.line()
+    opened.hub._loop.call_soon_threadsafe(time.sleep, 0.3)  # it reads many at once after that
+    for number in range(80):
+        line.send(bytes([number]))
+        if number == 60:
+            time.sleep(0.6)
+    line.close()
+    time.sleep(0.3)
+    found = [opened.mailbox.get(5) for _ in range(82)]
+    assert [each.frame[0] for each in found if each and each.kind == "frame"] == [*range(80)]
+    assert found[-1] is not None
+    assert found[-1].kind == "closed"
+
+
 def _proxy(answer: bytes, asked: list[bytes]) -> int:
     """A proxy for one connection, and its port."""
     listening = socket.create_server(("127.0.0.1", 0))

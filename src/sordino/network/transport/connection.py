@@ -234,10 +234,12 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(HELD, self._again)
             return
         self._held = False
-        if not self._lost and not self._transport.is_closing():
-            self._transport.resume_reading()
         self._seen = self._loop.time()
         self._work()
+        # Only once nothing waits: TLS of a peer that has ended hands over all of what it still
+        # has when reading goes on, and drops it if reading was stopped again by then.
+        if not self._held and not self._lost and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _beat(self) -> None:
         """Ask a site that is silent for a sign of life; without one, it is gone."""
