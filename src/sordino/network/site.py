@@ -22,6 +22,7 @@ from sordino.errors import StudyError
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.desk import Desk
+from sordino.network.memory import give_back
 from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner
@@ -129,10 +130,15 @@ class Site:
                 kept.due,
             )
             line.send(frames.encode(hello))
+            give_back()  # while the server reads this
+            fresh = True
             for frame in line.frames():
                 desk.heard = True
                 for answer in desk.said(frame):
                     line.send(frames.encode(answer))
+                    if fresh and isinstance(answer, frames.Say):
+                        fresh = False
+                        give_back()  # what the first task needed to begin
                 if desk.moment.ended is not None:
                     return
         finally:
