@@ -29,11 +29,11 @@ label = "A"
 
 NUMERALS = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5}
 ITEMS: dict[str, tuple[str, Sequence[int], str, Sequence[int]]] = {
-    "ali-dpfl": ("table", [2, 3, 4, 5], "figure", [1, 4, 5]),
-    "als-dpfl": ("table", [2, 3], "figure", [2, 4, 5, 6]),
-    "haar": ("table", [3], "figure", range(7, 13)),
     "mapa": ("table", [], "figure", range(4, 10)),
     "events": ("table", range(1, 6), "figure", range(2, 14)),
+    "ali-dpfl": ("table", [2, 3, 4, 5], "figure", [1, 4, 5]),
+    "als-dpfl": ("table", [2, 3], "figure", [2, 4, 5, 6]),
+    "haar": ("table", [3], "figure", [7, 8, 9, 10, 11, 12]),
 }
 """Of each paper, its tables and figures with results."""
 

@@ -6,10 +6,10 @@ list of orders. Beside it, one file for each order says that it is done, or why 
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 
@@ -81,7 +81,7 @@ def _carried_out(order: Order) -> None:
                 session.resume(folder, lambda row: None, lambda going: None)
                 return
             except ResumeError:  # begun by another version, or elsewhere: nobody else has its bits
-                shutil.rmtree(folder)
+                rmtree(folder)
         study = studies.read(Path(order.study))
         session.begin(study, folder, lambda row: None, lambda going: None)
 
