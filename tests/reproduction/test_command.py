@@ -39,4 +39,6 @@ def test_what_is_there_is_judged_without_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (entry,) = json.loads(done.stdout)["entries"]
     assert [claim["verdict"] for claim in entry["claims"]] == ["cannot be told"]
-    assert "no runs to compare" in (tmp_path / "reproduction" / "reproduction.md").read_text()
+    page = (tmp_path / "reproduction" / "reproduction.md").read_text()
+    assert "no runs to compare" in page
+    assert "Only 0 of 8 runs are there." in page

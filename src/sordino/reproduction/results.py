@@ -202,7 +202,7 @@ def collected(results: Results) -> EntryOf:
         left_out=grid.left_out,
         failures=_failures(results),
         seconds=math.fsum(_seconds(results)),
-        note=" ".join(filter(None, (entry.note, _versions(results)))),
+        note=" ".join(filter(None, (entry.note, _reservations(results)))),
     )
 
 
@@ -248,17 +248,25 @@ def _failures(results: Results) -> tuple[str, ...]:
     )
 
 
-def _versions(results: Results) -> str:
-    """A warning where the runs were made by different programs."""
-    codes = {
-        known(run.environment.code) for cell in results.grid.cells for run in results.runs(cell)
+def _reservations(results: Results) -> str:
+    """What to know of the runs: that some are missing, or that different programs made them."""
+    grid = results.grid
+    folders = {
+        grid.folder(cell, results.out, seed): results.run(cell, seed)
+        for cell in grid.cells
+        for seed in grid.seeds
     }
-    if len(codes) < 2:
-        return ""
-    return (
-        f"Its runs were made by {len(codes)} versions of the program: another --out makes them all "
-        "by this one."
-    )
+    there = [run for run in folders.values() if run is not None]
+    codes = {known(run.environment.code) for run in there if isinstance(run, Run)}
+    told = []
+    if len(there) < len(folders):
+        told.append(f"Only {len(there)} of {len(folders)} runs are there.")
+    if len(codes) > 1:
+        told.append(
+            f"Its runs were made by {len(codes)} versions of the program: another --out makes them "
+            "all by this one."
+        )
+    return " ".join(told)
 
 
 def seconds_of(folder: Path) -> Path:
