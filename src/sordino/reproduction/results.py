@@ -15,7 +15,7 @@ from sordino.engine.records import number as real
 from sordino.engine.runs import Run, load
 from sordino.files import there
 from sordino.reproduction.cells import Cell, Grid, Place, told
-from sordino.reproduction.entry import Claim, Gap, Published
+from sordino.reproduction.entry import Claim, Gap, Published, named
 from sordino.reproduction.measures import SHORT, Attacked, Best, Curve, Measure
 from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
 from sordino.reproduction.worker import ATTACK, Found
@@ -164,9 +164,16 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
                 lambda place: results.values(claim.measure, place),
             ),
         )
-        for form in results.grid.forms
+        for form in _forms(results.grid, claim)
     )
     return ClaimOf(claim.text, claim.where, verdict(results, forms), forms)
+
+
+def _forms(grid: Grid, claim: Claim) -> list[str]:
+    """The first form, and each in which a series of the claim was run."""
+    series = {name for what, names in named(claim.rule) if what == "series" for name in names}
+    run = {cell.place.form for cell in grid.cells if cell.place.series in series}
+    return [form for i, form in enumerate(grid.forms) if not i or form in run]
 
 
 def verdict(results: Results, forms: Sequence[Judged]) -> Verdict:
