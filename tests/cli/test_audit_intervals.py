@@ -43,7 +43,7 @@ def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str]) -> None:
     assert names[0] == "the study's gaussian"
     assert names[-2:] == ["dp-sgd, every release seen", "dp-sgd, model at the end"]
     assert set(told["verdicts"]) == {"holds", "caught"}
-    picture = Path("audit.svg").read_text(encoding="utf-8")
+    picture = Path("runs/audit-study/audit.svg").read_text(encoding="utf-8")
     for name in ("raw mu beside a step", "dp-sgd, every release seen", "caught", "∞"):
         assert name in picture
     assert "canaries among the study's own examples" in output.err

@@ -51,6 +51,8 @@ from sordino.errors import StudyError
 
 MOST = 50.0
 """Epsilons above it are not told apart."""
+CURVES = 0.9
+"""Share of the chance of error that the refutation of a whole curve has: it tells more."""
 _STEPS = 24
 Other = Callable[[float], float]
 """b."""
@@ -175,7 +177,7 @@ class OneRun:
         guesses, right: of the number of guesses with the highest bound.
         low: lower bound of epsilon from the promise of (epsilon, delta) alone.
         low_curve: the same if the run's trade-off is of the family that was asked about.
-        alpha: each of the two is wrong with at most this probability.
+        alpha: either of the two is wrong with at most this probability.
     """
 
     canaries: int
@@ -207,18 +209,18 @@ def audited(
         scores: higher where a canary seems to be in.
         coins: fair and independent, and not used for the scores.
         delta: at which epsilons are told.
-        alpha: divided among the numbers of guesses.
+        alpha: divided among both bounds and the numbers of guesses.
         family: of promises; the one with the least noise that is refuted is told.
         shares: parts of m that are tried as r, fixed in advance.
     """
     m, each = len(scores), alpha / len(shares)
     numbers = [max(int(share * m), 1) for share in shares]
     tried = [(r, guessed(scores, coins, r)) for r in numbers]
-    plain = [one_run(m, r, v, delta, each) for r, v in tried]
+    plain = [one_run(m, r, v, delta, (1.0 - CURVES) * each) for r, v in tried]
 
     def any_refutes(noise: float) -> bool:
         other = family.other(noise)
-        return any(refuted(m, r, v, other, each) for r, v in tried)
+        return any(refuted(m, r, v, other, CURVES * each) for r, v in tried)
 
     noise, best = least_noise(any_refutes), int(np.argmax(plain))
     return OneRun(
