@@ -1,4 +1,4 @@
-"""Shadow runs of a study: what a coin leaves out adds nothing, and a finished run stays finished."""
+"""Shadow runs: what a coin leaves out adds nothing, and a finished run stays finished."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_records_are_told_where_there_is_no_noise(tmp_path: Path) -> None:
     [
         (['method={ name = "dp-fedavg" }', "privacy.unit=client"], "whole clients are protected"),
         (['method={ name = "ali-dpfl", form = "paper", learning_rate = 0.5 }'], "no epsilon is"),
-        (["data.name=diabetes"], "how sure a model is of a class"),
+        (["data.name=diabetes", "model.name=mlp"], "how sure a model is of a class"),
     ],
 )
 def test_studies_without_a_question_are_refused(

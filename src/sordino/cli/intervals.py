@@ -31,15 +31,15 @@ NO_PROOF = (
     "A lower bound far below the ledger's epsilon proves nothing: another attack may reach further."
 )
 A_USE = (
-    "These runs looked at the study's own examples, with canaries among them or with some left "
+    "These runs looked at the study's own examples, with canaries among them, or with some left "
     "out. With real data, their result is a release that no ledger has booked: do not publish it."
 )
 SMALL = {
-    "samples": "budget.rounds=20",
-    "clients": "budget.rounds=20",
-    "arrivals": "budget.updates=40",
-    "labels": "budget.events=1000",
-    "entities": "budget.events=1000",
+    "samples": "budget.rounds=10",
+    "clients": "budget.rounds=10",
+    "arrivals": "budget.updates=20",
+    "labels": "budget.events=600",
+    "entities": "budget.events=600",
 }
 """Studies that come with the program, one for each unit and regime, and how they are shortened."""
 FEW = 1000

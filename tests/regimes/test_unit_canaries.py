@@ -12,7 +12,7 @@ from sordino.audit.intervals import Interval
 from sordino.engine import study as studies
 from sordino.engine.audits import rows
 from sordino.errors import StudyError
-from sordino.mechanism import RandomisedResponse, gaussian, grid, single
+from sordino.mechanism import RandomisedResponse, grid, single
 
 FOLDER = Path(__file__).parents[2] / "examples/audit"
 ALPHA = 1e-3  # releases change with the program's text, and a test must not fail by chance
@@ -56,15 +56,23 @@ def _quieter(share: float) -> Callable[..., Any]:
     return add
 
 
-@pytest.mark.parametrize("unit", ["clients", "arrivals", "entities"])
-def test_a_fifth_of_the_noise_that_is_booked_is_found(
+LITTLE = {
+    "clients": ("privacy.epsilon=1",),
+    "arrivals": ("privacy.epsilon=1",),
+    "entities": ("privacy.epsilon=1", "privacy.label_epsilon=0.02"),
+}
+"""One run with few canaries shows no more than an epsilon of two."""
+
+
+@pytest.mark.parametrize("unit", LITTLE)
+def test_a_tenth_of_the_noise_that_is_booked_is_found(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    less = _quieter(0.2)
+    less = _quieter(0.1)
     monkeypatch.setattr(grid, "add_gaussian", less)
     monkeypatch.setattr(single, "add_gaussian", less)
-    assert hasattr(gaussian.Gaussian, "release_counted")  # imports it where it is needed
-    found = attacked(unit, *SHORT[unit])
+    found = attacked(unit, *SHORT[unit], *LITTLE[unit])
+    assert found.ledger == pytest.approx(1.0, rel=0.05)
     assert found.verdict == "BROKEN"
 
 
@@ -72,10 +80,10 @@ def test_answers_that_are_too_true_are_found(monkeypatch: pytest.MonkeyPatch) ->
     own = RandomisedResponse.respond_for
 
     def truer(self: RandomisedResponse, labels: Any, *given: Any) -> Any:
-        return own(RandomisedResponse(epsilon=6.0, classes=self.classes), labels, *given)
+        return own(RandomisedResponse(epsilon=3.0, classes=self.classes), labels, *given)
 
     monkeypatch.setattr(RandomisedResponse, "respond_for", truer)
-    assert attacked("labels", *SHORT["labels"]).verdict == "BROKEN"
+    assert attacked("labels", *SHORT["labels"], "privacy.epsilon=1").verdict == "BROKEN"
 
 
 def test_answers_at_every_event_add_up() -> None:
@@ -91,10 +99,10 @@ def test_answers_at_every_event_add_up() -> None:
         ("clients", ["method.clipping=adaptive"], "under one bound"),
         ("clients", ["method.weights=size"], "under one bound"),
         ("arrivals", ['privacy.mechanism={ kind = "haar" }'], "same noise on every number"),
-        ("arrivals", ["method.name=asgd", "privacy={ unit = \"none\" }"], "no epsilon is promised"),
+        ("arrivals", ["method.name=asgd", 'privacy={ unit = "none" }'], "no epsilon is promised"),
         ("entities", ["privacy.updates=noisy"], "embeddings are sent once"),
-        ("entities", ["method.activation={ kind = \"random\", p = 0.5 }"], "activation = 'full'"),
-        ("labels", ["privacy={ unit = \"none\" }"], "nothing is promised"),
+        ("entities", ['method.activation={ kind = "random", p = 0.5 }'], "activation = 'full'"),
+        ("labels", ['privacy={ unit = "none" }'], "nothing is promised"),
     ],
 )
 def test_studies_that_canaries_do_not_fit_are_refused(
