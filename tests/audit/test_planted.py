@@ -33,7 +33,7 @@ from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import FlatBound, MeanGradient
 
-STUDY = Path(__file__).parents[2] / "examples/canaries-digits.toml"
+STUDY = Path(__file__).parents[2] / "examples/audit/samples.toml"
 
 
 def ready(*changes: str) -> Prepared:

@@ -14,7 +14,7 @@ from sordino.cli import app
 from sordino.errors import StudyError
 from sordino.mechanism import Gaussian, GaussianNoise
 
-EXAMPLE = Path(__file__).parents[2] / "examples/canaries-digits.toml"
+EXAMPLE = Path(__file__).parents[2] / "examples/audit/samples.toml"
 
 
 @pytest.fixture(autouse=True)

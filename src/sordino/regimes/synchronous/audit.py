@@ -120,6 +120,12 @@ def _refuse(study: SynchronousStudy) -> None:
             "method: --attack canaries plants clients of equal weight under one bound; set weights "
             "= 'equal', clipping = 'fixed' and no schedule"
         )
+    if study.participation.deadline is not None or study.world.dropout:
+        # what the adversary takes off a sum must be what was in it
+        raise StudyError(
+            "participation.deadline, world.dropout: --attack canaries plants clients whose answers "
+            "all arrive; leave both out"
+        )
 
 
 def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> Interval:
