@@ -98,7 +98,7 @@ def test_answers_at_every_event_add_up() -> None:
     [
         ("clients", ["method.clipping=adaptive"], "under one bound"),
         ("clients", ["method.weights=size"], "under one bound"),
-        ("clients", ["world.dropout=0.1"], "whose answers all arrive"),
+        ("clients", ["participation.deadline=3.0"], "whose answers all arrive"),
         ("arrivals", ['privacy.mechanism={ kind = "haar" }'], "same noise on every number"),
         ("arrivals", ["method.name=asgd", 'privacy={ unit = "none" }'], "no epsilon is promised"),
         ("entities", ["privacy.updates=noisy"], "embeddings are sent once"),
