@@ -21,6 +21,7 @@ from sordino.cli import (
     ledger,
     network,
     plan,
+    reproduce,
     run,
     say,
     shipped,
@@ -71,6 +72,7 @@ def _options(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
+app.command("reproduce")(reproduce.reproduce)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("examples")(shipped.examples)
