@@ -250,6 +250,8 @@ def test_the_papers_form_takes_each_edges_own_epsilon_and_the_least_sets_the_sch
     least = 'method={name="mapa", batch=30, form="paper", iteration_epsilon=0.1}'
     alike: Any = made(tmp_path / "alike", least).simulation
     assert world.regime.schedule == alike.regime.schedule
+    bound: Any = made(tmp_path / "bound", least.replace("}", ", bound=7}")).simulation
+    assert bound.clip == 7.0
 
 
 @pytest.mark.parametrize(
@@ -260,6 +262,7 @@ def test_the_papers_form_takes_each_edges_own_epsilon_and_the_least_sets_the_sch
         (("method.form=paper", "method.batch=7.5"), "a whole number"),
         (("method.form=paper", "method.iteration_epsilons=[1, 2]"), "one for each edge"),
         (("method.iteration_epsilons=[1, 2, 3, 4]",), "privacy.epsilons"),
+        (("method.bound=2",), "privacy.clip"),
     ],
 )
 def test_what_one_form_would_leave_unused_is_refused(

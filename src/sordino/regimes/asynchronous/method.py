@@ -165,15 +165,17 @@ class Noisy(AsynchronousMethod):
         form: "sound", or "paper" for the letter, which is not private.
         iteration_epsilon: eps_k of every edge, what the paper's form claims for each update.
         iteration_epsilons: eps_k of each edge, where they differ; for the paper's form only.
+        bound: R = b DS / 2 of the first update, for the paper's form only; left out, the method's.
         noised: parts that get noise in the paper's form: all, or the first layer alone as in its
             experiments.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"iteration_epsilons"})
+    later: ClassVar[frozenset[str]] = frozenset({"iteration_epsilons", "bound"})
 
     form: Literal["sound", "paper"] = "sound"
     iteration_epsilon: float = Field(0.1, gt=0, allow_inf_nan=False)
     iteration_epsilons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+    bound: float | None = Field(None, gt=0, allow_inf_nan=False)
     noised: Literal["all", "first-layer"] = "all"
 
     @property
