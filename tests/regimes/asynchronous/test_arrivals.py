@@ -262,7 +262,6 @@ def test_the_papers_form_takes_each_edges_own_epsilon_and_the_least_sets_the_sch
         (("method.form=paper", "method.batch=7.5"), "a whole number"),
         (("method.form=paper", "method.iteration_epsilons=[1, 2]"), "one for each edge"),
         (("method.iteration_epsilons=[1, 2, 3, 4]",), "privacy.epsilons"),
-        (("method.bound=2",), "privacy.clip"),
     ],
 )
 def test_what_one_form_would_leave_unused_is_refused(

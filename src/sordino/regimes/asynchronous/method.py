@@ -165,7 +165,8 @@ class Noisy(AsynchronousMethod):
         form: "sound", or "paper" for the letter, which is not private.
         iteration_epsilon: eps_k of every edge, what the paper's form claims for each update.
         iteration_epsilons: eps_k of each edge, where they differ; for the paper's form only.
-        bound: R = b DS / 2 of the first update, for the paper's form only; left out, the method's.
+        bound: R = b DS / 2 of the first update in the paper's form; left out, the method's own. The
+            sound form's bound is ``privacy.clip``.
         noised: parts that get noise in the paper's form: all, or the first layer alone as in its
             experiments.
     """

@@ -145,11 +145,6 @@ class AsynchronousStudy(HorizontalStudy):
                     "method.iteration_epsilons are what the paper's form claims for each update: "
                     "for this form, say privacy.epsilons, which hold for the whole run"
                 )
-            if getattr(self.method, "bound", None) is not None:
-                raise ValueError(
-                    "method.bound is of the paper's form, which clips averages: for this form, say "
-                    "privacy.clip, the bound of one example's gradient"
-                )
             return
         for name in ("epsilons", "noise_multipliers"):
             if getattr(self.privacy, name) is not None:
