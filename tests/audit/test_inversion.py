@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +19,11 @@ from sordino import data
 from sordino.audit.attempt import Attack, Level, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
 from sordino.audit.quality import correlation, psnr
+from sordino.engine import study as studies
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
+from sordino.federation import inversion
+from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import Gaussian
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Train
@@ -245,3 +249,22 @@ def test_quality_forgives_brightness_and_contrast_only() -> None:
         psnr(x + s * np.random.default_rng(1).standard_normal(50), x) for s in (0.01, 0.1, 1.0)
     ]
     assert noisy == sorted(noisy, reverse=True)
+
+
+def test_the_own_noise_of_mapas_paper_form_is_mapas(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        """
+        name = "MAPA"
+        data = { name = "digits", clients = 2 }
+        model = { name = "logistic" }
+        method = { name = "mapa", form = "paper", iteration_epsilon = 0.5 }
+        privacy = { unit = "sample", epsilon = 2.0, delta = 1e-3 }
+        budget = { updates = 10 }
+        """
+    )
+    study = studies.read(path)
+    assert isinstance(study, HorizontalStudy)
+    (level,) = inversion.attacked(study, [inversion.NoiseLevel()]).levels
+    assert (level.claimed, level.sigma, level.own) == (0.5, None, True)
+    assert math.isinf(level.once)

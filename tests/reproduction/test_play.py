@@ -11,7 +11,7 @@ import pytest
 from sordino.comparison.runner import Job
 from sordino.errors import StudyError
 from sordino.reproduction import cells, files, play, worker
-from sordino.reproduction.results import Results, collected
+from sordino.reproduction.results import Results, _read, collected
 from sordino.reproduction.write import Reproduced, write
 
 STUDY = """
@@ -174,6 +174,34 @@ def test_data_that_is_here_is_preferred(home: Path) -> None:
     assert taken is not None
     assert taken.papers
     assert len(grid.cells) == 4
+
+
+def test_points_and_forms_leave_a_fixed_series_as_it_is(home: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    path.write_text(ENTRY.replace('label = "one round"', 'label = "one round"\nfixed = true'))
+    grid = cells.grid(files.chosen(["ali-dpfl-table-1"], home)[0], "full", home=home, here=nothing)
+    digests = {
+        series: [cell.digest for cell in grid.cells if cell.place.series == series]
+        for series in ("one", "two")
+    }
+    assert len(digests["one"]) == 2
+    assert len(set(digests["one"])) == 1
+    assert len(set(digests["two"])) == 2
+
+
+def test_an_attack_on_noise_without_a_price_is_kept(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(
+        STUDY.replace('"dp-sgd"\nlearning_rate = 1.0\ntau = 1', '"mapa"\nform = "paper"')
+        .replace("sampling_rate = 0.2\n", "")
+        .replace("rounds", "updates")
+    )
+    order = worker.Order(0, str(study), str(tmp_path / "attack"), images=1)
+    worker._carried_out(order)
+    found = _read(tmp_path / "attack")
+    assert isinstance(found, worker.Found)
+    assert found.once is None
+    assert -1.0 <= found.correlation <= 1.0
 
 
 def test_processes_get_fewer_runs_towards_the_end(home: Path, tmp_path: Path) -> None:

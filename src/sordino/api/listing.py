@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 
 def methods() -> polars.DataFrame:
-    """Every method: its regime, which of its forms are private, what it does, and its paper."""
+    """Every method: its regime, the units it can protect, its forms, what it does, and its paper.
+
+    ``private`` are the forms that keep a promise where ``privacy.unit`` is not "none".
+    """
     return shown.frame(
         [
             {
                 "name": name,
                 "regime": about.regime,
+                "units": list(about.units),
                 "private": [form for form, sound in about.forms.items() if sound],
                 "not_private": [form for form, sound in about.forms.items() if not sound],
                 "about": about.does,

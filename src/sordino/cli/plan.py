@@ -18,6 +18,7 @@ from sordino.errors import StudyError
 MOST_CLIENTS = 8
 
 if TYPE_CHECKING:
+    from sordino.engine.method import About
     from sordino.engine.narration import Told
     from sordino.engine.plan import Plan
     from sordino.engine.study.base import Study
@@ -264,6 +265,7 @@ def methods(as_json: AsJson = False) -> None:
                     "regime": about.regime,
                     "paper": about.paper,
                     "forms": dict(about.forms),
+                    "units": list(about.units),
                     "about": about.does,
                 }
                 for name, about in listed.items()
@@ -275,8 +277,7 @@ def methods(as_json: AsJson = False) -> None:
             name,
             about.regime,
             ", ".join(
-                f"{form} ({'private' if sound else 'NOT private'})"
-                for form, sound in about.forms.items()
+                f"{form} ({_privacy(about, sound=sound)})" for form, sound in about.forms.items()
             ),
             about.does,
             about.paper,
@@ -297,6 +298,15 @@ def methods(as_json: AsJson = False) -> None:
         ["kind", "what it does"],
         _front_ends(),
     )
+
+
+def _privacy(about: About, *, sound: bool) -> str:
+    """Whether a form is private, and if it need not be, with which units it is."""
+    units = [unit for unit in about.units if unit != "none"]
+    if not sound or not units:
+        return "NOT private"
+    whose = " or ".join(f"'{unit}'" for unit in units)
+    return f"private if privacy.unit is {whose}" if "none" in about.units else "private"
 
 
 NOISE = (

@@ -185,9 +185,10 @@ def _shape(study: Study) -> str:
     for key in LATER:  # a study without them is what it was before they were there
         if not examples.get(key, True):
             del examples[key]
-    for key in type(study.privacy).later:
-        if told["privacy"][key] is None:
-            del told["privacy"][key]
+    for part in ("method", "privacy"):
+        for key in type(getattr(study, part)).later:
+            if told[part].get(key, True) is None:
+                del told[part][key]
     if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
         told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read

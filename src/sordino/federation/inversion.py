@@ -128,7 +128,14 @@ def _delta(study: HorizontalStudy) -> float:
 def _levels(
     study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]
 ) -> list[Level]:
-    """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's."""
+    """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's.
+
+    The own noise of a study of MAPA's or AUDP's paper form is MAPA's.
+    """
+    claims: float | None = getattr(study.method, "iteration_epsilon", None)
+    literal = study.method.unpriced is not None and claims is not None
+    if literal:
+        asked = [NoiseLevel(claimed=claims) if one == NoiseLevel() else one for one in asked]
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
     for sigma in sorted(
@@ -139,7 +146,8 @@ def _levels(
             Level(sigma=sigma, own=NoiseLevel() in asked and sigma == own, once=once, whole=whole)
         )
     for claimed in sorted({one.claimed for one in asked if one.claimed is not None}, reverse=True):
-        found.append(Level(sigma=None, claimed=claimed, once=math.inf, whole=math.inf))
+        mine = literal and claimed == claims
+        found.append(Level(sigma=None, claimed=claimed, own=mine, once=math.inf, whole=math.inf))
     return found
 
 

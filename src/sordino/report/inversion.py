@@ -40,8 +40,9 @@ def noise_words(level: Level) -> str:
     "no noise (the study's)"
     """
     if level.sigma is None:
-        return f"MAPA's noise, ε₀ = {epsilon_text(level.claimed)}"
-    name = "no noise" if level.sigma == 0.0 else f"σ = {level.sigma:.4g}"
+        name = f"MAPA's noise, ε₀ = {epsilon_text(level.claimed)}"
+    else:
+        name = "no noise" if level.sigma == 0.0 else f"σ = {level.sigma:.4g}"
     return name + (" (the study's)" if level.own else "")
 
 

@@ -209,7 +209,7 @@ def _changes(
             for point in points or (Point(""),):
                 place = Place(panel.key, form.key, series.key, point.label)
                 parts: list[Data | Panel | Series | Point | Form | Also]
-                parts = [panel, series, point, form]
+                parts = [panel, series] if series.fixed else [panel, series, point, form]
                 if data is not None:
                     parts.insert(0, data)
                 parts += [also for also in entry.also if _fits(also, place)]

@@ -64,12 +64,17 @@ class Panel(Part, frozen=True):
 
 
 class Series(Part, frozen=True):
-    """A line of a figure, or a row of a table."""
+    """A line of a figure, or a row of a table.
+
+    Attributes:
+        fixed: whether points and forms leave it as it is, as a baseline that they do not concern.
+    """
 
     key: str
     label: str
     changes: Changes = ()
     quick: Changes = ()
+    fixed: bool = False
 
 
 class Point(Part, frozen=True):

@@ -6,6 +6,7 @@ list of orders. Beside it, one file for each order says that it is done, or why 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -46,12 +47,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What an attack recovered: means over images, and its price."""
+    """What an attack recovered: means over images, and its price; None where that is infinite."""
 
     correlation: float
     psnr: float
-    once: float
-    whole: float
+    once: float | None
+    whole: float | None
 
 
 def main() -> None:
@@ -103,8 +104,13 @@ def _attacked(path: Path, folder: Path, images: int) -> None:
     found = Found(
         sum(correlations) / len(correlations),
         sum(ratios) / len(ratios),
-        max(attempt.level.once for attempt in attempts),
-        max(attempt.level.whole for attempt in attempts),
+        _finite(max(attempt.level.once for attempt in attempts)),
+        _finite(max(attempt.level.whole for attempt in attempts)),
     )
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / ATTACK, msgspec.json.encode(found))
+
+
+def _finite(epsilon: float) -> float | None:
+    """JSON has no infinity."""
+    return epsilon if math.isfinite(epsilon) else None

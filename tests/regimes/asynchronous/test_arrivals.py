@@ -60,6 +60,7 @@ WORLDS = [
     ("privacy.epsilons=[1.0, 2.0, 3.0, 4.0]",),
     ('method={name="audp", batch=30}',),
     ('method={name="audp", batch=30, form="paper"}',),
+    ('method={name="mapa", batch=30, form="paper", iteration_epsilons=[0.1, 0.2, 0.3, 0.4]}',),
     ('method={name="asgd", batch=30}', 'privacy={unit="none"}'),
     ('method={name="csgd", batch=30}', 'privacy={unit="none"}'),
 ]
@@ -238,6 +239,36 @@ def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> No
     end = world.run(built.first, Watch())
     assert np.isinf(world.vault.epsilon("client:0", 1e-3, "pld"))
     assert end.number == 120
+
+
+def test_the_papers_form_takes_each_edges_own_epsilon_and_the_least_sets_the_schedule(
+    tmp_path: Path,
+) -> None:
+    own = 'method={name="mapa", batch=30, form="paper", iteration_epsilons=[0.4, 0.1, 0.2, 0.3]}'
+    world: Any = made(tmp_path / "run", own).simulation
+    assert [edge.iteration_epsilon for edge in world.edges] == [0.4, 0.1, 0.2, 0.3]
+    least = 'method={name="mapa", batch=30, form="paper", iteration_epsilon=0.1}'
+    alike: Any = made(tmp_path / "alike", least).simulation
+    assert world.regime.schedule == alike.regime.schedule
+    bound: Any = made(tmp_path / "bound", least.replace("}", ", bound=7}")).simulation
+    assert bound.clip == 7.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("method.form=paper", "privacy.epsilons=[1, 2, 3, 4]"), "method.iteration_epsilons"),
+        (("method.form=paper", "privacy.noise_multipliers=[1, 2, 3, 4]"), "no effect"),
+        (("method.form=paper", "method.batch=7.5"), "a whole number"),
+        (("method.form=paper", "method.iteration_epsilons=[1, 2]"), "one for each edge"),
+        (("method.iteration_epsilons=[1, 2, 3, 4]",), "privacy.epsilons"),
+    ],
+)
+def test_what_one_form_would_leave_unused_is_refused(
+    tmp_path: Path, changes: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(StudyError, match=said):
+        made(tmp_path / "run", *changes)
 
 
 @pytest.mark.parametrize("model", ["logistic", "svm"])

@@ -173,20 +173,34 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     assert (found.client, found.version) == (2, 3)
 
 
-def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None:
-    edge = LiteralEdge(
+def literal(data: Examples, *, epsilon: float = 0.1, batch: int = N) -> LiteralEdge:
+    return LiteralEdge(
         index=0,
         unit="client:0",
-        examples=examples(),
-        sampling_rate=1.0,
+        examples=data,
+        sampling_rate=batch / len(data),
         regularisation=0.0,
         kernels=bench(),
         draws=Seeded(0).stream("edge"),
         scratch=torch.empty(D, dtype=torch.float64),
-        iteration_epsilon=0.1,
+        iteration_epsilon=epsilon,
+        batch=batch,
         noised=D,
         reason="because",
     )
+
+
+def test_the_papers_form_draws_batches_of_one_size_with_replacement() -> None:
+    edge = literal(examples(), batch=12)
+    drawn = [edge.drawn(task(number))[0] for number in range(1, 400)]
+    assert {len(batch) for batch in drawn} == {12}
+    assert any(len(set(batch.tolist())) < 12 for batch in drawn)
+    assert set(torch.cat(drawn).tolist()) == set(range(N))
+
+
+def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None:
+    alike = Examples(torch.ones(N, FEATURES), torch.zeros(N, dtype=torch.int64))
+    edge = literal(alike)
     assert edge.price == NonPrivate(reason="because")
     squares = []
     clean = None
@@ -211,13 +225,9 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
     loud[0] = -100.0
 
     def sent(data: torch.Tensor) -> np.ndarray:
-        edge = LiteralEdge(
-            index=0, unit="client:0", examples=Examples(data, y), sampling_rate=1.0,
-            regularisation=0.0, kernels=bench(), draws=Seeded(0).stream("edge"),
-            scratch=torch.empty(D, dtype=torch.float64), iteration_epsilon=1e12, noised=D,
-            reason="-",
-        )  # fmt: skip
-        return edge.answer(task(clip=0.5), paid(edge.price)).gradient
+        edge = literal(Examples(data, y), epsilon=1e12, batch=n)
+        drawn = next(k for k in range(1, 100) if 0 in edge.drawn(task(k))[0])
+        return edge.answer(task(drawn, clip=0.5), paid(edge.price)).gradient
 
     moved = float(np.linalg.norm(sent(x) - sent(loud)))
     claimed = 2 * 0.5 / n

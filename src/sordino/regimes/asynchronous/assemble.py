@@ -144,7 +144,8 @@ def _edges(
             edges.append(
                 LiteralEdge(
                     **told,
-                    iteration_epsilon=method.iteration_epsilon,
+                    iteration_epsilon=method.claims(study.edges)[index],
+                    batch=int(method.batch),
                     noised=_first_layer(setup.kernels)
                     if method.noised == "first-layer"
                     else setup.kernels.flat.dim,

@@ -101,8 +101,12 @@ class Site:
         """The batch of a task, and where its noise comes from; the model has its weights."""
         weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
         weights.copy_(torch.from_numpy(task.weights))
-        chosen = poisson(self.count, self.sampling_rate, rng)
+        chosen = self.chosen(rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
+
+    def chosen(self, rng: np.random.Generator) -> torch.Tensor:
+        """Indices of a batch: a Poisson sample."""
+        return poisson(self.count, self.sampling_rate, rng)
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
         """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
@@ -204,13 +208,15 @@ class LiteralEdge(Site):
     """The paper's own form: NOT private.
 
     Attributes:
-        iteration_epsilon: eps_0, what it claims for each gradient.
+        iteration_epsilon: eps_k, what it claims for each gradient.
+        batch: b, the examples of every batch.
         noised: numbers of the flat vector that get noise, from the start: d, or those of the first
             layer.
         reason: why there is no price, for the ledger.
     """
 
     iteration_epsilon: float
+    batch: int
     noised: int
     reason: str
 
@@ -221,8 +227,12 @@ class LiteralEdge(Site):
 
     @property
     def noise(self) -> float:
-        """2 DS^2 / eps_0^2 with DS = 2 / b."""
-        return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
+        """2 DS^2 / eps_k^2 with DS = 2 / b."""
+        return 2.0 * (2.0 / self.batch / self.iteration_epsilon) ** 2
+
+    def chosen(self, rng: np.random.Generator) -> torch.Tensor:
+        """Indices (b,) of a batch, with replacement, so that its examples are independent."""
+        return torch.from_numpy(rng.integers(0, self.count, self.batch))
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`: average clipped to R = b DS / 2, a direction of exponential length."""
@@ -234,7 +244,7 @@ class LiteralEdge(Site):
         self.kernels.mean.of(self.examples, chosen, mean)
         mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
         noise = exponential_norm(
-            self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng
+            self.noised, 2.0 * task.clip / self.batch / self.iteration_epsilon, rng
         )
         mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)

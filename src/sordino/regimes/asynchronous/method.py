@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -156,19 +156,27 @@ class Noisy(AsynchronousMethod):
 
         Delta_b = s^2 / b + d z^2 (G / b)^2 .
 
-    The paper clips the *average* of a batch to b DS / 2, which a single example may move by as
-    much, and adds noise whose length is exponential with scale DS / eps_0 in any dimension:
-    Delta_b = s^2 / b + 2 DS^2 / eps_0^2. That has no finite price.
+    The paper draws b examples with replacement (which its Assumption 2 asks for), clips their
+    *average* to b DS / 2, which a single example may move by as much, and adds noise whose length
+    is exponential with scale DS / eps_k in any dimension: Delta_b = s^2 / b + 2 DS^2 / eps_0^2 with
+    eps_0 the least eps_k. That has no finite price.
 
     Attributes:
         form: "sound", or "paper" for the letter, which is not private.
-        iteration_epsilon: eps_0, what the paper's form claims for each update.
+        iteration_epsilon: eps_k of every edge, what the paper's form claims for each update.
+        iteration_epsilons: eps_k of each edge, where they differ; for the paper's form only.
+        bound: R = b DS / 2 of the first update in the paper's form; left out, the method's own. The
+            sound form's bound is ``privacy.clip``.
         noised: parts that get noise in the paper's form: all, or the first layer alone as in its
             experiments.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"iteration_epsilons", "bound"})
+
     form: Literal["sound", "paper"] = "sound"
     iteration_epsilon: float = Field(0.1, gt=0, allow_inf_nan=False)
+    iteration_epsilons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+    bound: float | None = Field(None, gt=0, allow_inf_nan=False)
     noised: Literal["all", "first-layer"] = "all"
 
     @property
@@ -183,11 +191,17 @@ class Noisy(AsynchronousMethod):
             f"one dimension{layers}"
         )
 
+    def claims(self, edges: int) -> tuple[float, ...]:
+        """eps_k, (edges,): what the paper's form claims for each update of each edge."""
+        own = self.iteration_epsilons
+        return own if own is not None else (self.iteration_epsilon,) * edges
+
     def variance(self, terms: EdgeTerms, clip: float) -> float:
         """Delta_b at the clipping bound G, or R = b DS / 2 in the paper's form."""
         s = self.constants.deviation
         if self.literal:
             return (
-                s**2 / terms.batch + 2.0 * (2.0 * clip / terms.batch / self.iteration_epsilon) ** 2
+                s**2 / terms.batch
+                + 2.0 * (2.0 * clip / terms.batch / min(self.claims(terms.edges))) ** 2
             )
         return s**2 / terms.batch + terms.dimension * (terms.noise * clip / terms.batch) ** 2

@@ -193,7 +193,8 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         return _uncharged(full, math.inf, (), stages)
     if isinstance(full.method, Noisy) and full.method.literal:
         told = tuple(warnings(full, sizes, None, known, stages))
-        claim = _uncharged(full, share(full) * full.method.iteration_epsilon, told, stages)
+        claimed = share(full) * max(full.method.claims(full.edges))
+        claim = _uncharged(full, claimed, told, stages)
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     rate, z, epsilon = dearest(full, sizes)

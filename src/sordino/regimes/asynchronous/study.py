@@ -116,6 +116,7 @@ class AsynchronousStudy(HorizontalStudy):
                     f"privacy.{name} has {len(given)} numbers; data.clients is "
                     f"{self.data.clients}: one for each edge"
                 )
+        self._literal_fits()
         if self.world.dropout == 1.0:
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.privacy.mechanism.learns:
@@ -129,6 +130,33 @@ class AsynchronousStudy(HorizontalStudy):
                 "drop out; remove world.dropout"
             )
         return self
+
+    def _literal_fits(self) -> None:
+        """Refuse what the paper's form would leave unused, and what only it uses."""
+        own: tuple[float, ...] | None = getattr(self.method, "iteration_epsilons", None)
+        if own is not None and len(own) != self.data.clients:
+            raise ValueError(
+                f"method.iteration_epsilons has {len(own)} numbers; data.clients is "
+                f"{self.data.clients}: one for each edge"
+            )
+        if not self.method.literal:
+            if own is not None:
+                raise ValueError(
+                    "method.iteration_epsilons are what the paper's form claims for each update: "
+                    "for this form, say privacy.epsilons, which hold for the whole run"
+                )
+            return
+        for name in ("epsilons", "noise_multipliers"):
+            if getattr(self.privacy, name) is not None:
+                raise ValueError(
+                    f"privacy.{name} has no effect with method.form = 'paper', whose noise follows "
+                    "from what it claims for each update: say method.iteration_epsilons"
+                )
+        if not self.method.batch.is_integer():
+            raise ValueError(
+                f"method.batch = {self.method.batch:g}, and method.form = 'paper' draws batches of "
+                "one size: it must be a whole number"
+            )
 
     @staticmethod
     def without() -> str:

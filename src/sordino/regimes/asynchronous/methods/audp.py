@@ -3,7 +3,8 @@ r"""AUDP: asynchronous updates with one clipping bound (Li et al. 2022, section 
     1 / gamma_t = L (tau_max + 1) + sqrt(Delta_b + 1) sqrt t                   (Eq. 10)
 
 with Delta_b the variance of a noisy gradient. The sound form clips single examples to
-G = ``privacy.clip``; the paper's takes DS = 8 / b as its authors' code does, so R = b DS / 2 = 4.
+G = ``privacy.clip``; the paper's takes DS = 8 / b as its authors' code does, so R = b DS / 2 = 4,
+unless ``bound`` says another R.
 
 >>> terms = EdgeTerms(
 ...     dimension=7850, edges=5, batch=120, clip=1.0, noise=1.0, staleness=5, updates=15_000
@@ -40,7 +41,7 @@ class Audp(Noisy):
 
     def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
         """One, as long as the run."""
-        clip = LITERAL_BOUND if self.literal else terms.clip
+        clip = (self.bound or LITERAL_BOUND) if self.literal else terms.clip
         return (
             Stage(
                 number=1,

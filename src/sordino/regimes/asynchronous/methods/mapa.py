@@ -10,7 +10,7 @@ Stage s with bound G_s, where DS_s = 2 G_s / b:
 After T_s updates the mean squared gradient is bounded by what the next bound lets through, so
 clipping need not bite. In the sound form the noise multiplier z is the same in every stage, so
 that an edge's ledger is one homogeneous subsampled Gaussian; noise falls as G_s does. The first
-bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12).
+bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12), or from ``bound``.
 
 >>> terms = EdgeTerms(
 ...     dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000
@@ -68,7 +68,9 @@ class Mapa(Noisy):
         if not self.literal:
             return terms.clip
         # b DS_0 / 2, Eq. (12) with equality
-        return self.constants.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))
+        return self.bound or self.constants.deviation / math.sqrt(
+            1.0 - math.sqrt(1.0 - self.failure)
+        )
 
     def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
         c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
