@@ -272,6 +272,16 @@ def test_a_schedule_begins_at_the_public_median(tmp_path: Path) -> None:
             [*PROXY, "privacy.noise=shared"],
             "agree on its grid from privacy.clip",
         ),
+        (
+            [
+                *SHORT,
+                "data.validation=200",
+                'method={name="dp-fedavg", clipping="proxy"}',
+                "privacy.unit=client",
+                mechanism(form="paper"),
+            ],
+            "bounds the gradients of single examples",
+        ),
     ],
 )
 def test_a_bound_from_public_examples_is_refused_where_it_cannot_be(

@@ -226,6 +226,12 @@ class SynchronousStudy(HorizontalStudy):
             raise ValueError(
                 "method.clipping 'proxy' needs public examples to train on: set data.validation"
             )
+        if self.privacy.unit == "client" and self.privacy.mechanism.form == "paper":
+            raise ValueError(
+                "method.clipping 'proxy' bounds updates, and the paper's form of "
+                f"privacy.mechanism '{self.privacy.mechanism.kind}' bounds the gradients of single "
+                "examples by privacy.clip: leave clipping out"
+            )
         if self.privacy.noise == "shared" and self.privacy.unit == "sample":
             raise ValueError(
                 "method.clipping 'proxy': clients that share noise agree on its grid from "
