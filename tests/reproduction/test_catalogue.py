@@ -29,6 +29,7 @@ NUMERALS = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5}
 ITEMS = {
     "ali-dpfl": ("table", [2, 3, 4, 5], "figure", [1, 4, 5]),
     "als-dpfl": ("table", [2, 3], "figure", [2, 4, 5, 6]),
+    "haar": ("table", [3], "figure", [7, 8, 9, 10, 11, 12]),
 }
 """Of each paper, its tables and figures with results."""
 
