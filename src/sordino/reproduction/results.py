@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from sordino.comparison.statistics import spread
+from sordino.engine.records import known
 from sordino.engine.records import number as real
 from sordino.engine.runs import Run, load
 from sordino.files import there
@@ -201,7 +202,7 @@ def collected(results: Results) -> EntryOf:
         left_out=grid.left_out,
         failures=_failures(results),
         seconds=math.fsum(_seconds(results)),
-        note=entry.note,
+        note=" ".join(filter(None, (entry.note, _versions(results)))),
     )
 
 
@@ -247,11 +248,41 @@ def _failures(results: Results) -> tuple[str, ...]:
     )
 
 
+def _versions(results: Results) -> str:
+    """A warning where the runs were made by different programs."""
+    codes = {
+        known(run.environment.code) for cell in results.grid.cells for run in results.runs(cell)
+    }
+    if len(codes) < 2:
+        return ""
+    return (
+        f"Its runs were made by {len(codes)} versions of the program: another --out makes them all "
+        "by this one."
+    )
+
+
+def seconds_of(folder: Path) -> Path:
+    """Where it is kept how many seconds of a core a run took; a run folder holds its own files
+    only.
+    """
+    return folder.parent.parent / "seconds" / folder.name
+
+
 def _seconds(results: Results) -> list[float]:
-    folders = {cell.digest: cell for cell in results.grid.cells}
-    return [
-        real(run.result.seconds) or 0.0 for cell in folders.values() for run in results.runs(cell)
-    ]
+    """Of a core, of every run; wall time where that is all that is known."""
+    grid, found = results.grid, []
+    folders = {
+        grid.folder(cell, results.out, seed): (cell, seed)
+        for cell in grid.cells
+        for seed in grid.seeds
+    }
+    for folder, (cell, seed) in folders.items():
+        kept, run = seconds_of(folder), results.run(cell, seed)
+        if kept.is_file():
+            found.append(float(kept.read_text()))
+        elif isinstance(run, Run):
+            found.append(real(run.result.seconds) or 0.0)
+    return found
 
 
 def _read(folder: Path) -> Run | Found | None:
