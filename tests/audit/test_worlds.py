@@ -87,3 +87,18 @@ def test_a_claim_that_is_wrong_but_not_shown_to_be_fails_as_well() -> None:
     found = audited(_with(one, tame.draw), SMALL, 6, ALPHA)
     assert found.verdict == "not caught"
     assert failed([found]) == [found]
+
+
+def test_levels_clipped_one_by_one_are_audited_with_all_of_them_full() -> None:
+    """What is booked is nearly reached; and the printed form claims far too little."""
+    sigma, effort = sigma_of(2.0), Effort(dear=4000)
+    sound = subject("haar", HaarNoise(clipping="per-level"), sigma, 16, cheap=False)
+    found = audited(sound, effort, 8, ALPHA)
+    assert found.verdict == "holds"
+    assert found.low > 0.6 * found.ledger
+    weaker = subject("haar", HaarNoise(clipping="per-level"), 0.55 * sigma, 16, cheap=False)
+    assert audited(_with(sound, weaker.draw), effort, 8, ALPHA).verdict == "BROKEN"
+    printed = subject(
+        "haar, as printed", HaarNoise(form="paper", clipping="per-level"), sigma, 16, cheap=False
+    )
+    assert audited(printed, effort, 8, ALPHA).verdict == "caught"

@@ -12,7 +12,7 @@ from sordino.parsing import toml_of
 from sordino.reproduction import cells, files
 from sordino.reproduction.entry import ScaleName, parse
 
-LATER = ("haar", "mapa", "events")  # have none yet, or all
+LATER = ("mapa", "events")  # have none yet, or all
 SCALES: tuple[ScaleName, ...] = ("quick", "full")
 SMALL = """
 paper = "ali-dpfl"

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sordino.entropy import Seeded
-from sordino.mechanism.haar import Basis, HaarGaussian, paper
+from sordino.mechanism.haar import Basis, HaarGaussian, LevelGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
+from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.sums import layers_of
 
@@ -147,6 +147,13 @@ def test_layers_are_bounded_each_by_itself(kind: str) -> None:
     assert torch.allclose(seen.norms, norms.amax(1) * math.sqrt(len(layers)), rtol=1e-3)
 
 
+def by_level(flat: Flat, clip: float) -> LevelGaussian:
+    """Levels clipped one by one, with uneven weights."""
+    basis = Basis.of(slot.size for slot in flat.layout)
+    weights = np.random.default_rng(2).uniform(0.2, 5.0, basis.groups).tolist()
+    return LevelGaussian.even(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
     flat, (x, y) = Flat(module(kind)), data()
@@ -203,7 +210,7 @@ def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bound", ["flat", "layers", "measured"])
+@pytest.mark.parametrize("bound", ["flat", "layers", "measured", "shortened"])
 def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> None:
     flat, (x, y) = Flat(module(kind)), data()
     x[4] = torch.nan
@@ -217,6 +224,7 @@ def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> 
         "flat": FlatBound(0.5),
         "layers": Layers(0.5),
         "measured": Measured.by(mechanism, 0.5),
+        "shortened": Shortened(0.5, by_level(flat, 0.5).shortened_rows),
     }
     whole, rest = room(flat), room(flat)
     keep = [i for i in range(N) if i != 4]
@@ -225,6 +233,23 @@ def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> 
     assert torch.isfinite(whole).all()
     assert torch.allclose(whole, rest, rtol=1e-4, atol=1e-5)
     assert math.isinf(float(seen.norms[4]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_on_levels_bound_the_sum(kind: str) -> None:
+    flat, (x, y) = Flat(module(kind)), data()
+    rows, out, wanted = alone(flat, x, y), room(flat), room(flat)
+    mechanism = by_level(flat, 0.3)
+    clipped = ClippedSum(flat, cross_entropy)
+    seen = clipped(x, y, Shortened(0.3, mechanism.shortened_rows), out)
+    short, norms = mechanism.shortened_rows(rows)
+    assert torch.allclose(out, short.sum(0), rtol=1e-3, atol=1e-3 * float(out.abs().max()))
+    assert torch.allclose(seen.norms.double(), norms.double(), rtol=1e-3)
+    assert seen.clipped > 0
+    for i in range(N):
+        keep = [k for k in range(N) if k != i]
+        clipped(x[keep], y[keep], Shortened(0.3, mechanism.shortened_rows), wanted)
+        assert float(mechanism.norms((out - wanted).unsqueeze(0))) <= 0.3
 
 
 @pytest.mark.parametrize("bound", ["layers", "measured"])

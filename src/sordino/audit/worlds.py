@@ -8,6 +8,7 @@ that grows with it. Releases are made by the mechanism's own code, as in a run:
     Gaussian           one record on each number of a long vector: noise is independent there
     counted Gaussian   releases of a vector and a count, which say the same twice
     Haar, sound        one record on each finest wavelet of a long vector
+    Haar, per level    releases of a vector with every level at its bound
     Haar, as printed   releases of a constant vector, which is what its noise is smallest for
     K-norm             releases in d dimensions; the ratio of both densities
     shared noise       contributions of H clients on the grid, added modulo 2^bits and opened
@@ -36,7 +37,7 @@ from sordino.mechanism import (
     RandomisedResponse,
     Single,
 )
-from sordino.mechanism.haar import HaarGaussian
+from sordino.mechanism.haar import HaarGaussian, LevelGaussian
 from sordino.mechanism.shared import SharedNoise
 from sordino.privacy import event
 from sordino.residues import added
@@ -52,6 +53,8 @@ def releases(mechanism: Bounded) -> Draw:
             return _side_by_side(mechanism)
         case CountedGaussian():
             return _pairs(mechanism)
+        case LevelGaussian():
+            return _levels(mechanism)
         case HaarGaussian() if _even(mechanism):
             return _wavelets(mechanism)
         case HaarGaussian():
@@ -127,6 +130,23 @@ def _wavelets(mechanism: HaarGaussian) -> Draw:
             noisy = mechanism.release_counted(total, 0.0, rng)[0]
             parts.append(_numbers(basis.forward(noisy.double())[start : start + pairs]))
         return np.concatenate(parts)[:n]
+
+    return draw
+
+
+def _levels(mechanism: LevelGaussian) -> Draw:
+    basis = mechanism.basis
+    full = torch.zeros(basis.coefficients)
+    full[np.cumsum([0, *basis.lengths[:-1]])] = 1.0 / min(mechanism.clip_weights)
+    record = canary(mechanism, basis.inverse(full)).double()
+    # where the noise is standard
+    inverse = [1.0 / s for s in mechanism.noise]
+    whitened = basis.forward(record, inverse)
+
+    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
+        total = record if there else torch.zeros_like(record)
+        found = [mechanism.release_counted(total, 0.0, rng)[0].double() for _ in range(n)]
+        return np.array([float(basis.forward(each, inverse) @ whitened) for each in found])
 
     return draw
 

@@ -37,7 +37,6 @@ class Method(Section):
 
     about: ClassVar[About]
     needs: ClassVar[tuple[str, ...]] = ()  # methods that a class of this regime must define itself
-    later: ClassVar[frozenset[str]] = frozenset()  # keys that came later: unset, noise is as before
 
     name: str
 

@@ -112,6 +112,18 @@ class Measuring(Protocol):
 
 
 @runtime_checkable
+class Shortening(Protocol):
+    """A mechanism that bounds several parts of a contribution, each by itself."""
+
+    def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Contributions (n, d) within the bound, float64, and their norms (n,) before.
+
+        What is not finite comes back as zeros, with an infinite norm.
+        """
+        ...
+
+
+@runtime_checkable
 class Learning(Protocol):
     """A mechanism whose shape follows what was released before, and whose price does not."""
 

@@ -145,11 +145,18 @@ class Attack(Part, frozen=True):
 class Shown(Part, frozen=True):
     """A table or a picture. ``kind``: "table" (series x points), "lines" (numbers over points),
     "curves" (a curve of each series; its measure must be one) or "bars".
+
+    Attributes:
+        minus: a series; of each other, what is shown is the difference to it, seed by seed. Tables
+            only.
+        only: the series that are rows of a table; all where empty.
     """
 
     measure: AMeasure
     kind: Literal["table", "lines", "curves", "bars"] = "table"
     title: str = ""
+    minus: str = ""
+    only: tuple[str, ...] = ()
 
 
 class Published(Part, frozen=True):
@@ -320,6 +327,9 @@ def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
         found += [(place, what, names) for what, names in named(claim.rule)]
     for form in entry.form:
         found.append((f"form {form.key}", "series", form.only))
+    for i, shown in enumerate(entry.shown):
+        found.append((f"shown[{i}].minus", "series", [shown.minus] if shown.minus else []))
+        found.append((f"shown[{i}].only", "series", shown.only))
     for i, also in enumerate(entry.also):
         place = f"also[{i}]"
         found += [(place, "series", also.series), (place, "panel", also.panel)]

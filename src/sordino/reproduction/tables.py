@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sordino.report import words
 from sordino.report.studies import Table
@@ -32,30 +32,37 @@ def tables(results: Results) -> list[Named]:
     for i, shown in enumerate(entry.shown):
         if shown.measure.curved:
             continue
+        named = shown.title or shown.measure.told
+        if entry.x is None:  # panels beside each other
+            columns = [(panel, "") for panel in grid.panels]
+            head = ["", *(labels.get(panel, shown.measure.told) for panel in grid.panels)]
+            found.append(Named(named, _table(results, i, shown, head, columns)))
+            continue
+        points = [point.label for point in entry.x.values if point.label in grid.points]
         for panel in grid.panels:
-            title = ", ".join(filter(None, (shown.title or shown.measure.told, labels.get(panel))))
-            found.append(Named(title, _table(results, i, shown, panel)))
+            title = ", ".join(filter(None, (named, labels.get(panel))))
+            columns = [(panel, point) for point in points]
+            table = _table(results, i, shown, [entry.x.label, *points], columns)
+            found.append(Named(title, table))
     return found
 
 
-def _table(results: Results, i: int, shown: Shown, panel: str) -> Table:
+def _table(
+    results: Results, i: int, shown: Shown, head: list[str], columns: Sequence[tuple[str, str]]
+) -> Table:
     grid, entry = results.grid, results.grid.entry
-    # a point that was left out has its column where the paper prints something there
-    asked = [point.label for point in entry.x.values] if entry.x else [""]
-    points = [point for point in asked if point in grid.points]
-    head = (
-        [entry.x.label if entry.x else "", *points] if points != [""] else ["", shown.measure.told]
-    )
     rows = []
     for series in entry.series:
+        if series.key == shown.minus or (shown.only and series.key not in shown.only):
+            continue
         for form in entry.form:
-            places = [Place(panel, form.key, series.key, point) for point in points]
+            places = [Place(panel, form.key, series.key, point) for panel, point in columns]
             cells = {cell.place for cell in grid.cells}
             if not any(place in cells for place in places):
                 continue
-            told = [_cell(results, shown.measure, place) for place in places]
+            told = [_cell(results, shown, place) for place in places]
             rows.append([label_of(entry, series.label, form.key), *told])
-        printed = [_printed(entry, i, panel, series.key, point) for point in points]
+        printed = [_printed(entry, i, panel, series.key, point) for panel, point in columns]
         if any(printed):
             rows.append([f"{series.label}, {AS_PRINTED}", *(each or "-" for each in printed)])
     return Table(head, rows)
@@ -69,16 +76,23 @@ def label_of(entry: Entry, label: str, form: str) -> str:
     return f"{label}, {named.label or f'form {form}'}"
 
 
-def _cell(results: Results, measure: Measure, place: Place) -> str:
-    cell = results.grid.at(place)
+def _cell(results: Results, shown: Shown, place: Place) -> str:
+    cell, measure = results.grid.at(place), shown.measure
     if cell is None or cell.place != place:
         return "-"
-    found = {
+    found = _numbers(results, measure, place)
+    if shown.minus:
+        other = _numbers(results, measure, replace(place, series=shown.minus))
+        found = {seed: found[seed] - other[seed] for seed in found.keys() & other.keys()}
+    return shown_as(number(measure.told, found), measure)
+
+
+def _numbers(results: Results, measure: Measure, place: Place) -> dict[int, float]:
+    return {
         seed: value
         for seed, value in results.values(measure, place).items()
         if not isinstance(value, tuple)
     }
-    return shown_as(number(measure.told, found), measure)
 
 
 def shown_as(found: Number, measure: Measure) -> str:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
-from sordino.mechanism import Bounded, Learning, Measuring
+from sordino.mechanism import Bounded, Learning, Measuring, Shortening
 from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import (
@@ -46,7 +46,7 @@ from sordino.privacy import (
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer
-from sordino.training.perexample import Bound, FlatBound, Layers, Measured
+from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 from sordino.training.raw import RAW_CONSTANTS, measure_raw
 
@@ -234,6 +234,8 @@ def bound_of(mechanism: Bounded) -> Bound:
             return FlatBound(mechanism.clip)
         case "layers":
             return Layers(mechanism.clip)
+        case "own" if isinstance(mechanism, Shortening):
+            return Shortened(mechanism.clip, mechanism.shortened_rows)
         case "own":
             if not isinstance(mechanism, Measuring):
                 raise StudyError(

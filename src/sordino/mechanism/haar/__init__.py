@@ -5,7 +5,8 @@ Ranaweera et al. 2024; the printed form stands at its true price.
     transform   a vector to orthonormal coefficients and back; the paper's averages
     basis       a vector in blocks, its groups of coefficients
     weights     how much of the bound each group may take: public, or learned from noisy releases
-    gaussian    the mechanism
+    gaussian    the mechanism, contributions clipped as a whole
+    levels      the mechanism, every level clipped by itself
 
 At equal privacy no weights have been found that train better than the plain
 :class:`~sordino.mechanism.gaussian.Gaussian`: it remains the default.
@@ -13,6 +14,7 @@ At equal privacy no weights have been found that train better than the plain
 
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.gaussian import HaarGaussian
+from sordino.mechanism.haar.levels import LevelGaussian
 from sordino.mechanism.haar.spec import HaarNoise
 from sordino.mechanism.haar.transform import averages, forward, inverse
 from sordino.mechanism.haar.weights import Observed, learned, optimal, paper, uniform
@@ -22,6 +24,7 @@ __all__ = [
     "Groups",
     "HaarGaussian",
     "HaarNoise",
+    "LevelGaussian",
     "Observed",
     "averages",
     "forward",

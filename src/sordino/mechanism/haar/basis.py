@@ -174,12 +174,29 @@ class Basis:
         norms = self._at_least(energies, self.each(weights), torch.finfo(rows.dtype).eps / 2)
         return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
 
+    def largest_levels(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
+        """max_g w_g ||u_g(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
+        energies, own = self.energies(rows).cpu().numpy(), self.each(weights)
+        with np.errstate(invalid="ignore"):
+            largest = np.sqrt((energies * np.square(own)).max(1))
+        norms = self._raised(largest, energies, own, torch.finfo(rows.dtype).eps / 2)
+        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
+
     def _at_least(
         self, energies: np.ndarray[Any, np.dtype[np.float64]], weights: Groups, u: float
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        r"""Norms (n,) from computed energies (n, groups), never too small.
+        """Norms (n,) from computed energies (n, groups), never too small."""
+        return self._raised(np.sqrt(energies @ np.square(weights)), energies, weights, u)
 
-        A proven bound of their rounding is added.
+    def _raised(
+        self,
+        norms: np.ndarray[Any, np.dtype[np.float64]],
+        energies: np.ndarray[Any, np.dtype[np.float64]],
+        weights: Groups,
+        u: float,
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        r"""Norms (n,) of all weighted coefficients, or of some, with a proven bound of their
+        rounding added.
 
         A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L
         + 4 roundings of u each (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum
@@ -189,7 +206,7 @@ class Basis:
         below 2^-126 may vanish.
         """
         heaviest, top = max(weights), max(self.levels)
-        norms, lengths = np.sqrt(energies @ np.square(weights)), np.sqrt(energies.sum(1))
+        lengths = np.sqrt(energies.sum(1))
         cascade = 1.01 * math.sqrt(top + 1.0) * (top + 4.0) * u * lengths
         vanished = 2.0 * math.sqrt(self.coefficients) * 2.0**-63
         bounded: np.ndarray[Any, np.dtype[np.float64]] = norms * (

@@ -64,7 +64,7 @@ from sordino.errors import StudyError
 from sordino.mechanism.gaussian import normal_within
 from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.haar.basis import Basis, Groups
-from sordino.mechanism.haar.weights import Observed, learned
+from sordino.mechanism.haar.weights import Observed, averaging, discounts, learned
 from sordino.privacy import event
 
 # 32 units in the last place of float32, as in sordino.training.perexample.clipping
@@ -144,8 +144,8 @@ class HaarGaussian:
             discount: whether sigma is divided by f = sqrt((2 + log2 m)/2), as lemma 1 is used
                 there.
         """
-        w = _averaging(basis)
-        noise = tuple(x / f for x, f in zip(w, _discounts(basis, discount), strict=True))
+        w = averaging(basis)
+        noise = tuple(x / f for x, f in zip(w, discounts(basis, discount), strict=True))
         return cls(
             clip=clip, noise_multiplier=noise_multiplier, basis=basis, clip_weights=w, noise=noise
         )
@@ -190,8 +190,7 @@ class HaarGaussian:
                 raise StudyError(f"{name} must be a positive number; got {value}")
         ratio = clip / (weight * bound)
         noise = tuple(
-            ratio * x / f
-            for x, f in zip(_averaging(basis), _discounts(basis, discount), strict=True)
+            ratio * x / f for x, f in zip(averaging(basis), discounts(basis, discount), strict=True)
         )
         return cls(
             clip=weight * bound / expected,
@@ -324,16 +323,3 @@ class HaarGaussian:
         """One contribution (d,), scaled into the bound; zero if it is not finite."""
         (factor,) = self.factors(v.unsqueeze(0))
         return v * factor if float(factor) > 0.0 else torch.zeros_like(v)
-
-
-def _averaging(basis: Basis) -> Groups:
-    """H = these times u: 2^(-l/2), and 1/sqrt(m) for a base."""
-    return tuple(
-        1.0 / math.sqrt(2**level if level else m)
-        for level, m in zip(basis.levels, basis.leaves, strict=True)
-    )
-
-
-def _discounts(basis: Basis, discount: bool) -> Groups:
-    """f = sqrt((2 + log2 m)/2) of each group's block, or 1."""
-    return tuple(math.sqrt((2.0 + math.log2(m)) / 2.0) if discount else 1.0 for m in basis.leaves)

@@ -60,6 +60,19 @@ def paper(basis: Basis) -> Groups:
     )
 
 
+def averaging(basis: Basis) -> Groups:
+    """H of Ranaweera et al. is these times u, (groups,): 2^(-l/2), and 1/sqrt(m) for a base."""
+    return tuple(
+        1.0 / math.sqrt(2**level if level else m)
+        for level, m in zip(basis.levels, basis.leaves, strict=True)
+    )
+
+
+def discounts(basis: Basis, discount: bool) -> Groups:
+    """f = sqrt((2 + log2 m)/2) of each group's block, or 1, (groups,)."""
+    return tuple(math.sqrt((2.0 + math.log2(m)) / 2.0) if discount else 1.0 for m in basis.leaves)
+
+
 def optimal(
     energies: Sequence[float],
     sizes: Sequence[float],

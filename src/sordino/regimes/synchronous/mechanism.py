@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from sordino.engine.plan import Plan
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
-from sordino.federation.mechanism import Trial, as_good, in_words
+from sordino.federation.mechanism import LOOKED_AT, Trial, as_good, in_words
 from sordino.mechanism import NoiseRequest
 from sordino.message import Train
 from sordino.privacy import Gaussian, accountant
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.methods.fixed import Clipped
 from sordino.regimes.synchronous.plan import spent_by
 from sordino.regimes.synchronous.study import SynchronousStudy
 
@@ -35,7 +36,7 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bo
             clip = proxy_clip(study, method, sizes, trial)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
-    return privacy.mechanism.made(
+    made = privacy.mechanism.made(
         NoiseRequest(
             unit=privacy.unit,
             clip=clip,
@@ -48,6 +49,24 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bo
             largest=largest,
         )
     )
+    if isinstance(method, Clipped) and method.clipping == "proxy":
+        return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
+    return made
+
+
+def gradient_clip(made: Bounded, trial: Trial) -> float:
+    """C: the median norm of public examples' gradients at the first model.
+
+    It is the norm of the mechanism, in which gradients will be clipped.
+    """
+    import torch
+
+    from sordino.training.dpsgd import bound_of
+
+    kernels, (x, y) = trial.look()
+    out = torch.empty_like(kernels.flat.weights, dtype=torch.float64)
+    seen = kernels.clipped(x[:LOOKED_AT], y[:LOOKED_AT], bound_of(made), out)
+    return _median(seen.norms.tolist(), "gradient")
 
 
 def proxy_clip(
@@ -76,11 +95,19 @@ def proxy_clip(
         moved = work.train(Train(round=0, steps=method.tau, weights=start.cpu().numpy()))
         norms.append(float(torch.linalg.vector_norm(moved)))
     kernels.flat.load(start)
+    return _median(norms, "update")
+
+
+def _median(norms: Sequence[float], of: str) -> float:
     found = statistics.median(norms)
     if not (found > 0 and math.isfinite(found)):
         raise StudyError(
-            f"method.clipping 'proxy' found a median update of length {found}: lower "
-            "method.learning_rate, or set privacy.clip"
+            f"method.clipping 'proxy' found a median {of} of length {found}: "
+            + (
+                "lower method.learning_rate, or set privacy.clip"
+                if of == "update"
+                else "choose other public examples or another model, or leave clipping out"
+            )
         )
     return found
 

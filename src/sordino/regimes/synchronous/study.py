@@ -185,6 +185,7 @@ class SynchronousStudy(HorizontalStudy):
     @model_validator(mode="after")
     def _fits_together(self) -> SynchronousStudy:
         unit, name = self.privacy.unit, self.method.name
+        self._can_look_at_public_examples()
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
             raise ValueError(
                 f"participation.cohort is {self.participation.cohort}, but there are "
@@ -211,10 +212,6 @@ class SynchronousStudy(HorizontalStudy):
                     f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use "
                     "'fixed' or 'proxy', or the mechanism 'gaussian'"
                 )
-            if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
-                raise ValueError(
-                    "method.clipping 'proxy' needs public examples to train on: set data.validation"
-                )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         self._can_have_epsilons()
@@ -236,6 +233,26 @@ class SynchronousStudy(HorizontalStudy):
                 "wait forever for missing clients"
             )
         return self
+
+    def _can_look_at_public_examples(self) -> None:
+        """Refuse a bound from public examples where there are none, or another is agreed on."""
+        if getattr(self.method, "clipping", None) != "proxy":
+            return
+        if not self.data.validation:
+            raise ValueError(
+                "method.clipping 'proxy' needs public examples to train on: set data.validation"
+            )
+        if self.privacy.unit == "client" and self.privacy.mechanism.form == "paper":
+            raise ValueError(
+                "method.clipping 'proxy' bounds updates, and the paper's form of "
+                f"privacy.mechanism '{self.privacy.mechanism.kind}' bounds the gradients of single "
+                "examples by privacy.clip: leave clipping out"
+            )
+        if self.privacy.noise == "shared" and self.privacy.unit == "sample":
+            raise ValueError(
+                "method.clipping 'proxy': clients that share noise agree on its grid from "
+                "privacy.clip; leave clipping out, or set privacy.noise = 'own'"
+            )
 
     def _can_have_epsilons(self) -> None:
         """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""

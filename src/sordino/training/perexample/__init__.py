@@ -41,7 +41,7 @@ References:
 """
 
 from sordino.training.outline import Path
-from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
+from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import Clipped
 from sordino.training.perexample.paths import path_of
 from sordino.training.perexample.store import Rows, Store
@@ -57,6 +57,7 @@ __all__ = [
     "Measured",
     "Path",
     "Rows",
+    "Shortened",
     "Store",
     "path_of",
 ]

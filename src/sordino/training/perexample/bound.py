@@ -3,6 +3,7 @@ r"""What a per-example gradient is bounded in.
     FlatBound  |G_i| <= C, the plain norm over all parameters
     Layers     |G_i^l| <= C_l for each layer l with parameters, sum_l C_l^2 = C^2
     Measured   a norm of one's own over whole gradients, as of weighted wavelet coefficients
+    Shortened  bounds of one's own on parts of gradients, as on each level of a wavelet transform
 
 The sum then moves by at most C when an example comes or goes, in the norm that was chosen.
 
@@ -74,4 +75,18 @@ class Measured:
         return cls(clip, mechanism.norms, mechanism.margin)
 
 
-Bound = FlatBound | Layers | Measured
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortened:
+    """Gradients as a mechanism shortens them, summed in float64.
+
+    Attributes:
+        clip: C.
+        rows: (n, d) -> (n, d) in float64 within the bound, and norms (n,) before, which are
+            infinite where a row is not finite.
+    """
+
+    clip: float
+    rows: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+Bound = FlatBound | Layers | Measured | Shortened

@@ -14,7 +14,7 @@ from sordino.errors import StudyError
 from sordino.training.flat import Flat as Parameters
 from sordino.training.flat import Slot
 from sordino.training.loss import Loss
-from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
+from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import (
     MOST,
     Clipped,
@@ -85,7 +85,7 @@ class ClippedSum:
             bound.clip
             if isinstance(bound, FlatBound)
             else None
-            if isinstance(bound, Layers | Measured)
+            if isinstance(bound, Layers | Measured | Shortened)
             else bound
         )
         found = None if clip is None else self._paths.in_place(examples, chosen)
@@ -135,7 +135,7 @@ class ClippedSum:
                 return _by_layers(self._paths.flat, rows, bound, out, fresh), losses
             return _add(rows, bound, out, fresh), losses
         losses, kernels = self._collected(path, x, y)
-        if isinstance(bound, Measured):
+        if isinstance(bound, Measured | Shortened):
             return self._measured(kernels, bound, len(x), out, fresh), losses
         norms = _together(kernels, bound)
         usable = finite(norms)
@@ -166,7 +166,7 @@ class ClippedSum:
     def _measured(
         self,
         kernels: list[tuple[Kernel, Tensor]],
-        bound: Measured,
+        bound: Measured | Shortened,
         n: int,
         out: Tensor,
         fresh: bool,
@@ -189,8 +189,12 @@ def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> 
     return rows
 
 
-def _add(rows: Tensor, bound: FlatBound | Measured, out: Tensor, fresh: bool) -> Tensor:
+def _add(rows: Tensor, bound: FlatBound | Measured | Shortened, out: Tensor, fresh: bool) -> Tensor:
     """Norms (n,) of ``rows`` (n, d); their clipped sum goes to ``out``, added unless ``fresh``."""
+    if isinstance(bound, Shortened):
+        short, norms = bound.rows(rows)
+        add_rows(out, short, short.new_ones(len(short)), fresh)
+        return _usable(norms)
     norms = root(squares(rows)) if isinstance(bound, FlatBound) else _usable(bound.norms(rows))
     usable = finite(norms)
     factor = factors(

@@ -31,6 +31,19 @@ class Fixed(SynchronousMethod):
         return Choice(self.tau)
 
 
+class Clipped(Fixed):
+    """Gradients of single examples are clipped, to privacy.clip or to their public median."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"clipping"})
+
+    clipping: Literal["fixed", "proxy"] | None = Field(
+        None,
+        description='"proxy" clips to the median norm of gradients of public examples '
+        "(data.validation) at the first model, in the mechanism's own norm, as Ranaweera et al. "
+        "2024 do; privacy.clip unless given",
+    )
+
+
 @register
 class FedAvg(Fixed):
     """FedAvg without privacy."""
@@ -46,7 +59,7 @@ class FedAvg(Fixed):
 
 
 @register
-class DpSgd(Fixed):
+class DpSgd(Clipped):
     """FedAvg with DP-SGD at every client."""
 
     about: ClassVar[About] = About(

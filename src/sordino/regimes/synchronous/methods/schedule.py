@@ -19,7 +19,7 @@ from pydantic import Field
 from sordino.engine.method import About
 from sordino.engine.methods import register
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.methods.fixed import Fixed
+from sordino.regimes.synchronous.methods.fixed import Clipped
 from sordino.section import Section
 
 PAPER = "Du et al. 2021"
@@ -45,7 +45,7 @@ class Scheduled(Section):
 
 
 @register
-class DynamicDpSgd(Scheduled, Fixed):
+class DynamicDpSgd(Scheduled, Clipped):
     """DP-SGD on a public schedule."""
 
     about: ClassVar[About] = About(
