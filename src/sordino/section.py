@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -42,6 +42,9 @@ class Section(BaseModel, metaclass=Kind):
     Raises:
         StudyError: for keys or values that do not fit, where it is made by a call.
     """
+
+    # keys that came later: where they are None, noise is what it was before they were there
+    later: ClassVar[frozenset[str]] = frozenset()
 
     # Validators are built when a table is first read: a command reads few of all the tables.
     model_config = ConfigDict(

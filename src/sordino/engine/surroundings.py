@@ -25,6 +25,7 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 from sordino.package import HOME, VERSION
+from sordino.section import Section
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
@@ -185,9 +186,7 @@ def _shape(study: Study) -> str:
     for key in LATER:  # a study without them is what it was before they were there
         if not examples.get(key, True):
             del examples[key]
-    for key in type(study.privacy).later:
-        if told["privacy"][key] is None:
-            del told["privacy"][key]
+    _forget(study, told)
     if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
         told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read
@@ -203,6 +202,17 @@ def _shape(study: Study) -> str:
             ),
         )
     )
+
+
+def _forget(section: Section, told: dict[str, Any]) -> None:
+    """Take out of ``told`` what came later and is left out, in the tables within it, too."""
+    for key in section.later:
+        if told.get(key) is None:
+            told.pop(key, None)
+    for key in type(section).model_fields:
+        part = getattr(section, key)
+        if isinstance(part, Section) and isinstance(told.get(key), dict):
+            _forget(part, told[key])
 
 
 def _placeless(value: Any, told: Callable[[Path], str]) -> Any:

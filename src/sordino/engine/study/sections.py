@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -244,9 +244,6 @@ class Promise(Section):
     knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
     study's "seed", which anybody can draw from again, or the operating "system", which protects.
     """
-
-    # keys that came later: where they are None, noise is what it was before they were there
-    later: ClassVar[frozenset[str]] = frozenset()
 
     unit: str = Field(
         description='who is protected: see the table of units in the README; "none" protects nobody'
