@@ -20,6 +20,7 @@ from sordino.cli import (
     ledger,
     network,
     plan,
+    reproduce,
     run,
     shipped,
     tune,
@@ -58,6 +59,7 @@ def _options(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
+app.command("reproduce")(reproduce.reproduce)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("examples")(shipped.examples)

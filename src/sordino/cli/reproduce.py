@@ -1,0 +1,148 @@
+"""``sordino reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson
+from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sordino.reproduction.cells import Grid
+    from sordino.reproduction.entry import ScaleName
+    from sordino.reproduction.write import Reproduced
+
+LIST = "LIST"
+
+
+def reproduce(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LIST|NAME...|all",
+            help="Entries of the catalogue, or beginnings of names such as mapa; LIST shows them.",
+        ),
+    ],
+    scale: Annotated[
+        str, typer.Option(metavar="quick|full", help="How large the studies are.")
+    ] = "quick",
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds. Default: what each entry says.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for all runs and pages. The same folder continues.")
+    ] = Path("reproduction"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the tables and figures of the papers again, and judge what the papers claim of them."""
+    chosen = _scale(scale)
+    if seeds is not None and seeds < 1:
+        raise StudyError(f"--seeds must be at least 1; got {seeds}")
+    from sordino.reproduction import cells, files
+
+    listed = LIST in names
+    entries = files.chosen(["all"] if listed else names)
+    grids = [cells.grid(entry, chosen, seeds) for entry in entries]
+    if listed:
+        _list(grids, as_json)
+        return
+    found = _played(grids, out, jobs, quiet, f"sordino reproduce {' '.join(names)} --scale {scale}")
+    _tell(found, out)
+    if as_json:
+        say.machine({"page": str(out / "index.html"), "entries": [each.said for each in found]})
+    if any(each.said.failures for each in found):
+        raise typer.Exit(1)
+
+
+def _scale(scale: str) -> ScaleName:
+    known: tuple[Literal["quick"], Literal["full"]] = ("quick", "full")
+    for name in known:
+        if scale == name:
+            return name
+    raise StudyError(f"--scale must be quick or full; got {scale!r}")
+
+
+def _list(grids: Sequence[Grid], as_json: bool) -> None:
+    """The catalogue: what is run here of each entry, and how long that takes."""
+    from sordino.reproduction.tables import data_of
+
+    rows = [
+        {
+            "name": grid.entry.name,
+            "item": grid.entry.item,
+            "title": grid.entry.title,
+            "data": data_of(grid) or "-",
+            "runs": len({cell.digest for cell in grid.cells}) * len(grid.seeds),
+            "minutes": grid.entry.minutes,
+            "claims": len(grid.entry.claim),
+        }
+        for grid in grids
+    ]
+    if as_json:
+        say.machine(rows)
+        return
+    say.table(
+        "Catalogue",
+        ["name", "item", "data here", "runs", "claims", "core minutes"],
+        [
+            [
+                str(row["name"]),
+                str(row["item"]),
+                str(row["data"]),
+                str(row["runs"]),
+                str(row["claims"]),
+                "-" if row["minutes"] is None else f"{row['minutes']:g}",
+            ]
+            for row in rows
+        ],
+    )
+    say.people(
+        "Core minutes are of scale quick, measured on one core. Runs that several entries need "
+        "are made once."
+    )
+
+
+def _played(
+    grids: Sequence[Grid], out: Path, jobs: int | None, quiet: bool, command: str
+) -> list[Reproduced]:
+    """Make the runs that are missing, and write what all of them say."""
+    from sordino.comparison import folders, runner
+    from sordino.reproduction import play
+    from sordino.reproduction.results import Results, collected
+    from sordino.reproduction.write import Reproduced, write
+
+    folders.refuse_file(out)
+    runs = play.needed(grids, out)
+    threads = [run.cell.study.execution.threads for run in runs]
+    at_once = runner.jobs_at_once(jobs, threads)
+    with folders.held(out) as keep, say.stoppable():
+        seen = play.play(runs, at_once, keep, quiet, say.people)
+        found = [
+            Reproduced(results, collected(results))
+            for results in (Results(grid, out, seen.failed) for grid in grids)
+        ]
+        write(out, found, command)
+    return found
+
+
+def _tell(found: Sequence[Reproduced], out: Path) -> None:
+    """The verdicts, and where the rest is."""
+    rows = [
+        [each.said.name, claim.verdict, claim.text] for each in found for claim in each.said.claims
+    ]
+    if rows:
+        say.table("Claims", ["entry", "verdict", "claim"], rows)
+    for each in found:
+        for failure in each.said.failures:
+            say.people(f"failed: {each.said.name}: {failure}")
+    say.people(f"Page: {out / 'index.html'}")

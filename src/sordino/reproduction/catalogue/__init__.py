@@ -1,0 +1,1 @@
+"""The catalogue: one file for each table and figure, and the base studies in ``studies``."""

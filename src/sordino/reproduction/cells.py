@@ -1,0 +1,211 @@
+"""From an entry to its studies: a grid of cells, each with a study and a digest of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from sordino.data.embedded import NAMES
+from sordino.data.locate import where
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.errors import DataError, StudyError
+from sordino.reproduction.entry import (
+    Changes,
+    Data,
+    Entry,
+    Form,
+    Panel,
+    Point,
+    Scale,
+    ScaleName,
+    Series,
+)
+from sordino.reproduction.files import CATALOGUE, base
+
+Present: TypeAlias = Callable[[str], bool]
+"""Whether the files of a data set are on this machine."""
+
+K = TypeVar("K", bound=Panel | Series | Point)
+LETTERS = 16  # of a digest, in a folder's name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a cell stands: keys of panel, form, series, and the label of the point; "" for none."""
+
+    panel: str
+    form: str
+    series: str
+    point: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """A study with its place; ``digest`` is the same for equal studies, whatever their names."""
+
+    place: Place
+    study: Study
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """What is run of an entry.
+
+    Attributes:
+        data: of each panel, the data set that was chosen; "" is the panel of an entry without any.
+        left_out: what is not run here, in words.
+    """
+
+    entry: Entry
+    scale: ScaleName
+    cells: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+    data: dict[str, Data | None]
+    left_out: tuple[str, ...]
+
+    def at(self, place: Place) -> Cell | None:
+        """The cell there; that of the first form, for a series without a form of its own."""
+        found = {cell.place: cell for cell in self.cells}
+        first = Place(place.panel, self.entry.form[0].key, place.series, place.point)
+        return found.get(place, found.get(first))
+
+    def folder(self, cell: Cell, out: Path, seed: int) -> Path:
+        """Of the run of a cell with this seed; one folder for equal studies of all entries."""
+        kind = "attack-" if self.entry.attack is not None else ""
+        return out / "runs" / f"{kind}{cell.digest}-{seed}"
+
+    @property
+    def panels(self) -> list[str]:
+        return list(dict.fromkeys(cell.place.panel for cell in self.cells))
+
+    @property
+    def points(self) -> list[str]:
+        return list(dict.fromkeys(cell.place.point for cell in self.cells))
+
+    @property
+    def series(self) -> list[str]:
+        return list(dict.fromkeys(cell.place.series for cell in self.cells))
+
+    @property
+    def forms(self) -> list[str]:
+        return list(dict.fromkeys(cell.place.form for cell in self.cells))
+
+
+def present(name: str) -> bool:
+    """Whether a data set is here."""
+    try:
+        return name in NAMES or where(name) is not None
+    except DataError:
+        return False
+
+
+def grid(
+    entry: Entry,
+    scale: ScaleName,
+    seeds: int | None = None,
+    home: Path = CATALOGUE,
+    here: Present = present,
+) -> Grid:
+    """The studies of an entry at a scale, on the data that is here.
+
+    Args:
+        seeds: how many; as the entry and its scale say, if left out.
+
+    Raises:
+        StudyError: naming every cell whose study is wrong.
+    """
+    path, chosen = base(entry, home), entry.scale.get(scale, Scale())
+    data: dict[str, Data | None] = {}
+    left_out: list[str] = []
+    cells: list[Cell] = []
+    wrong: list[str] = []
+    for panel in _kept(entry.panel, chosen.panels, scale, left_out) or (Panel("", ""),):
+        offered = panel.data or entry.data
+        taken = next((each for each in offered if not each.needs or here(each.needs)), None)
+        data[panel.key] = taken
+        if offered and taken is None:
+            wanted = " or ".join(each.needs for each in offered)
+            left_out.append(f"{panel.label or entry.item}: needs the data set {wanted}")
+            continue
+        for place, changes in _changes(entry, chosen, scale, panel, taken, left_out):
+            try:
+                cells.append(_cell(path, place, changes))
+            except StudyError as error:
+                wrong.append(f"{entry.name}, {told(entry, place)}: {error}")
+    if wrong:
+        raise StudyError("\n".join(dict.fromkeys(wrong)))
+    count = seeds or chosen.seeds or entry.seeds
+    first = cells[0].study.seed if cells else 0
+    return Grid(
+        entry,
+        scale,
+        tuple(cells),
+        tuple(range(first, first + count)),
+        data,
+        tuple(dict.fromkeys(left_out)),
+    )
+
+
+def told(entry: Entry, place: Place) -> str:
+    """A place in words."""
+    names = {each.key: each.label for each in entry.panel}
+    names |= {each.key: each.label for each in entry.series}
+    form = "" if place.form == entry.form[0].key else f"form {place.form}"
+    keys = (names.get(place.panel, ""), names.get(place.series, ""), place.point, form)
+    return ", ".join(filter(None, keys))
+
+
+def _kept(parts: Sequence[K], names: Sequence[str], scale: str, left_out: list[str]) -> list[K]:
+    """Those that a scale runs, all if it names none; the others are noted."""
+    kept = [part for part in parts if not names or _named(part) in names]
+    left_out += [f"{part.label}: left out at scale {scale}" for part in parts if part not in kept]
+    return kept
+
+
+def _named(part: Panel | Series | Point) -> str:
+    return part.key if isinstance(part, (Panel, Series)) else part.label
+
+
+def _changes(
+    entry: Entry,
+    chosen: Scale,
+    scale: ScaleName,
+    panel: Panel,
+    data: Data | None,
+    left_out: list[str],
+) -> Iterator[tuple[Place, Changes]]:
+    """Every cell of a panel, with the changes that make its study, in order."""
+    points = _kept(entry.x.values if entry.x else (), chosen.points, scale, left_out)
+    for form in entry.form:
+        for series in _kept(entry.series, chosen.series, scale, left_out):
+            if form.only and series.key not in form.only:
+                continue
+            for point in points or (Point(""),):
+                parts: list[Data | Panel | Series | Point | Form] = [panel, series, point, form]
+                if data is not None:
+                    parts.insert(0, data)
+                changes = [change for part in parts for change in part.changes]
+                changes += chosen.changes
+                if scale == "quick":
+                    changes += [change for part in parts for change in part.quick]
+                yield Place(panel.key, form.key, series.key, point.label), tuple(changes)
+
+
+def _cell(path: Path, place: Place, changes: Changes) -> Cell:
+    study = studies.read(path, changes)
+    digest = digest_of(study)
+    return Cell(place, study.model_copy(update={"name": f"reproduction {digest}"}), digest)
+
+
+def digest_of(study: Study) -> str:
+    """The same for studies that differ in nothing but name and seed."""
+    table = study.model_dump(mode="json", by_alias=True, exclude_none=True)
+    kept = {key: value for key, value in table.items() if key not in ("name", "seed", "reported")}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:LETTERS]

@@ -1,0 +1,318 @@
+"""What a file of the catalogue says: one table or figure of a paper.
+
+An entry is a grid of studies: panels x forms x series x points, each with some seeds. A study is
+the base study with changes, ``key=value`` as `--set` takes them, applied in this order: of the
+data set, the panel, the series, the point and the form, then ``scale.<scale>.changes``, then what
+the same parts say under ``quick`` (only at that scale). Equal studies of all entries are run once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from sordino.errors import StudyError
+from sordino.files import MOST_TOML, read_below
+from sordino.parsing import Malformed, toml_of
+from sordino.reproduction.measures import Measure, measure_of
+from sordino.reproduction.rules import RULES, Rule
+from sordino.reproduction.schema import Part, chosen, converted
+
+if TYPE_CHECKING:
+    AMeasure: TypeAlias = Measure
+    ARule: TypeAlias = Rule
+else:  # read before the rest, by their first keys: the decoder takes them as they are
+    AMeasure = ARule = Any
+
+ScaleName = Literal["quick", "full"]
+Paper = Literal["ali-dpfl", "als-dpfl", "mapa", "haar", "events"]
+Changes = tuple[str, ...]
+
+
+class Data(Part, frozen=True):
+    """A data set to run on; the first whose files are present is taken.
+
+    Attributes:
+        name: in words.
+        needs: the data set (`sordino data list`) whose files must be present; nothing if empty.
+        papers: whether it is what the paper used.
+    """
+
+    name: str
+    needs: str = ""
+    papers: bool = False
+    changes: Changes = ()
+    quick: Changes = ()
+
+
+class Panel(Part, frozen=True):
+    """One of several pictures, or a group of columns, beside each other.
+
+    ``data`` stands in for the entry's. A panel none of whose data sets is present is left out, and
+    the page says so.
+    """
+
+    key: str
+    label: str
+    data: tuple[Data, ...] = ()
+    changes: Changes = ()
+    quick: Changes = ()
+
+
+class Series(Part, frozen=True):
+    """A line of a figure, or a row of a table."""
+
+    key: str
+    label: str
+    changes: Changes = ()
+    quick: Changes = ()
+
+
+class Point(Part, frozen=True):
+    """A value of the axis, or a column of a table; ``at`` is where it is drawn."""
+
+    label: str
+    at: float | None = None
+    changes: Changes = ()
+    quick: Changes = ()
+
+
+class Axis(Part, frozen=True):
+    """What the points are values of."""
+
+    label: str
+    values: tuple[Point, ...]
+    log: bool = False
+
+
+class Form(Part, frozen=True):
+    """``sound`` (at the true epsilon), or another form such as the ``paper``'s.
+
+    Attributes:
+        only: the series that have this form; others keep that of the first form beside it.
+    """
+
+    key: str
+    label: str = ""
+    changes: Changes = ()
+    quick: Changes = ()
+    only: tuple[str, ...] = ()
+
+
+class Scale(Part, frozen=True):
+    """What a scale changes.
+
+    Attributes:
+        series, panels, points: what is run of each; everything where empty. What is left out is
+            shown as such.
+    """
+
+    changes: Changes = ()
+    seeds: int | None = None
+    series: tuple[str, ...] = ()
+    panels: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
+
+
+class Attack(Part, frozen=True):
+    """Cells are attacks on gradients (`sordino audit --attack inversion`) instead of runs."""
+
+    images: int = 6
+
+
+class Shown(Part, frozen=True):
+    """A table or a picture. ``kind``: "table" (series x points), "lines" (numbers over points),
+    "curves" (a curve of each series; its measure must be one) or "bars".
+    """
+
+    measure: AMeasure
+    kind: Literal["table", "lines", "curves", "bars"] = "table"
+    title: str = ""
+
+
+class Published(Part, frozen=True):
+    """A figure that the paper prints, in its own units (accuracies in per cent).
+
+    Attributes:
+        digitised: whether it was read off a picture.
+        shown: which of the entry's ``shown`` it belongs to, from 0.
+    """
+
+    value: float
+    series: str
+    x: str = ""
+    panel: str = ""
+    digitised: bool = False
+    shown: int = 0
+
+
+class Claim(Part, frozen=True):
+    """What the text says of it, in our words, where it says so, and the rule that judges it.
+
+    Attributes:
+        measure: what the rule looks at; the first of ``shown`` where left out.
+    """
+
+    text: str
+    where: str
+    rule: ARule
+    measure: AMeasure
+
+
+class Gap(Part, frozen=True):
+    """What of it is not run, and why."""
+
+    what: str
+    why: str
+
+
+class Entry(Part, frozen=True, kw_only=True):
+    """One table or figure.
+
+    Attributes:
+        name: of its file.
+        item: as the paper calls it: "Table II", "Fig. 4".
+        study: the base study, ``studies/<study>.toml``.
+        seeds: how many, from the study's own on.
+        minutes: of one core at the quick scale, measured, without what other entries run as well.
+    """
+
+    name: str
+    paper: Paper
+    item: str
+    title: str
+    study: str
+    shown: tuple[Shown, ...]
+    series: tuple[Series, ...]
+    seeds: int = 3
+    minutes: float | None = None
+    note: str = ""
+    attack: Attack | None = None
+    data: tuple[Data, ...] = ()
+    panel: tuple[Panel, ...] = ()
+    x: Axis | None = None
+    form: tuple[Form, ...] = (Form("sound"),)
+    scale: Mapping[ScaleName, Scale] = msgspec.field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+    claim: tuple[Claim, ...] = ()
+    not_run: tuple[Gap, ...] = ()
+
+
+def read(path: Path) -> Entry:
+    """The entry in a file.
+
+    Raises:
+        StudyError: naming the file, the place in it and what to do.
+    """
+    try:
+        text = read_below(path.parent, path.name, most=MOST_TOML).decode("utf-8")
+        table = toml_of(text)
+    except (OSError, UnicodeDecodeError, Malformed) as error:
+        raise StudyError(f"{path}: cannot be read ({error})") from error
+    return parse(table, path.stem, str(path))
+
+
+def parse(table: Mapping[str, Any], name: str, place: str) -> Entry:
+    """The entry in a table; raises as :func:`read`."""
+    found = dict(table)
+    if "name" in found:
+        raise StudyError(f"{place}: name is the name of the file; leave it out")
+    shown = [
+        _with(each, {"measure": measure_of}, f"{place}: shown[{i}]")
+        for i, each in enumerate(_tables(found, "shown", place))
+    ]
+    if not shown:
+        raise StudyError(f"{place}: give at least one [[shown]] with a measure")
+    first = shown[0]["measure"]
+    claims = [
+        _with({"measure": first, **each}, {"measure": _any, "rule": _rule}, f"{place}: claim[{i}]")
+        for i, each in enumerate(_tables(found, "claim", place))
+    ]
+    found |= {"name": name, "shown": shown, "claim": claims}
+    entry = converted(found, Entry, place)
+    if wrong := _unknown(entry):
+        raise StudyError("\n".join(f"{place}: {each}" for each in wrong))
+    return entry
+
+
+def _tables(table: Mapping[str, Any], key: str, place: str) -> Sequence[Mapping[str, Any]]:
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise StudyError(f"{place}: {key} must be a list of tables: write [[{key}]]")
+    return found
+
+
+def _with(
+    table: Mapping[str, Any], read: Mapping[str, Callable[[object, str], Part]], place: str
+) -> dict[str, Any]:
+    """A table with some of its values read into parts."""
+    missing = [key for key in read if key not in table]
+    if missing:
+        raise StudyError(f"{place}: {missing[0]} is missing")
+    return {
+        key: read[key](value, f"{place}.{key}") if key in read else value
+        for key, value in table.items()
+    }
+
+
+def _any(told: object, place: str) -> Measure:
+    return told if isinstance(told, Measure) else measure_of(told, place)
+
+
+def _rule(told: object, place: str) -> Part:
+    return chosen(told, RULES, place, "rule")
+
+
+def _unknown(entry: Entry) -> list[str]:
+    """Every name that stands for nothing, and every name twice."""
+    series = [each.key for each in entry.series]
+    panels = [each.key for each in entry.panel]
+    points = [each.label for each in entry.x.values] if entry.x else []
+    known = {"series": series, "panel": panels, "x": points}
+    told = [
+        f"{what} {name!r} stands there twice"
+        for what, names in {**known, "form": [form.key for form in entry.form]}.items()
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    for place, what, names in _names(entry):
+        told += [
+            f"{place}: there is no {what} {name!r}; there are: {', '.join(known[what]) or 'none'}"
+            for name in names
+            if name not in known[what]
+        ]
+    return told
+
+
+def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
+    """Each place that names series, panels or points, with what it names."""
+    found: list[tuple[str, str, Sequence[str]]] = []
+    for i, published in enumerate(entry.published):
+        place = f"published[{i}]"
+        found.append((place, "series", [published.series]))
+        found.append((place, "panel", [published.panel] if published.panel else []))
+        found.append((place, "x", [published.x] if published.x else []))
+    for i, claim in enumerate(entry.claim):
+        place = f"claim[{i}].rule"
+        found += [(place, what, names) for what, names in named(claim.rule)]
+    for form in entry.form:
+        found.append((f"form {form.key}", "series", form.only))
+    for key, scale in entry.scale.items():
+        found.append((f"scale.{key}", "series", scale.series))
+        found.append((f"scale.{key}", "panel", scale.panels))
+        found.append((f"scale.{key}", "x", scale.points))
+    return found
+
+
+def named(rule: Rule) -> list[tuple[str, Sequence[str]]]:
+    """The series, panels and points that a rule names."""
+    found: list[tuple[str, Sequence[str]]] = []
+    for i, key in enumerate(rule.__struct_fields__):
+        value = getattr(rule, key)
+        if i == 0 or key in ("than", "to", "among"):
+            found.append(("series", (value,) if isinstance(value, str) else value))
+        elif key in ("panel", "x", "at"):
+            found.append(("panel" if key == "panel" else "x", value))
+    return found

@@ -1,0 +1,64 @@
+"""Where the catalogue lies, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sordino.errors import StudyError
+from sordino.package import HOME
+from sordino.registry import did_you_mean
+from sordino.reproduction.entry import Entry, read
+
+CATALOGUE = HOME / "reproduction" / "catalogue"
+
+
+def names(home: Path = CATALOGUE) -> list[str]:
+    """Every entry's name, in order: ``ali-dpfl-table-2`` before ``ali-dpfl-table-10``."""
+    return sorted((path.stem for path in home.glob("*.toml")), key=_order)
+
+
+def entries(home: Path = CATALOGUE) -> list[Entry]:
+    """Every entry; raises as :func:`.entry.read`."""
+    return [read(home / f"{name}.toml") for name in names(home)]
+
+
+def base(entry: Entry, home: Path = CATALOGUE) -> Path:
+    """The file of an entry's base study.
+
+    Raises:
+        StudyError: if there is none.
+    """
+    path = home / "studies" / f"{entry.study}.toml"
+    if not path.is_file():
+        there = sorted(each.stem for each in (home / "studies").glob("*.toml"))
+        raise StudyError(
+            f"{entry.name}: study = {entry.study!r} names no base study"
+            f"{did_you_mean(entry.study, there) or '.'} There are: {', '.join(there)}"
+        )
+    return path
+
+
+def chosen(asked: Sequence[str], home: Path = CATALOGUE) -> list[Entry]:
+    """The entries that were asked for: names, beginnings of names (``mapa``), or ``all``.
+
+    Raises:
+        StudyError: if a name stands for none.
+    """
+    known = names(home)
+    found: dict[str, None] = {}
+    for word in asked:
+        fitting = [each for each in known if word in ("all", each)] or [
+            each for each in known if each.startswith(f"{word}-")
+        ]
+        if not fitting:
+            raise StudyError(
+                f"{word!r} is no entry of the catalogue{did_you_mean(word, known) or '.'} "
+                "`sordino reproduce LIST` names all"
+            )
+        found |= dict.fromkeys(fitting)
+    return [read(home / f"{name}.toml") for name in found]
+
+
+def _order(name: str) -> tuple[tuple[int, str | int], ...]:
+    return tuple((0, int(word)) if word.isdigit() else (1, word) for word in name.split("-"))

@@ -1,0 +1,305 @@
+"""What can be read from a run: one class for each kind of number, chosen by its first key.
+
+A measure is a number of one run, or a curve of one run. To add one, write a class here: its first
+field is the key that selects it in a file of the catalogue, the other fields are its options, and
+``of`` reads it from a run. :data:`MEASURES` lists all classes.
+
+>>> from sordino.reproduction.measures import measure_of
+>>> measure_of({"column": "tau", "take": "mean"}, "here")
+Column(column='tau', take='mean', part=None)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from sordino.engine.records import at, number
+from sordino.engine.runs import Run
+from sordino.errors import StudyError
+from sordino.reproduction.schema import Part, chosen
+
+Curve: TypeAlias = tuple[tuple[float, float], ...]
+"""Points (x, y), in the order of x."""
+
+Take = Literal["last", "first", "mean", "sum", "max", "min"]
+
+
+class Measure(Part, frozen=True):
+    """A number of one run; ``curved`` ones are curves.
+
+    Attributes:
+        percent: whether it is a share, shown in per cent.
+        falling: whether less is better.
+    """
+
+    curved: ClassVar[bool] = False
+
+    @property
+    def percent(self) -> bool:
+        return False
+
+    @property
+    def falling(self) -> bool:
+        return False
+
+    @property
+    def told(self) -> str:
+        """What it is called on a page."""
+        raise NotImplementedError
+
+    def of(self, run: Run) -> float | None:
+        """The number; None where the run has none."""
+        raise NotImplementedError
+
+    def curve_of(self, run: Run) -> Curve:
+        """The curve; only of curved measures."""
+        raise NotImplementedError
+
+
+class Final(Measure, frozen=True):
+    """What a run reached at its end: ``final = "accuracy"`` (of the model handed out, or of a
+    whole stream), "error" (1 - accuracy), "measured" (accuracy, or the error where labels are
+    numbers) or "best" (the best evaluated round; the papers often report this one).
+    """
+
+    final: Literal["accuracy", "error", "measured", "best"]
+
+    @property
+    def percent(self) -> bool:
+        return True
+
+    @property
+    def falling(self) -> bool:
+        return self.final == "error"
+
+    @property
+    def told(self) -> str:
+        return {"best": "best accuracy of a round"}.get(self.final, self.final)
+
+    def of(self, run: Run) -> float | None:
+        if self.final == "error":
+            return None if run.accuracy is None else 1.0 - run.accuracy
+        return {"accuracy": run.accuracy, "measured": run.measured, "best": run.best}[self.final]
+
+
+class Paid(Measure, frozen=True):
+    """Privacy: ``privacy = "true"`` is the ledger's epsilon, "claimed" the one a paper claims."""
+
+    privacy: Literal["true", "claimed"]
+
+    @property
+    def falling(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return f"{self.privacy} epsilon"
+
+    def of(self, run: Run) -> float | None:
+        return run.spent if self.privacy == "true" else run.claimed
+
+
+class Counted(Measure, frozen=True):
+    """``count`` of a run: "rounds" (or updates, events), "steps" of who did most, or "seconds"."""
+
+    count: Literal["rounds", "steps", "seconds"]
+
+    @property
+    def falling(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return self.count
+
+    def of(self, run: Run) -> float | None:
+        if self.count == "seconds":
+            return number(run.result.seconds)
+        return float(run.number if self.count == "rounds" else run.steps)
+
+
+class Column(Measure, frozen=True):
+    """A column of the log, reduced to one number; ``part`` picks one of a list, from 0."""
+
+    column: str
+    take: Take = "last"
+    part: int | None = None
+
+    @property
+    def told(self) -> str:
+        return self.column if self.take == "last" else f"{self.take} {self.column}"
+
+    def of(self, run: Run) -> float | None:
+        found = [value for _, value in points(run, self.column, "round", self.part)]
+        return reduced(found, self.take) if found else None
+
+
+class Total(Measure, frozen=True):
+    """The sum of columns at the end of the log, divided: ``total = ["up", "down"]``."""
+
+    total: tuple[str, ...]
+    divided_by: float = 1.0
+    unit: str = ""
+
+    @property
+    def falling(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return self.unit or " + ".join(self.total)
+
+    def of(self, run: Run) -> float | None:
+        found = [points(run, key, "round", None) for key in self.total]
+        return sum(each[-1][1] for each in found) / self.divided_by if all(found) else None
+
+
+class Until(Measure, frozen=True):
+    """The first ``over`` (round, steps, time, ...) from which a column keeps a level.
+
+    ``until = 0.8`` with ``column = "accuracy"``; ``falling = true`` for a loss that must stay
+    below. A run that never keeps it has no number, unless ``else_end = true``: then its end counts.
+    ``kept = false`` takes the first row that reaches it.
+    """
+
+    until: float
+    column: str = "accuracy"
+    over: str = "round"
+    below: bool = False
+    kept: bool = True
+    else_end: bool = False
+
+    @property
+    def falling(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return f"{self.over} until {self.column} is {self.until:g}"
+
+    def of(self, run: Run) -> float | None:
+        curve = points(run, self.column, self.over, None)
+        reached: float | None = None
+        for x, y in curve:
+            if (y <= self.until) if self.below else (y >= self.until):
+                reached = x if reached is None else reached
+                if not self.kept:
+                    return reached
+            else:
+                reached = None
+        return curve[-1][0] if reached is None and self.else_end and curve else reached
+
+
+class Along(Measure, frozen=True):
+    """A curve: ``curve = "tau"``, a column of the log, over another one (``over = "round"``)."""
+
+    curve: str
+    over: str = "round"
+    part: int | None = None
+
+    curved: ClassVar[bool] = True
+
+    @property
+    def percent(self) -> bool:
+        return self.curve in ("accuracy", "error", "accumulated")
+
+    @property
+    def falling(self) -> bool:
+        return self.curve in ("loss", "error", "accumulated", "regret", "regret_sum")
+
+    @property
+    def told(self) -> str:
+        return self.curve
+
+    def curve_of(self, run: Run) -> Curve:
+        return points(run, self.curve, self.over, self.part)
+
+
+class Attacked(Measure, frozen=True):
+    """What an attack recovered, mean over its images: ``attacked = "correlation"`` or "psnr"."""
+
+    attacked: Literal["correlation", "psnr"]
+
+    @property
+    def falling(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return {"psnr": "PSNR (dB)"}.get(self.attacked, self.attacked)
+
+    def of(self, run: Run) -> float | None:
+        return None
+
+
+MEASURES: tuple[type[Measure], ...] = (
+    Final,
+    Paid,
+    Counted,
+    Column,
+    Total,
+    Until,
+    Along,
+    Attacked,
+)
+SHORT: Mapping[str, Measure] = {
+    "accuracy": Final("accuracy"),
+    "error": Final("error"),
+    "measured": Final("measured"),
+    "epsilon": Paid("true"),
+    "claimed epsilon": Paid("claimed"),
+}
+"""Measures that a word is enough for."""
+
+
+def measure_of(told: object, place: str) -> Measure:
+    """The measure that a file names by a word or a table.
+
+    Raises:
+        StudyError: naming ``place``, what stands there and what is known.
+    """
+    if isinstance(told, str):
+        if told not in SHORT:
+            known = ", ".join(SHORT)
+            raise StudyError(f"{place}: measure {told!r} is not known. Known words: {known}")
+        return SHORT[told]
+    return chosen(told, MEASURES, place, "measure")
+
+
+def points(run: Run, column: str, over: str, part: int | None) -> Curve:
+    """Finite values of a column over those of another, row by row; rows that lack one are left
+    out.
+    """
+    found = []
+    for row in run.rounds:
+        x, y = _value(row, over, None), _value(row, column, part)
+        if x is not None and y is not None and math.isfinite(x) and math.isfinite(y):
+            found.append((x, y))
+    return tuple(found)
+
+
+def _value(row: msgspec.Struct, key: str, part: int | None) -> float | None:
+    value = at(row, key)
+    if part is None:
+        return number(value)
+    if isinstance(value, Sequence) and not isinstance(value, str) and part < len(value):
+        return number(value[part])
+    return None
+
+
+def reduced(values: Sequence[float], take: Take) -> float:
+    """
+    >>> reduced([1.0, 2.0, 6.0], "mean"), reduced([1.0, 2.0], "last")
+    (3.0, 2.0)
+    """
+    if take in ("last", "first"):
+        return values[-1 if take == "last" else 0]
+    if take == "mean":
+        return math.fsum(values) / len(values)
+    if take == "sum":
+        return math.fsum(values)
+    return max(values) if take == "max" else min(values)

@@ -1,0 +1,171 @@
+"""Making all runs of some grids that are not made yet, several at a time, each only once."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from sordino.comparison import runner
+from sordino.comparison.play import STOPPED
+from sordino.engine.files import replace_file
+from sordino.engine.records import known
+from sordino.engine.runs import load
+from sordino.engine.study.parse import write
+from sordino.errors import StudyError
+from sordino.files import there
+from sordino.package import HOME
+from sordino.reproduction.cells import Cell, Grid, told
+from sordino.reproduction.worker import ATTACK, Answer, Order
+
+PROGRAM = (
+    f"import sys; sys.path.append({str(HOME.parent)!r}); "
+    "from sordino.reproduction.worker import main; main()"
+)
+MOST = 10  # runs of one process
+ENDED = "its process ended before it did"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One run that some entries need."""
+
+    cell: Cell
+    seed: int
+    folder: Path
+    label: str
+    images: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there, whole.
+
+        Raises:
+            StudyError: if the folder holds another study.
+        """
+        if self.images is not None:
+            return there(self.folder, ATTACK)
+        if not self.folder.exists():
+            return False
+        found = load(self.folder)
+        if known(found.about.name) != self.cell.study.name:
+            raise StudyError(
+                f"{self.folder}: holds another run than {self.label}. Choose another --out, or "
+                "move the folder away; nothing was changed"
+            )
+        return found.done and known(found.about.result) is not None
+
+
+@dataclass(slots=True)
+class Seen:
+    """How far the runs are: answers of processes, as they come."""
+
+    runs: Mapping[int, Run]
+    whole: int
+    say: Callable[[str], None]
+    ended: int = 0
+    failed: dict[Path, str] = field(default_factory=dict)
+    seconds: dict[Path, float] = field(default_factory=dict)
+    heard: set[int] = field(default_factory=set)
+
+    def look(self, scratch: Path) -> None:
+        """Take note of new answers."""
+        for number in [each for each in self.runs if each not in self.heard]:
+            try:
+                content = (scratch / f"{number}.answer").read_bytes()
+            except FileNotFoundError:
+                continue
+            answer = msgspec.json.decode(content, type=Answer)
+            self.seconds[self.runs[number].folder] = answer.seconds
+            self.note(number, answer.why)
+
+    def note(self, number: int, why: str | None) -> None:
+        """A run ended, or failed for a reason."""
+        self.heard.add(number)
+        self.ended += 1
+        run = self.runs[number]
+        if why is not None:
+            self.failed[run.folder] = why
+        end = "done" if why is None else f"failed: {why.splitlines()[0]}"
+        self.say(f"{self.ended}/{self.whole}  {run.label}, seed {run.seed}: {end}")
+
+
+def needed(grids: Sequence[Grid], out: Path) -> list[Run]:
+    """The runs of all grids, seed by seed; equal ones once."""
+    found: dict[Path, Run] = {}
+    for grid in grids:
+        attack = grid.entry.attack
+        for seed in grid.seeds:
+            for cell in grid.cells:
+                folder = grid.folder(cell, out, seed)
+                images = None if attack is None else attack.images
+                label = f"{grid.entry.name}: {told(grid.entry, cell.place)}"
+                found.setdefault(folder, Run(cell, seed, folder, label, images))
+    return list(found.values())
+
+
+def play(
+    runs: Sequence[Run],
+    at_once: int,
+    keep: tuple[int, ...],
+    quiet: bool,
+    say: Callable[[str], None],
+) -> Seen:
+    """Make the runs that are not there yet; the answer knows why each failed that did."""
+    todo = [run for run in runs if not run.done]
+    before = len(runs) - len(todo)
+    seen = Seen(
+        dict(enumerate(todo)), len(runs), (lambda text: None) if quiet else say, ended=before
+    )
+    if before and not quiet:
+        say(f"{before} of {len(runs)} runs were finished before")
+    with (
+        tempfile.TemporaryDirectory(prefix="sordino-") as place,
+        runner.terminated_like_interrupted(),
+    ):
+        scratch = Path(place)
+        jobs = [_job(batch, scratch) for batch in batches(seen.runs, at_once)]
+
+        def ended(batch: tuple[int, ...], why: str | None) -> None:
+            seen.look(scratch)
+            for number in batch:
+                if number not in seen.heard:
+                    seen.note(number, why or ENDED)
+
+        try:
+            runner.play(
+                jobs, at_once, ended=ended, tick=lambda going: seen.look(scratch), keep=keep
+            )
+        except KeyboardInterrupt:
+            say(STOPPED)
+            raise
+    return seen
+
+
+def batches(runs: Mapping[int, Run], at_once: int) -> Iterator[list[tuple[int, Run]]]:
+    """Runs that one process makes one after another: many at first, single ones towards the end,
+    so that all processes end at about the same time.
+    """
+    left = list(runs.items())
+    while left:
+        count = min(max(len(left) // (3 * at_once), 1), MOST)
+        yield left[:count]
+        left = left[count:]
+
+
+def _job(batch: Sequence[tuple[int, Run]], scratch: Path) -> runner.Job:
+    orders = []
+    for number, run in batch:
+        path = scratch / f"{number}.toml"
+        study = run.cell.study.model_copy(update={"seed": run.seed})
+        replace_file(path, write(study).encode())
+        orders.append(Order(number, str(path), str(run.folder), run.images))
+    asked = scratch / f"{batch[0][0]}.batch"
+    replace_file(asked, msgspec.json.encode(orders))
+    threads = max(run.cell.study.execution.threads for _, run in batch)
+    numbers = tuple(number for number, _ in batch)
+    return runner.Job(numbers, (sys.executable, "-P", "-c", PROGRAM, str(asked)), threads)

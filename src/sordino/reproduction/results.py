@@ -1,0 +1,248 @@
+"""What the runs of an entry say: numbers of every cell, and a verdict for every claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from sordino.comparison.statistics import spread
+from sordino.engine.records import number as real
+from sordino.engine.runs import Run, load
+from sordino.files import there
+from sordino.reproduction.cells import Cell, Grid, Place, told
+from sordino.reproduction.entry import Claim, Gap, Published
+from sordino.reproduction.measures import Attacked, Curve, Measure
+from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
+from sordino.reproduction.worker import ATTACK, Found
+
+CLOSE = 1.01  # epsilons this close, relatively, are the same
+
+
+class Number(msgspec.Struct, frozen=True):
+    """What a measure found in a cell: by seed, their mean and standard deviation; curves apart."""
+
+    measure: str
+    by_seed: dict[str, float]
+    mean: float | None
+    sd: float | None
+
+
+class CellOf(msgspec.Struct, frozen=True):
+    """A cell with its numbers; ``epsilon`` is the true one, ``claimed`` what the paper claims."""
+
+    panel: str
+    form: str
+    series: str
+    x: str
+    digest: str
+    claimed: float | str | None
+    epsilon: float | str | None
+    delta: float | None
+    unit: str
+    numbers: tuple[Number, ...]
+
+
+class ClaimOf(msgspec.Struct, frozen=True):
+    """A claim, its verdict, and what the runs of each form say."""
+
+    text: str
+    where: str
+    verdict: Verdict
+    forms: tuple[Judged, ...]
+
+
+class EntryOf(msgspec.Struct, frozen=True, kw_only=True):
+    """``entries/<name>.json``."""
+
+    name: str
+    paper: str
+    item: str
+    title: str
+    scale: str
+    seeds: tuple[int, ...]
+    data: dict[str, str]
+    on_the_papers_data: bool
+    cells: tuple[CellOf, ...]
+    claims: tuple[ClaimOf, ...]
+    published: tuple[Published, ...]
+    not_run: tuple[Gap, ...]
+    left_out: tuple[str, ...]
+    failures: tuple[str, ...]
+    seconds: float
+    note: str
+
+
+@dataclass(slots=True, eq=False)
+class Results:
+    """The runs of a grid, each read once."""
+
+    grid: Grid
+    out: Path
+    failed: Mapping[Path, str]
+    _runs: dict[Path, Run | Found | None] = field(default_factory=dict)
+
+    def run(self, cell: Cell, seed: int) -> Run | Found | None:
+        """A run, or what an attack found; None where it is not there, or not whole."""
+        folder = self.grid.folder(cell, self.out, seed)
+        if folder not in self._runs:
+            self._runs[folder] = _read(folder)
+        return self._runs[folder]
+
+    def runs(self, cell: Cell) -> list[Run]:
+        """Of all seeds, those that are whole."""
+        found = [self.run(cell, seed) for seed in self.grid.seeds]
+        return [each for each in found if isinstance(each, Run)]
+
+    def values(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
+        """What a measure finds in a cell, by seed; seeds without a number are left out."""
+        cell = self.grid.at(place)
+        found: dict[int, float | Curve] = {}
+        for seed in self.grid.seeds if cell is not None else ():
+            assert cell is not None
+            value = measured(measure, self.run(cell, seed))
+            if value is not None and value != ():
+                found[seed] = value
+        return found
+
+    def epsilons(self, cell: Cell) -> tuple[float | None, float | None]:
+        """Claimed and true, the highest over the seeds."""
+        runs = self.runs(cell)
+        claimed = [each.claimed for each in runs if each.claimed is not None]
+        true = [each.spent for each in runs if each.spent is not None]
+        return max(claimed, default=None), max(true, default=None)
+
+    def unpaid(self, form: str) -> bool:
+        """Whether some cell of a form costs more privacy than it claims."""
+        paid = [self.epsilons(cell) for cell in self.grid.cells if cell.place.form == form]
+        return any(
+            true > CLOSE * claimed
+            for claimed, true in paid
+            if claimed is not None and true is not None
+        )
+
+
+def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
+    """What a measure finds in a run; None where there is nothing to find."""
+    if isinstance(run, Found):
+        if not isinstance(measure, Attacked):
+            return None
+        return run.psnr if measure.attacked == "psnr" else run.correlation
+    if run is None:
+        return None
+    return measure.curve_of(run) if measure.curved else measure.of(run)
+
+
+def judged(results: Results, claim: Claim) -> ClaimOf:
+    """A claim with its verdict."""
+    forms = tuple(
+        judge(
+            claim.rule,
+            Asked(
+                results.grid,
+                form,
+                claim.measure,
+                lambda place: results.values(claim.measure, place),
+            ),
+        )
+        for form in results.grid.forms
+    )
+    return ClaimOf(claim.text, claim.where, verdict(results, forms), forms)
+
+
+def verdict(results: Results, forms: Sequence[Judged]) -> Verdict:
+    """Of the first form, unless only another one holds, which costs more privacy than it claims."""
+    if not forms:
+        return "cannot be told"
+    first, *others = forms
+    if first.said == "holds":
+        return "holds"
+    if any(each.said == "holds" and results.unpaid(each.form) for each in others):
+        return "needs unpaid privacy"
+    return first.said
+
+
+def collected(results: Results) -> EntryOf:
+    """Everything that is said of an entry."""
+    grid, entry = results.grid, results.grid.entry
+    names = {each.key: each.label for each in entry.panel}
+    taken = [each for each in grid.data.values() if each is not None]
+    return EntryOf(
+        name=entry.name,
+        paper=entry.paper,
+        item=entry.item,
+        title=entry.title,
+        scale=grid.scale,
+        seeds=grid.seeds,
+        data={names.get(key, key): each.name for key, each in grid.data.items() if each},
+        on_the_papers_data=all(each.papers for each in taken),
+        cells=tuple(_cell(results, cell) for cell in grid.cells),
+        claims=tuple(judged(results, claim) for claim in entry.claim),
+        published=entry.published,
+        not_run=entry.not_run,
+        left_out=grid.left_out,
+        failures=_failures(results),
+        seconds=math.fsum(_seconds(results)),
+        note=entry.note,
+    )
+
+
+def _cell(results: Results, cell: Cell) -> CellOf:
+    numbers = []
+    for shown in results.grid.entry.shown:
+        if shown.measure.curved:
+            continue
+        found = {
+            seed: value
+            for seed, value in results.values(shown.measure, cell.place).items()
+            if not isinstance(value, tuple)
+        }
+        numbers.append(number(shown.measure.told, found))
+    claimed, true = results.epsilons(cell)
+    privacy, place = cell.study.privacy, cell.place
+    return CellOf(
+        place.panel,
+        place.form,
+        place.series,
+        place.point,
+        cell.digest,
+        claimed,
+        true,
+        privacy.delta,
+        privacy.unit,
+        tuple(numbers),
+    )
+
+
+def number(told: str, found: Mapping[int, float]) -> Number:
+    """Mean and standard deviation of a measure over seeds."""
+    over = spread(list(found.values()))
+    return Number(told, {str(seed): each for seed, each in found.items()}, over.mean, over.sd)
+
+
+def _failures(results: Results) -> tuple[str, ...]:
+    return tuple(
+        f"{told(results.grid.entry, cell.place)}, seed {seed}: {why}"
+        for seed in results.grid.seeds
+        for cell in results.grid.cells
+        if (why := results.failed.get(results.grid.folder(cell, results.out, seed))) is not None
+    )
+
+
+def _seconds(results: Results) -> list[float]:
+    folders = {cell.digest: cell for cell in results.grid.cells}
+    return [
+        real(run.result.seconds) or 0.0 for cell in folders.values() for run in results.runs(cell)
+    ]
+
+
+def _read(folder: Path) -> Run | Found | None:
+    if there(folder, ATTACK):
+        return msgspec.json.decode((folder / ATTACK).read_bytes(), type=Found)
+    if not there(folder, "run.json"):
+        return None
+    run = load(folder)
+    return run if run.done else None

@@ -1,0 +1,108 @@
+"""A process that makes several runs, one after another: starting up costs more than a short run.
+
+``python -c "from sordino.reproduction.worker import main; main()" BATCH``, where BATCH is a JSON
+list of orders. Beside it, one file for each order says that it is done, or why it failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from sordino.engine.files import replace_file
+from sordino.errors import ResumeError, SordinoError
+from sordino.files import there
+
+ATTACK = "attack.json"
+"""What an attack found, in the folder that stands for a run's."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One run to make.
+
+    Attributes:
+        number: of the order, in the name of its answer.
+        study: a file.
+        folder: the run's, which may exist half done.
+        images: how many an attack tries to recover; None for a run.
+    """
+
+    number: int
+    study: str
+    folder: str
+    images: int | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How an order ended: ``why`` it failed or None, and seconds of this process's core."""
+
+    number: int
+    why: str | None
+    seconds: float
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What an attack recovered: means over images, and its price."""
+
+    correlation: float
+    psnr: float
+    once: float
+    whole: float
+
+
+def main() -> None:
+    """Carry out the orders in the file that the last argument names."""
+    batch = Path(sys.argv[-1])
+    orders = msgspec.json.decode(batch.read_bytes(), type=list[Order])
+    for order in orders:
+        started, why = time.process_time(), None
+        try:
+            _carried_out(order)
+        except SordinoError as error:
+            why = str(error)
+        answer = Answer(order.number, why, time.process_time() - started)
+        replace_file(batch.parent / f"{order.number}.answer", msgspec.json.encode(answer))
+
+
+def _carried_out(order: Order) -> None:
+    from sordino.engine import session
+    from sordino.engine import study as studies
+
+    folder = Path(order.folder)
+    if order.images is not None:
+        _attacked(Path(order.study), folder, order.images)
+    elif there(folder, "run.json"):
+        try:
+            session.resume(folder, lambda row: None, lambda going: None)
+        except ResumeError as error:
+            raise ResumeError(f"{error}. Or remove {folder}: the run is then made anew") from error
+    else:
+        study = studies.read(Path(order.study))
+        session.begin(study, folder, lambda row: None, lambda going: None)
+
+
+def _attacked(path: Path, folder: Path, images: int) -> None:
+    """What an observer of one gradient at the initial weights recovers, under the study's noise."""
+    from sordino.engine import study as studies
+    from sordino.errors import StudyError
+    from sordino.federation import inversion
+    from sordino.federation.study import HorizontalStudy
+
+    study = studies.read(path)
+    if not isinstance(study, HorizontalStudy):
+        raise StudyError(f"{path}: an attack on gradients needs a study whose clients send them")
+    scenes = inversion.scenes(inversion.attacked(study, [inversion.NoiseLevel()]), images)
+    attempts = [attempt for scene in scenes for attempt in scene.attempts]
+    correlations = [value for attempt in attempts for value in attempt.correlations]
+    ratios = [value for attempt in attempts for value in attempt.psnr]
+    found = Found(
+        sum(correlations) / len(correlations),
+        sum(ratios) / len(ratios),
+        max(attempt.level.once for attempt in attempts),
+        max(attempt.level.whole for attempt in attempts),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / ATTACK, msgspec.json.encode(found))

@@ -1,0 +1,65 @@
+"""Every file of the catalogue can be read, and names studies that can be planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sordino.errors import StudyError
+from sordino.parsing import toml_of
+from sordino.reproduction import files
+from sordino.reproduction.entry import parse
+
+SMALL = """
+paper = "ali-dpfl"
+item = "Table I"
+title = "t"
+study = "s"
+[[shown]]
+measure = "accuracy"
+[[series]]
+key = "a"
+label = "A"
+"""
+
+
+@pytest.mark.parametrize("name", files.names())
+def test_every_entry_is_read(name: str) -> None:
+    entry = files.chosen([name])[0]
+    assert files.base(entry).is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("labl = 'x'", "series[0].labl is no key that is known there; did you mean 'label'?"),
+        ("[[claim]]\ntext='t'\nwhere='w'", "claim[0]: rule is missing"),
+        (
+            "[[claim]]\ntext='t'\nwhere='w'\nrule={better='b', than=['a']}",
+            "claim[0].rule: there is no series 'b'; there are: a",
+        ),
+        (
+            "[[claim]]\ntext='t'\nwhere='w'\nrule={beter='b', than=['a']}",
+            "did you mean 'better'? Known: better, no_worse",
+        ),
+        (
+            "[[claim]]\ntext='t'\nwhere='w'\nmeasure='speed'\nrule={rises=['a']}",
+            "measure 'speed' is not known",
+        ),
+        ("[[published]]\nseries='a'\nvalue='x'", "Expected `float`, got `str`"),
+    ],
+)
+def test_mistakes_are_named(more: str, told: str) -> None:
+    with pytest.raises(StudyError) as error:
+        parse(toml_of(SMALL + more), "small", "small.toml")
+    assert told in str(error.value), str(error.value)
+    assert str(error.value).startswith("small.toml: ")
+
+
+def test_an_entry_needs_a_base_study(tmp_path: Path) -> None:
+    entry = parse(toml_of(SMALL), "small", "small.toml")
+    with pytest.raises(StudyError, match="names no base study"):
+        files.base(entry, tmp_path)
+    with pytest.raises(StudyError, match="is no entry of the catalogue; did you mean"):
+        files.chosen(["ali-dpfl-table-55"])
