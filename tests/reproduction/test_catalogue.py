@@ -8,9 +8,10 @@ import pytest
 
 from sordino.errors import StudyError
 from sordino.parsing import toml_of
-from sordino.reproduction import files
-from sordino.reproduction.entry import parse
+from sordino.reproduction import cells, files
+from sordino.reproduction.entry import ScaleName, parse
 
+SCALES: tuple[ScaleName, ...] = ("quick", "full")
 SMALL = """
 paper = "ali-dpfl"
 item = "Table I"
@@ -24,10 +25,34 @@ label = "A"
 """
 
 
+NUMERALS = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5}
+ITEMS = {
+    "ali-dpfl": ("table", [2, 3, 4, 5], "figure", [1, 4, 5]),
+    "als-dpfl": ("table", [2, 3], "figure", [2, 4, 5, 6]),
+}
+"""Of each paper, its tables and figures with results."""
+
+
 @pytest.mark.parametrize("name", files.names())
-def test_every_entry_is_read(name: str) -> None:
+def test_every_study_of_an_entry_is_right(name: str) -> None:
     entry = files.chosen([name])[0]
-    assert files.base(entry).is_file()
+    for scale in SCALES:
+        every = cells.grid(entry, scale, here=lambda data: True)
+        assert every.cells
+        embedded = cells.grid(entry, scale, here=lambda data: False)
+        assert embedded.cells, "from a clean clone, something of it must run"
+    kind, _, number = entry.item.lower().partition(" ")
+    named = {"fig.": "figure"}.get(kind, kind)
+    count = NUMERALS.get(number.upper(), number)
+    assert name == f"{entry.paper}-{named}-{count}"
+
+
+@pytest.mark.parametrize("paper", ITEMS)
+def test_every_item_of_a_paper_has_an_entry(paper: str) -> None:
+    tables, numbers, figures, others = ITEMS[paper]
+    wanted = {f"{paper}-{tables}-{each}" for each in numbers}
+    wanted |= {f"{paper}-{figures}-{each}" for each in others}
+    assert {name for name in files.names() if name.startswith(f"{paper}-")} == wanted
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,30 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     assert update.first == pytest.approx(noisy.numpy() / (Q * N), rel=1e-6)
 
 
+def test_a_papers_form_divides_by_the_batch_as_drawn() -> None:
+    expected, realised = client(), replace(client(), realised=True)
+    asked = task(expected)
+    drawn = len(poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches")))
+    moved = [
+        one.answer(asked, permits(one.price(asked))).weights - asked.weights
+        for one in (expected, realised)
+    ]
+    assert moved[1] == pytest.approx(moved[0] * Q * N / drawn, rel=1e-3, abs=1e-6)
+    assert expected.reach(asked, None) is None
+
+    empty = replace(
+        client(examples=1),
+        realised=True,
+        entropy=next(
+            Seeded(s)
+            for s in range(99)
+            if not len(poisson(1, Q, Seeded(s).at("client", 3, "round", 1, "batches")))
+        ),
+    )
+    update = empty.answer(asked, permits(empty.price(asked)))
+    assert (update.weights == asked.weights).all()
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [Gaussian(clip=0.5, noise_multiplier=1.2), CountedGaussian(clip=0.5, noise_multiplier=1.2)],

@@ -41,6 +41,9 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
     ] = None,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Run nothing: write what the runs that are there say.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +59,10 @@ def reproduce(
     if listed:
         _list(grids, as_json)
         return
-    found = _played(grids, out, jobs, quiet, f"sordino reproduce {' '.join(names)} --scale {scale}")
+    typed = [*names, *([] if scale == "quick" else ["--scale", scale])]
+    typed += [] if seeds is None else ["--seeds", str(seeds)]
+    command = " ".join(("sordino reproduce", *typed))
+    found = _played(grids, out, None if judge else (jobs, quiet), command)
     _tell(found, out)
     if as_json:
         say.machine({"page": str(out / "index.html"), "entries": [each.said for each in found]})
@@ -113,23 +119,30 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
 
 
 def _played(
-    grids: Sequence[Grid], out: Path, jobs: int | None, quiet: bool, command: str
+    grids: Sequence[Grid], out: Path, making: tuple[int | None, bool] | None, command: str
 ) -> list[Reproduced]:
-    """Make the runs that are missing, and write what all of them say."""
+    """Make the runs that are missing, and write what all of them say.
+
+    Args:
+        making: jobs and whether to be quiet; None to make no runs.
+    """
     from sordino.comparison import folders, runner
     from sordino.reproduction import play
     from sordino.reproduction.results import Results, collected
     from sordino.reproduction.write import Reproduced, write
 
     folders.refuse_file(out)
-    runs = play.needed(grids, out)
-    threads = [run.cell.study.execution.threads for run in runs]
-    at_once = runner.jobs_at_once(jobs, threads)
+    failed: dict[Path, str] = {}
     with folders.held(out) as keep, say.stoppable():
-        seen = play.play(runs, at_once, keep, quiet, say.people)
+        if making is not None:
+            runs = play.needed(grids, out)
+            at_once = runner.jobs_at_once(
+                making[0], [run.cell.study.execution.threads for run in runs]
+            )
+            failed = play.play(runs, at_once, keep, making[1], say.people).failed
         found = [
             Reproduced(results, collected(results))
-            for results in (Results(grid, out, seen.failed) for grid in grids)
+            for results in (Results(grid, out, failed) for grid in grids)
         ]
         write(out, found, command)
     return found

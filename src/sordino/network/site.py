@@ -22,12 +22,15 @@ from sordino.errors import StudyError
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.desk import Desk
+from sordino.network.memory import give_back
 from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner
 from sordino.network.transport.base import Line, Lost, Stranger
 from sordino.privacy import Budget, Vault
 
+FIRST_SAID = (1, 10, 100)
+"""Answers of a connection after which memory is handed back."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 
@@ -129,10 +132,16 @@ class Site:
                 kept.due,
             )
             line.send(frames.encode(hello))
+            give_back()  # while the server reads this
+            said = 0
             for frame in line.frames():
                 desk.heard = True
                 for answer in desk.said(frame):
                     line.send(frames.encode(answer))
+                    if isinstance(answer, frames.Say):
+                        said += 1
+                        if said in FIRST_SAID:
+                            give_back()  # what the first tasks needed to begin
                 if desk.moment.ended is not None:
                     return
         finally:

@@ -29,8 +29,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from sordino.privacy.special import functions
+
 _TAIL = 1e-15  # mass that a composition may cut off
 _OUTSIDE = -50.0  # log of the mass of the noise that is not looked at
+_EDGE = -9.745474864965935  # of the standard normal: half of that mass lies below
 _CHERNOFF = 20  # orders on each side
 _PIECE = 2048  # losses that are looked at together
 
@@ -205,9 +208,8 @@ def gaussian(rate: float, sigma: float, grid: float) -> Losses:
 
 def _gaussian(rate: float, sigma: float, grid: float, *, with_record: bool) -> Side:
     import numpy as np
-    from scipy.special import ndtri  # type: ignore[import-untyped]
 
-    edge = float(ndtri(0.5 * math.exp(_OUTSIDE)) * sigma)
+    edge = _EDGE * sigma
     shift = 1.0 if with_record else 0.0  # of the end with the larger losses
     ends = edge - shift, -edge + (1.0 - shift)
     high, low = (float(_loss(np.array([x]), rate, sigma, with_record)[0]) for x in ends)
@@ -248,8 +250,8 @@ def _noise(loss: Any, rate: float, sigma: float, with_record: bool) -> Any:
 def _deltas(epsilons: Any, rate: float, sigma: float, with_record: bool) -> Any:
     """The divergences (n,) at ``epsilons`` (n,)."""
     import numpy as np
-    from scipy.special import log_ndtr, ndtr
 
+    log_ndtr, ndtr = functions().log_ndtr, functions().ndtr
     found, reached = np.zeros_like(epsilons), np.full(epsilons.shape, True)
     if rate < 1.0 and with_record:
         reached = epsilons > math.log1p(-rate)

@@ -54,6 +54,7 @@ from typing import Any
 from sordino.privacy import grid as grids
 from sordino.privacy import pure
 from sordino.privacy.grid import Losses, Side
+from sordino.privacy.special import functions
 from sordino.privacy.step import Kind, Steps
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
@@ -119,8 +120,8 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
 def gaussian_delta(mu: Any, epsilon: float) -> Any:
     """delta of Gaussians at distance ``mu`` (number or array), never too small."""
     import numpy as np
-    from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
 
+    erfcx, ndtr = functions().erfcx, functions().ndtr
     mu = np.asarray(mu, dtype=np.float64)
     safe = np.where(mu > 0.0, mu, 1.0)
     a, b = safe / 2 - epsilon / safe, -safe / 2 - epsilon / safe
@@ -169,7 +170,7 @@ def _harsh_delta(steps: Steps, epsilon: float) -> float:
 def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
     """Numbers of inclusions and probabilities under Bin(count, rate), rounded up by bucket."""
     import numpy as np
-    from scipy.special import bdtrc
+    from scipy.special import bdtrc  # type: ignore[import-untyped]
 
     spread = 8.0 * math.sqrt(count * rate * (1.0 - rate)) + 40.0  # the upper tail is below 1e-15
     low, high = max(0.0, count * rate - spread), min(float(count), count * rate + spread)

@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sordino.privacy.special import functions
+
 _BLOCK = 128  # terms of a series that are formed at once
 _MOST = 1000  # terms of a series
 _SMALL = 30.0  # a term below the sum over e^30 ends a series
@@ -32,8 +34,7 @@ def divergence(rate: float, sigma: float, order: float) -> float:
 
 def _log_choose(order: float, i: Any) -> Any:
     """log of the absolute binomial coefficients of ``order`` over ``i`` (n,)."""
-    from scipy.special import gammaln  # type: ignore[import-untyped]
-
+    gammaln = functions().gammaln
     return gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
 
 
@@ -64,8 +65,8 @@ def _series(rate: float, sigma: float, order: float) -> float:
 def _terms(rate: float, sigma: float, order: float, start: int) -> tuple[list[float], list[float]]:
     """Logarithms of the next terms of both series."""
     import numpy as np
-    from scipy.special import log_ndtr
 
+    log_ndtr = functions().log_ndtr
     i = np.arange(start, min(start + _BLOCK, _MOST))
     j, choose, log_q, log_rest = order - i, _log_choose(order, i), math.log(rate), math.log1p(-rate)
     border, double = sigma**2 * math.log(1 / rate - 1) + 0.5, 2 * sigma**2

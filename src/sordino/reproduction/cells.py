@@ -15,6 +15,7 @@ from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import DataError, StudyError
 from sordino.reproduction.entry import (
+    Also,
     Changes,
     Data,
     Entry,
@@ -187,14 +188,27 @@ def _changes(
             if form.only and series.key not in form.only:
                 continue
             for point in points or (Point(""),):
-                parts: list[Data | Panel | Series | Point | Form] = [panel, series, point, form]
+                place = Place(panel.key, form.key, series.key, point.label)
+                parts: list[Data | Panel | Series | Point | Form | Also]
+                parts = [panel, series, point, form]
                 if data is not None:
                     parts.insert(0, data)
+                parts += [also for also in entry.also if _fits(also, place)]
                 changes = [change for part in parts for change in part.changes]
                 changes += chosen.changes
                 if scale == "quick":
                     changes += [change for part in parts for change in part.quick]
-                yield Place(panel.key, form.key, series.key, point.label), tuple(changes)
+                yield place, tuple(changes)
+
+
+def _fits(also: Also, place: Place) -> bool:
+    pairs = (
+        (also.panel, place.panel),
+        (also.series, place.series),
+        (also.x, place.point),
+        (also.form, place.form),
+    )
+    return all(not names or name in names for names, name in pairs)
 
 
 def _cell(path: Path, place: Place, changes: Changes) -> Cell:

@@ -2,8 +2,9 @@
 
 An entry is a grid of studies: panels x forms x series x points, each with some seeds. A study is
 the base study with changes, ``key=value`` as `--set` takes them, applied in this order: of the
-data set, the panel, the series, the point and the form, then ``scale.<scale>.changes``, then what
-the same parts say under ``quick`` (only at that scale). Equal studies of all entries are run once.
+data set, the panel, the series, the point, the form and each ``also`` that fits, then
+``scale.<scale>.changes``, then what the same parts say under ``quick`` (only at that scale).
+Equal studies of all entries are run once.
 """
 
 from __future__ import annotations
@@ -102,6 +103,19 @@ class Form(Part, frozen=True):
     only: tuple[str, ...] = ()
 
 
+class Also(Part, frozen=True):
+    """Further changes of some cells: those whose panel, series, point and form are all named here,
+    where empty names every one. They come after the changes of the form.
+    """
+
+    panel: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    x: tuple[str, ...] = ()
+    form: tuple[str, ...] = ()
+    changes: Changes = ()
+    quick: Changes = ()
+
+
 class Scale(Part, frozen=True):
     """What a scale changes.
 
@@ -195,6 +209,7 @@ class Entry(Part, frozen=True, kw_only=True):
     panel: tuple[Panel, ...] = ()
     x: Axis | None = None
     form: tuple[Form, ...] = (Form("sound"),)
+    also: tuple[Also, ...] = ()
     scale: Mapping[ScaleName, Scale] = msgspec.field(default_factory=dict)
     published: tuple[Published, ...] = ()
     claim: tuple[Claim, ...] = ()
@@ -271,10 +286,11 @@ def _unknown(entry: Entry) -> list[str]:
     series = [each.key for each in entry.series]
     panels = [each.key for each in entry.panel]
     points = [each.label for each in entry.x.values] if entry.x else []
-    known = {"series": series, "panel": panels, "x": points}
+    forms = [form.key for form in entry.form]
+    known = {"series": series, "panel": panels, "x": points, "form": forms}
     told = [
         f"{what} {name!r} stands there twice"
-        for what, names in {**known, "form": [form.key for form in entry.form]}.items()
+        for what, names in known.items()
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     for place, what, names in _names(entry):
@@ -299,6 +315,10 @@ def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
         found += [(place, what, names) for what, names in named(claim.rule)]
     for form in entry.form:
         found.append((f"form {form.key}", "series", form.only))
+    for i, also in enumerate(entry.also):
+        place = f"also[{i}]"
+        found += [(place, "series", also.series), (place, "panel", also.panel)]
+        found += [(place, "x", also.x), (place, "form", also.form)]
     for key, scale in entry.scale.items():
         found.append((f"scale.{key}", "series", scale.series))
         found.append((f"scale.{key}", "panel", scale.panels))

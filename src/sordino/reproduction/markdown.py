@@ -64,6 +64,11 @@ def counted(claims: Sequence[ClaimOf]) -> str:
     return ", ".join(f"{count} {name}" for name, count in numbers.items() if count)
 
 
+def verdict(claim: ClaimOf, of: EntryOf) -> str:
+    """In words, with the reservation that other data stands in for the paper's."""
+    return claim.verdict + ("" if of.on_the_papers_data else ", on other data")
+
+
 def anchor(said: EntryOf) -> str:
     """Of an entry's heading, as Markdown makes it."""
     kept = "".join(c for c in heading(said).lower() if c.isalnum() or c in " -")
@@ -90,22 +95,25 @@ def _entry(results: Results, said: EntryOf) -> str:
     if paid.rows:
         parts.append(_table(paid.head, paid.rows))
     for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True):
-        parts.append(_claim(claim, asked))
+        parts.append(_claim(claim, asked, said))
     parts += [f"* Not run: {gap.what} ({gap.why})." for gap in said.not_run]
     parts += [f"* Not run: {each}." for each in said.left_out]
     parts += [f"* Failed: {_plain(each)}" for each in said.failures]
     return "\n".join(parts) + "\n"
 
 
-def _claim(claim: ClaimOf, asked: Claim) -> str:
-    lines = [f"* **{claim.verdict}**: {claim.text} ({claim.where})."]
+def _claim(claim: ClaimOf, asked: Claim, of: EntryOf) -> str:
+    """One line for each claim: a list in a list would be read as code by some readers."""
+    told = []
     for form in claim.forms:
         shown = form.comparisons[:FEW]
         more = len(form.comparisons) - len(shown)
-        told = "; ".join(tables.statistic(each, asked.measure.percent) for each in shown)
+        each = "; ".join(tables.statistic(one, asked.measure.percent) for one in shown)
         tail = f"; and {more} more" if more else ""
-        lines.append(f"    * {form.form}: {form.said}. {told}{tail}")
-    return "\n".join(lines)
+        name = f"{form.form} form: " if len(claim.forms) > 1 else ""
+        said = f"{form.said}; " if len(claim.forms) > 1 else ""
+        told.append(f"{name}{said}{each}{tail}")
+    return f"* **{verdict(claim, of)}**: {claim.text} ({claim.where}). {'. '.join(told)}."
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

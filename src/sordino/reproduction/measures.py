@@ -219,6 +219,22 @@ class Along(Measure, frozen=True):
         return points(run, self.curve, self.over, self.part)
 
 
+class Best(Measure, frozen=True):
+    """1 where a series is the best of all series at its panel, point and seed, else 0; its mean is
+    how often it is. ``best_of`` is a measure's word, such as "accuracy"; a tie counts for both.
+    """
+
+    best_of: str
+
+    @property
+    def percent(self) -> bool:
+        return True
+
+    @property
+    def told(self) -> str:
+        return f"share of seeds with the best {self.best_of}"
+
+
 class Attacked(Measure, frozen=True):
     """What an attack recovered, mean over its images: ``attacked = "correlation"`` or "psnr"."""
 
@@ -244,6 +260,7 @@ MEASURES: tuple[type[Measure], ...] = (
     Total,
     Until,
     Along,
+    Best,
     Attacked,
 )
 SHORT: Mapping[str, Measure] = {
@@ -263,11 +280,18 @@ def measure_of(told: object, place: str) -> Measure:
         StudyError: naming ``place``, what stands there and what is known.
     """
     if isinstance(told, str):
-        if told not in SHORT:
-            known = ", ".join(SHORT)
-            raise StudyError(f"{place}: measure {told!r} is not known. Known words: {known}")
-        return SHORT[told]
-    return chosen(told, MEASURES, place, "measure")
+        return _word(told, place)
+    found = chosen(told, MEASURES, place, "measure")
+    if isinstance(found, Best):
+        _word(found.best_of, place)
+    return found
+
+
+def _word(told: str, place: str) -> Measure:
+    if told not in SHORT:
+        known = ", ".join(SHORT)
+        raise StudyError(f"{place}: measure {told!r} is not known. Known words: {known}")
+    return SHORT[told]
 
 
 def points(run: Run, column: str, over: str, part: int | None) -> Curve:

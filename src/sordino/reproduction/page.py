@@ -10,7 +10,7 @@ from sordino.report.album import Picture
 from sordino.report.page import template
 from sordino.report.studies import Table
 from sordino.reproduction import figures, tables
-from sordino.reproduction.markdown import TITLES, counted
+from sordino.reproduction.markdown import TITLES, counted, verdict
 from sordino.reproduction.results import EntryOf, Results
 from sordino.reproduction.tables import Named
 
@@ -63,7 +63,7 @@ def _section(results: Results, said: EntryOf) -> Section:
             )
             for form in claim.forms
         ]
-        claims.append(Judgement(claim.text, claim.where, claim.verdict, forms))
+        claims.append(Judgement(claim.text, claim.where, verdict(claim, said), forms))
     return Section(
         said,
         TITLES[said.paper],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from sordino.engine.runs import Run, load
 from sordino.files import there
 from sordino.reproduction.cells import Cell, Grid, Place, told
 from sordino.reproduction.entry import Claim, Gap, Published
-from sordino.reproduction.measures import Attacked, Curve, Measure
+from sordino.reproduction.measures import SHORT, Attacked, Best, Curve, Measure
 from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
 from sordino.reproduction.worker import ATTACK, Found
 
@@ -99,6 +99,8 @@ class Results:
 
     def values(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
         """What a measure finds in a cell, by seed; seeds without a number are left out."""
+        if isinstance(measure, Best):
+            return self._best(SHORT[measure.best_of], place)
         cell = self.grid.at(place)
         found: dict[int, float | Curve] = {}
         for seed in self.grid.seeds if cell is not None else ():
@@ -107,6 +109,19 @@ class Results:
             if value is not None and value != ():
                 found[seed] = value
         return found
+
+    def _best(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
+        """By seed, whether the series is the best of all there."""
+        beside = {
+            series: self.values(measure, replace(place, series=series))
+            for series in self.grid.series
+        }
+        seeds = set.intersection(*(set(each) for each in beside.values()))
+        way = min if measure.falling else max
+        return {
+            seed: float(beside[place.series][seed] == way(each[seed] for each in beside.values()))
+            for seed in sorted(seeds)
+        }
 
     def epsilons(self, cell: Cell) -> tuple[float | None, float | None]:
         """Claimed and true, the highest over the seeds."""

@@ -67,6 +67,8 @@ class PrivateClient:
         optimizer: of the local steps.
         kernels: the shared model and kernels.
         entropy: where batches and noise are drawn from, by address.
+        realised: divide by the batch as it was drawn, and let an empty one be, without noise, as a
+            paper's literal form may say; NOT private, since the divisor is the data's.
     """
 
     index: int
@@ -78,6 +80,7 @@ class PrivateClient:
     optimizer: Optimizer
     kernels: ModelKernels
     entropy: Entropy
+    realised: bool = False
 
     @property
     def expected_batch(self) -> float:
@@ -123,17 +126,17 @@ class PrivateClient:
                 flat.weights.device
             )
             clipped = self.kernels.clipped.of(self.examples, chosen, bound, total)
-            noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
+            noisy, more = self._noisy(total, clipped.clipped, len(chosen), mechanism, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
-            counted, excess = more is not None, excess + (more or 0.0)
-            noisy.div_(self.expected_batch)
+            counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)
             if step == 1:
                 first = noisy
             if step == task.steps:
                 last, before = noisy, flat.weights.clone() if step > 1 else start
-            steps.take(flat.weights, noisy, variance)
+            if len(chosen) or not self.realised:
+                steps.take(flat.weights, noisy, variance)
         moved = before - start
         statistics = Statistics(
             energy=energy / task.steps,
@@ -155,6 +158,20 @@ class PrivateClient:
             raw=raw,
         )
 
+    def _noisy(
+        self, total: Tensor, inside: int, count: int, mechanism: Bounded, rng: np.random.Generator
+    ) -> tuple[Tensor, float | None]:
+        """The mean gradient with noise, and the noisy excess of the count of clipped ones.
+
+        Args:
+            total: sum of clipped gradients (d,), which is used up.
+            inside: how many were clipped, of ``count``.
+        """
+        if self.realised and not count:
+            return torch.zeros_like(self.kernels.flat.weights), None
+        noisy, more = mechanism.release_counted(total, inside - count / 2, rng)
+        return noisy.div_(count if self.realised else self.expected_batch), more
+
     def reach(self, task: Train, said: object) -> Length | None:
         """How far the model has moved in an answer to this task, and may have; None where the
         optimizer or the mechanism does not say, and of what is no such answer.
@@ -170,7 +187,8 @@ class PrivateClient:
         )
         if most is None or self.optimizer.gain is None:
             return None
-        scale = self.learning_rate * self.optimizer.gain / self.expected_batch
+        divisor = 1.0 if self.realised else self.expected_batch
+        scale = self.learning_rate * self.optimizer.gain / divisor
         rounding = 2.0**-23 * task.steps * length(task.weights)
         return Length(length(said.weights, task.weights), scale * most + rounding)
 

@@ -100,3 +100,21 @@ def test_says_so_when_the_bound_says_nothing() -> None:
     # h(1) = 0: one step is always admissible by the bound, but two are the fewest that are
     # considered
     assert AlsDpfl().choose(hopeless, EVEN, Remaining(100, 300)).tau == 3
+
+
+def test_the_papers_form_keeps_what_is_printed() -> None:
+    """Eq. (11) has B under both terms of its last part: h(1) = 6.05 in Table 1's setting."""
+    rule = AlsDpfl(form="paper")
+    batch, noise = 90.0, 2 * math.sqrt(26010) * 1.1
+    first = (0.5 + noise / batch) * 0.5
+    printed = first + 0.5 * (0.5 + noise) / batch
+    assert rule.gap(1, beta=0.3, xi=0.5, terms=EVEN) == pytest.approx(printed)
+    # T is of the whole run: how much is left does not matter
+    memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=4)
+    assert len({rule.choose(memory, EVEN, Remaining(left, 2 * left)) for left in (1, 50, 158)}) == 1
+    # where its conditions fail, the smallest value of Eq. (13) is taken all the same
+    hopeless = rule.choose(
+        Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
+    )
+    assert hopeless.note is not None
+    assert hopeless.note.endswith("its smallest value all the same")

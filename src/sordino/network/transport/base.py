@@ -36,10 +36,16 @@ class Mailbox:
 
     Attributes:
         waits: called before the server waits for an event: what it has put on its way goes then.
+        pump: called where no event is there, with the seconds to wait: it does what brings events,
+            in the server's own thread, until one is there or the time is over. It answers whether
+            it could. Without one, events come from other threads.
+        came: called after each event.
     """
 
     def __init__(self) -> None:
         self.waits: Callable[[], None] = lambda: None
+        self.pump: Callable[[float | None], bool] = lambda seconds: False
+        self.came: Callable[[], None] = lambda: None
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -49,16 +55,24 @@ class Mailbox:
         with self._lock:
             self._waiting[event.site] += 1
         self._queue.put(event)
+        self.came()
 
     def full(self, site: str) -> bool:
         """Whether the transport is to stop reading a site for a moment."""
         return self._waiting[site] >= AT_ONCE
 
+    def empty(self) -> bool:
+        """Whether no event is there."""
+        return self._queue.empty()
+
     def get(self, seconds: float | None) -> Event | None:
         """The next event; None if none came in time."""
         self.waits()
+        left = None if seconds is None else max(seconds, 0.0)
+        if self.empty() and self.pump(left):
+            left = 0.0
         try:
-            found = self._queue.get(timeout=None if seconds is None else max(seconds, 0.0))
+            found = self._queue.get(timeout=left)
         except queue.Empty:
             return None
         with self._lock:

@@ -1,4 +1,8 @@
-"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only."""
+"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only.
+
+Whoever waits for events runs the loop that brings them, so that a frame wakes no other thread on
+its way. While the server computes, a thread of the hub's own runs it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from itertools import count
 from typing import Any
@@ -19,6 +24,8 @@ from sordino.network.transport.connection import CLOSING, OPENING, Connection
 
 STRANGERS = 32
 """Connections at once beyond one for each site."""
+ATTEND = 0.05
+"""Seconds between two looks of the hub's own thread whether anybody runs the loop."""
 _REFUSED = 4403
 
 
@@ -41,7 +48,7 @@ def _telling(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
 
 
 class WebSocketHub:
-    """The server's end, in a thread of its own.
+    """The server's end.
 
     Args:
         host, port: where to listen.
@@ -71,18 +78,19 @@ class WebSocketHub:
         self._all: set[Connection] = set()
         self._open = 0
         self._todo: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
-        self._woken = False
         self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._ready: threading.Event = threading.Event()
+        self._mine = threading.Lock()  # of who runs the loop
+        self._runs = 0  # the thread that runs it until an event comes; 0 if none does
+        self._attends = False  # whether the hub's own thread runs it
+        self._closing, self._ready = threading.Event(), threading.Event()
         self._failed: OSError | None = None
         self.port = port
         self._thread = threading.Thread(
-            target=self._run, args=(host, port), name="sordino hub", daemon=True
+            target=self._attend, args=(host, port), name="sordino hub", daemon=True
         )
         self._thread.start()
         self._ready.wait()
-        mailbox.waits = self._wake
+        mailbox.waits, mailbox.pump, mailbox.came = self._give, self._pump, self._came
         if self._failed is not None:
             raise StudyError(
                 f"{host}:{port}: the server cannot listen there ({self._failed.strerror}). Is "
@@ -95,29 +103,82 @@ class WebSocketHub:
 
     def drop(self, site: str, why: str) -> None:
         """See :class:`~sordino.network.transport.base.Hub`."""
-        self._soon(self._close_one, site, why)
+        self._todo.append((self._close_one, (site, why)))
+        self._give()
 
     def close(self) -> None:
         """See :class:`~sordino.network.transport.base.Hub`."""
-        self._soon(self._stop.set)
+        self._closing.set()
+        self._call(self._yield)
         self._thread.join(timeout=10)
 
-    def _soon(self, what: Callable[..., Any], *given: Any) -> None:
-        """Have the loop's thread do something."""
-        self._todo.append((what, given))
-        self._wake()
-
-    def _wake(self) -> None:
-        """Wake the loop's thread, once for all that waits."""
-        if self._todo and not self._woken and not self._loop.is_closed():
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._do)
+    def _give(self) -> None:
+        """Do what waits to be done: here if nobody runs the loop, and else there."""
+        if not self._todo:
+            return
+        if not self._mine.acquire(blocking=False):
+            self._call(self._do)
+            return
+        try:
+            self._do()
+        finally:
+            self._mine.release()
 
     def _do(self) -> None:
-        self._woken = False  # first: what is added from here on wakes the loop again
         while self._todo:
             what, given = self._todo.popleft()
             what(*given)
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """Have the thread that runs the loop do something, now or when one does."""
+        if not self._loop.is_closed():
+            with suppress(RuntimeError):  # closed meanwhile
+                self._loop.call_soon_threadsafe(what)
+
+    def _pump(self, seconds: float | None) -> bool:
+        """Run the loop until an event is there, or for so many seconds."""
+        if _within_a_loop():
+            return False
+        if not self._mine.acquire(blocking=False):
+            self._call(self._yield)
+            self._mine.acquire()
+        try:
+            return not self._loop.is_closed() and self._until(seconds)
+        finally:
+            self._mine.release()
+
+    def _until(self, seconds: float | None) -> bool:
+        over = threading.Event()
+
+        def late() -> None:
+            over.set()
+            self._halt()
+
+        timer = None if seconds is None else self._loop.call_later(seconds, late)
+        self._runs = threading.get_ident()
+        try:
+            while self._mailbox.empty() and not over.is_set():
+                self._loop.run_forever()
+        finally:
+            self._runs = 0
+            if timer is not None:
+                timer.cancel()
+        return True
+
+    def _came(self) -> None:
+        """An event is there: whoever waits for it stops running the loop."""
+        if self._runs == threading.get_ident():
+            self._halt()
+        elif self._runs:
+            self._call(self._halt)
+
+    def _halt(self) -> None:
+        if self._runs and self._loop.is_running():
+            self._loop.stop()
+
+    def _yield(self) -> None:
+        if self._attends:
+            self._loop.stop()
 
     def _put(self, site: str, frame: bytes) -> None:
         if site in self._there:
@@ -127,17 +188,31 @@ class WebSocketHub:
         if site in self._there:
             self._there[site].close(_REFUSED, why)
 
-    def _run(self, host: str, port: int) -> None:
-        asyncio.set_event_loop(self._loop)
+    def _attend(self, host: str, port: int) -> None:
+        """Listen; then run the loop whenever nobody else does, until the hub is closed."""
         try:
-            self._loop.run_until_complete(self._serve(host, port))
+            server = self._loop.run_until_complete(self._listen(host, port))
         except OSError as error:
             self._failed = error
+            self._loop.close()
+            return
         finally:
             self._ready.set()
+        while not self._closing.wait(ATTEND):
+            if not self._mine.acquire(blocking=False):
+                continue
+            try:
+                self._attends = True
+                if not self._closing.is_set():
+                    self._loop.run_forever()
+            finally:
+                self._attends = False
+                self._mine.release()
+        with self._mine:
+            self._loop.run_until_complete(self._farewell(server))
             self._loop.close()
 
-    async def _serve(self, host: str, port: int) -> None:
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
         server = await self._loop.create_server(
             lambda: Connection(self, self._limit),
             host,
@@ -147,8 +222,10 @@ class WebSocketHub:
             ssl_shutdown_timeout=CLOSING,
         )
         self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
+        return server
+
+    async def _farewell(self, server: asyncio.Server) -> None:
+        self._do()
         server.close()
         for each in self._there.values():
             each.finish()
@@ -195,7 +272,7 @@ class WebSocketHub:
 
     def full(self, connection: Connection) -> bool:
         """See :class:`~sordino.network.transport.connection.Host`."""
-        return self._mailbox.full(connection.name) and not self._stop.is_set()
+        return self._mailbox.full(connection.name) and not self._closing.is_set()
 
     def got(self, connection: Connection, frame: bytes) -> None:
         """See :class:`~sordino.network.transport.connection.Host`."""
@@ -221,3 +298,12 @@ class WebSocketHub:
         self._mailbox.put(Event("closed", name, connection.number))
         if connection.revoked:
             self._refuse_revoked(name)
+
+
+def _within_a_loop() -> bool:
+    """Whether this thread runs a loop already, as a notebook's does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

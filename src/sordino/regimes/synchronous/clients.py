@@ -70,7 +70,7 @@ class Makes:
             return PlainClient(**told)
         own = self.study.privacy.noise_multipliers
         noise = self.noise if own is None else self.noise.scaled(self.noise.clip, own[i])
-        return PrivateClient(**told, mechanism=noise)
+        return PrivateClient(**told, mechanism=noise, realised=method.realised)
 
     def _whole(self, i: int, examples: Examples, noise: Bounded, method: ClientLevel) -> Client:
         """Where whole clients are protected."""

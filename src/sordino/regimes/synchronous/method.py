@@ -195,6 +195,11 @@ class SynchronousMethod(Method):
         """What clients are asked for besides their weights."""
         return Wants()
 
+    @property
+    def realised(self) -> bool:
+        """Whether a step divides by the batch as it was drawn, which is not private."""
+        return False
+
     def scale(self, share: float) -> tuple[float, float]:
         """Factors on C and sigma after a share of the rounds, in [0, 1): a public schedule."""
         return 1.0, 1.0

@@ -282,6 +282,7 @@ def warnings(
         found.append(
             "the privacy budget does not pay for a single step: raise epsilon or noise_multiplier"
         )
+    found += study.budget.ignored(steps)
     if privacy.sampling_rate * smallest < 1.0:
         found.append(
             f"the smallest client has {smallest} examples and an expected batch of "

@@ -114,7 +114,8 @@ class Budget(Section):
     """How long a run may go on.
 
     ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
-    method leaves noise_multiplier out; twice the rounds unless given.
+    method leaves noise_multiplier out; twice the rounds unless given. Where noise_multiplier is
+    given, epsilon alone says how many steps there are, and a plan warns if they are more.
     """
 
     rounds: int = Field(ge=1, le=10**7, description="R_s, the most rounds")
@@ -125,6 +126,21 @@ class Budget(Section):
         "their "
         "number; twice the rounds unless given",
     )
+
+    def ignored(self, payable: int | None) -> tuple[str, ...]:
+        """A warning where ``steps`` was given and does not bound the run.
+
+        Args:
+            payable: steps that privacy pays for. Noise that was calibrated for ``steps`` pays for
+                hardly more, so many more mean that the noise was given.
+        """
+        if self.steps is None or payable is None or payable <= 1.05 * self.steps + 2:
+            return ()
+        return (
+            f"budget.steps = {self.steps} does not bound the run: noise_multiplier is given, and "
+            f"privacy pays for {payable} steps. Leave noise_multiplier out to have noise "
+            f"calibrated for {self.steps} steps, or lower epsilon to end earlier",
+        )
 
 
 class Participation(Section):

@@ -20,8 +20,11 @@ B: ``batch_bound = "min"`` is the paper's min_i q n_i, ``"weighted"`` the
 1 / B^2 = sum_i p_i / B_i^2 that its proof has before the last inequality (Eq. 23). One client
 of 200 examples makes n so large in the former that tau* is 1 for everybody.
 
-``form = "paper"`` is the paper's letter: raw mu, Eq. (9), T = min(R_s tau*, R_c) fed back.
-The raw mu is booked as not private.
+``form = "paper"`` is the paper's letter: raw mu, Eq. (9), T = min(R_s tau*, R_c) fed back, and
+steps that divide by the batch as it was drawn (line 11); an empty batch, of which the paper says
+nothing, changes nothing and gets no noise. The raw mu is booked as not private. It compares each
+client's model with the average of all, which a client knows only when the next round begins: so
+this mu steers the round after that one, one round later than Algorithm 2 has it.
 
 >>> terms = Terms(dimension=26010, sizes=(6000,) * 10, weights=(0.1,) * 10, sampling_rate=0.015,
 ...               learning_rate=0.5, clip=1.0, noise=1.1, rounds=158, steps=317)
@@ -93,6 +96,11 @@ class AliDpfl(estimate.Estimating):
     def wants(self) -> Wants:
         """Raw constants in the paper's form only."""
         return Wants(raw=self.form == "paper")
+
+    @property
+    def realised(self) -> bool:
+        """Algorithm 2, line 11, divides by the batch as it was drawn."""
+        return self.form == "paper"
 
     def noise(self, terms: Terms) -> float:
         """n = sigma^2 C^2 d / B^2 (squared units of a gradient)."""

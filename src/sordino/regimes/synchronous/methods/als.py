@@ -7,9 +7,12 @@ smallest,
     h(tau) = (delta / beta) ((eta beta + 1)^tau - 1) - eta delta tau,
     delta  = xi + 2 sqrt(d) sigma C / B,      T = min(R_s tau, R_c),
 
-with R_s and R_c what is left of the two budgets. As printed, h has "+ eta delta tau"; the
-paper's own remarks (h(1) = 0, h >= 0 by Bernoulli) hold only with the minus sign of Wang
-et al. 2019, Theorem 1, which it builds on. ``form = "paper"`` keeps the plus.
+with R_s and R_c what is left of the two budgets. As printed, the last part of h is
+"+ eta (xi + 2 sqrt(d) sigma C) / B tau"; the paper's own remarks (h(1) = 0, h >= 0 by Bernoulli)
+hold only with the minus sign and the delta of Wang et al. 2019, Theorem 1, which it builds on.
+``form = "paper"`` keeps what is printed, takes R_s and R_c of the whole run (line 19), and where
+the conditions of Theorem 2 hold for no tau it minimises Eq. (13) all the same: the paper has no
+other rule.
 
 phi and lambda are the paper's control parameters. By the formula in its Theorem 2 phi is
 negative for every real model (sigma^2 d / lambda^2 is 31 000 for the small CNN), so they are
@@ -22,8 +25,8 @@ The sound form does not go below two steps while R_s < R_c: a round of one step 
 so a rule that has gone to one (an early, high estimate is enough, since h(1) = 0) could never
 leave it again, and would strand the budget. ``form = "paper"`` starts at one.
 
-Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing;
-tau then falls back to the pace R_c left / R_s left, and the log says so.
+Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing; in
+the sound form tau then falls back to the pace R_c left / R_s left. The log says so in both forms.
 
 rho, beta, xi: smoothed over rounds, from released gradients
 (:mod:`~sordino.regimes.synchronous.methods.estimate`); beta is E1's curvature, xi needs the
@@ -43,7 +46,7 @@ Choice(tau=2, note=None)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -114,11 +117,13 @@ class AlsDpfl(estimate.Estimating):
         # B of 1/B^2 = sum p_i/B_i^2
         batch = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
-        sign = 1.0 if self.form == "paper" else -1.0
         eta = terms.learning_rate
-        gap: float = (
-            delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
-        )
+        gap: float = delta / beta * math.expm1(tau * math.log1p(eta * beta))
+        if self.form == "sound":
+            gap -= eta * delta * tau
+        else:
+            noise = 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip
+            gap += eta * (xi + noise) / batch * tau
         return gap
 
     def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
@@ -134,23 +139,46 @@ class AlsDpfl(estimate.Estimating):
                 max(pace, 2),
                 "no estimate of rho, beta and xi yet: the pace, but at least two steps",
             )
-        eta = terms.learning_rate
-        best, value = 0, math.inf
-        fewest = 1 if self.form == "paper" else 2
-        for tau in range(fewest, max(min(2 * memory.tau, MOST), fewest) + 1):
-            margin = eta * self.phi * terms.clip**2 - rho * self.gap(
-                tau, beta=beta, xi=xi, terms=terms
-            ) / (tau * self.lambda_**2)
-            horizon = min(left.rounds * tau, left.steps)
-            if margin > 0.0 and eta * beta <= 1.0 and 1.0 / (horizon * margin) < value:
-                best, value = tau, 1.0 / (horizon * margin)
-        if best:
-            return Choice(best)
-        return Choice(
-            pace,
-            f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi "
-            f"{xi:.3g}): the pace instead",
+        margins = {
+            tau: self.margin(tau, beta=beta, rho=rho, xi=xi, terms=terms)
+            for tau in range(self._fewest, max(min(2 * memory.tau, MOST), self._fewest) + 1)
+        }
+        holding = {
+            tau: margin
+            for tau, margin in margins.items()
+            if margin > 0.0 and terms.learning_rate * beta <= 1.0
+        }
+        if holding:
+            if self.form == "paper":
+                return Choice(self._lowest(holding, terms.rounds, terms.steps))
+            return Choice(self._lowest(holding, left.rounds, left.steps))
+        note = (
+            f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi {xi:.3g})"
         )
+        if self.form == "paper":
+            tau = self._lowest(margins, terms.rounds, terms.steps)
+            return Choice(tau, f"{note}: its smallest value all the same")
+        return Choice(pace, f"{note}: the pace instead")
+
+    def margin(self, tau: int, *, beta: float, rho: float, xi: float, terms: Terms) -> float:
+        """eta phi - rho h(tau) / (tau lambda^2), which Theorem 2 wants positive."""
+        gap = self.gap(tau, beta=beta, xi=xi, terms=terms)
+        eta = terms.learning_rate
+        return eta * self.phi * terms.clip**2 - rho * gap / (tau * self.lambda_**2)
+
+    @property
+    def _fewest(self) -> int:
+        return 1 if self.form == "paper" else 2
+
+    @staticmethod
+    def _lowest(margins: Mapping[int, float], rounds: int, steps: int) -> int:
+        """The first tau with the lowest Eq. (13), constants dropped."""
+
+        def value(tau: int) -> float:
+            margin = min(rounds * tau, steps) * margins[tau]
+            return 1.0 / margin if margin else math.inf
+
+        return min(margins, key=value)
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
         """See :class:`.estimate.Estimating`; weighted by p_i."""
