@@ -109,7 +109,7 @@ def test_a_study_is_attacked_shown_and_priced(
     assert found["scenes"][0]["levels"][0]["correlation"] > 0.999
     assert found["scenes"][0]["batch"] == 1
     assert found["scenes"][1]["batch"] > 20  # about 0.1 x 1437 / 4
-    picture = Path("inversion.svg").read_text(encoding="utf-8")
+    picture = Path("runs/audit-study/inversion.svg").read_text(encoding="utf-8")
     assert picture.count("<image") == 4 * (2 + 4) * 3
     for said in (
         "logistic, batch of 1",

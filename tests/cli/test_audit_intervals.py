@@ -14,7 +14,7 @@ from sordino.cli import app
 from sordino.errors import StudyError
 from sordino.mechanism import Gaussian, GaussianNoise
 
-EXAMPLE = Path(__file__).parents[2] / "examples/canaries-digits.toml"
+EXAMPLE = Path(__file__).parents[2] / "examples/audit/samples.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +43,59 @@ def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str]) -> None:
     assert names[0] == "the study's gaussian"
     assert names[-2:] == ["dp-sgd, every release seen", "dp-sgd, model at the end"]
     assert set(told["verdicts"]) == {"holds", "caught"}
-    picture = Path("audit.svg").read_text(encoding="utf-8")
+    picture = Path("runs/audit-study/audit.svg").read_text(encoding="utf-8")
     for name in ("raw mu beside a step", "dp-sgd, every release seen", "caught", "∞"):
         assert name in picture
-    assert "canaries among the study's own examples" in output.err
+    assert "the study's own examples, with canaries among them" in output.err
+
+
+def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Every mechanism, and a run for every unit, at 95 % for all rows together."""
+    arguments = ["--attack", "all", "--canaries", "400", "--shadows", "4", "--jobs", "1", "--json"]
+    assert audit(*arguments) == 0
+    output = capfd.readouterr()
+    told = json.loads(output.out.splitlines()[-1])
+    found = told["intervals"]
+    assert {one["unit"] for one in found} == {"sample", "client", "label", "entity"}
+    assert {one["how"].partition(",")[0] for one in found} == {
+        "two worlds",
+        "one run",
+        "4 shadow runs",
+    }
+    assert [one["name"] for one in found][-8:] == [
+        "dp-sgd, every release seen",
+        "dp-sgd, model at the end",
+        "dp-fedavg, every release seen",
+        "mapa, every gradient seen",
+        "dlr, labels, every answer seen",
+        "dlr, entities, every message seen",
+        "dp-sgd, shadow runs, online",
+        "dp-sgd, shadow runs, offline",
+    ]
+    for one, verdict in zip(found, told["verdicts"], strict=True):
+        assert verdict == ("holds" if one["sound"] else "caught")
+    assert [one["form"] for one in told["inferred"]] == ["online", "offline"]
+    assert "hits at 0.1% false alarms" in output.err
+    assert told["picture"] == "runs/audit/audit.svg"
+    assert "dp-fedavg, every release seen" in Path(told["picture"]).read_text(encoding="utf-8")
+    assert "false alarms" in Path("runs/audit/lira.svg").read_text(encoding="utf-8")
+
+
+def test_shadow_runs_in_processes_of_their_own_are_made_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["study.toml", "--attack", "lira", "--shadows", "4", "--set", "budget.rounds=2"]
+    assert audit(*arguments, "--jobs", "2", "--json") == 0
+    first = capfd.readouterr()
+    runs = sorted(Path("runs/audit-study/shadows").rglob("*.npz"))
+    assert len(runs) == 6
+    made = [each.stat().st_mtime_ns for each in runs]
+    assert audit(*arguments, "--json") == 0
+    assert capfd.readouterr().out == first.out
+    assert [each.stat().st_mtime_ns for each in runs] == made
+    assert "some left out" in first.err
 
 
 def test_without_a_study_all_mechanisms_are_looked_at(
@@ -68,7 +117,8 @@ def test_without_a_study_all_mechanisms_are_looked_at(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--attack", "canaries"], "--attack canaries needs a study or a run folder"),
+        (["--attack", "lira", "--shadows", "3"], "--shadows must be from 4"),
+        (["--attack", "mechanism", "--shadows", "8"], "--shadows does not go with --attack"),
         (["--attack", "inversion"], "--attack inversion needs a study or a run folder"),
         (["--attack", "mechanism", "--scale", "huge"], "--scale 'huge' is not known"),
         (["study.toml", "--attack", "all", "--canaries", "0"], "--canaries must be from 1"),

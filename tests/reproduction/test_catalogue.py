@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sordino.parsing import toml_of
 from sordino.reproduction import cells, files
 from sordino.reproduction.entry import ScaleName, parse
 
+LATER = ("haar", "mapa", "events")  # have none yet, or all
 SCALES: tuple[ScaleName, ...] = ("quick", "full")
 SMALL = """
 paper = "ali-dpfl"
@@ -26,9 +28,12 @@ label = "A"
 
 
 NUMERALS = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5}
-ITEMS = {
+ITEMS: dict[str, tuple[str, Sequence[int], str, Sequence[int]]] = {
+    "mapa": ("table", [], "figure", range(4, 10)),
+    "events": ("table", range(1, 6), "figure", range(2, 14)),
     "ali-dpfl": ("table", [2, 3, 4, 5], "figure", [1, 4, 5]),
     "als-dpfl": ("table", [2, 3], "figure", [2, 4, 5, 6]),
+    "haar": ("table", [3], "figure", [7, 8, 9, 10, 11, 12]),
 }
 """Of each paper, its tables and figures with results."""
 
@@ -52,7 +57,8 @@ def test_every_item_of_a_paper_has_an_entry(paper: str) -> None:
     tables, numbers, figures, others = ITEMS[paper]
     wanted = {f"{paper}-{tables}-{each}" for each in numbers}
     wanted |= {f"{paper}-{figures}-{each}" for each in others}
-    assert {name for name in files.names() if name.startswith(f"{paper}-")} == wanted
+    found = {name for name in files.names() if name.startswith(f"{paper}-")}
+    assert found == wanted or (paper in LATER and not found)
 
 
 @pytest.mark.parametrize(

@@ -123,11 +123,19 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     assert said[-1] == "4 of 4 runs were finished before"
     assert not again.seconds
 
+    # a run that another version left half done is made anew
+    half = runs[0].folder / "run.json"
+    half.write_text(half.read_text().replace('"done"', '"running"'))
+    made = runs[0].folder / "environment.json"
+    made.write_text(made.read_text().replace('"code": "', '"code": "other'))
+    assert not play.play(runs, 1, (), True, said.append).failed
+
     found = [Results(grid, out, {}) for grid in grids]
     pairs = [Reproduced(each, collected(each)) for each in found]
     write(out, pairs, "sordino reproduce all")
     told = json.loads((out / "entries" / "ali-dpfl-table-2.json").read_text())
     assert told["seeds"] == [3, 4]
+    assert 0.0 < told["seconds"] < 60.0
     assert told["data"] == {"": "digits"}
     assert not told["on_the_papers_data"]
     assert told["left_out"] == ["3: left out at scale quick"]

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from sordino.audit.lira import Inferred
+
 FORMAT = 1
 Verdict = Literal["holds", "BROKEN", "caught", "not caught"]
 
@@ -65,6 +67,7 @@ class IntervalsTold(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         confidence: that all lower bounds hold together.
         verdicts: in the order of ``intervals``.
+        inferred: what attacks with shadow runs came to, form by form.
     """
 
     format: int = FORMAT
@@ -74,6 +77,7 @@ class IntervalsTold(msgspec.Struct, frozen=True, kw_only=True):
     picture: str
     intervals: tuple[Interval, ...]
     verdicts: tuple[Verdict, ...]
+    inferred: tuple[Inferred, ...] = ()
 
 
 def failed(intervals: Sequence[Interval]) -> list[Interval]:

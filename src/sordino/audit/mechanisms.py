@@ -169,22 +169,25 @@ def _curvatures(there: bool, n: int, rng: np.random.Generator) -> Scores:
 
 
 def audited(subject: Subject, effort: Effort, seed: int, alpha: float) -> Interval:
-    """One mechanism's interval; its lower bound is wrong with probability at most alpha."""
+    """One mechanism's interval; its lower bounds are wrong with probability at most alpha.
+
+    There are two of them, each with half of alpha: the verdict looks at both.
+    """
     few = FEW if not subject.sound else effort.dear
     n = effort.cheap if subject.cheap else few
     entropy = Seeded(seed)
-    scores = [
+    inside, outside = (
         subject.draw(there, n, entropy.at("audit", "mechanism", subject.name, int(there)))
         for there in (True, False)
-    ]
+    )
     curve = worlds.curve_of(subject.claimed)
     return Interval(
         name=subject.name,
         unit=subject.unit,
         sound=subject.sound,
         how="two worlds",
-        low=two_worlds(scores[0], scores[1], curve, DELTA, alpha),
-        plain=two_worlds(scores[0], scores[1], "pure" if curve == "pure" else "any", DELTA, alpha),
+        low=two_worlds(inside, outside, curve, DELTA, alpha / 2.0),
+        plain=two_worlds(inside, outside, "pure" if curve == "pure" else "any", DELTA, alpha / 2.0),
         claimed=_price(subject.claimed),
         ledger=_price(subject.booked),
         releases=2 * n,

@@ -51,6 +51,12 @@ from sordino.errors import StudyError
 
 MOST = 50.0
 """Epsilons above it are not told apart."""
+CURVES = 0.75
+"""Share of the chance of error that the refutation of a whole curve has: it tells more."""
+WIDE = 0.25
+"""Share of the canaries that are guessed against (epsilon, delta) alone: of few guesses, the part
+with delta would leave nothing.
+"""
 _STEPS = 24
 Other = Callable[[float], float]
 """b."""
@@ -172,10 +178,10 @@ class OneRun:
 
     Attributes:
         canaries: m.
-        guesses, right: of the number of guesses with the highest bound.
+        guesses, right: those behind ``low``.
         low: lower bound of epsilon from the promise of (epsilon, delta) alone.
         low_curve: the same if the run's trade-off is of the family that was asked about.
-        alpha: each of the two is wrong with at most this probability.
+        alpha: either of the two is wrong with at most this probability.
     """
 
     canaries: int
@@ -207,25 +213,26 @@ def audited(
         scores: higher where a canary seems to be in.
         coins: fair and independent, and not used for the scores.
         delta: at which epsilons are told.
-        alpha: divided among the numbers of guesses.
+        alpha: divided among both bounds and the numbers of guesses.
         family: of promises; the one with the least noise that is refuted is told.
-        shares: parts of m that are tried as r, fixed in advance.
+        shares: parts of m that are tried as r against curves, fixed in advance.
     """
-    m, each = len(scores), alpha / len(shares)
+    m, each = len(scores), CURVES * alpha / len(shares)
     numbers = [max(int(share * m), 1) for share in shares]
     tried = [(r, guessed(scores, coins, r)) for r in numbers]
-    plain = [one_run(m, r, v, delta, each) for r, v in tried]
+    wide = max(int(WIDE * m), 1)
+    right = guessed(scores, coins, wide)
 
     def any_refutes(noise: float) -> bool:
         other = family.other(noise)
         return any(refuted(m, r, v, other, each) for r, v in tried)
 
-    noise, best = least_noise(any_refutes), int(np.argmax(plain))
+    noise = least_noise(any_refutes)
     return OneRun(
         canaries=m,
-        guesses=tried[best][0],
-        right=tried[best][1],
-        low=max(plain),
+        guesses=wide,
+        right=right,
+        low=one_run(m, wide, right, delta, (1.0 - CURVES) * alpha),
         low_curve=0.0 if math.isinf(noise) else family.epsilon(noise),
         alpha=alpha,
     )

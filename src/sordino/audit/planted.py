@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Scores
-from sordino.audit.onerun import Other, of_curve
+from sordino.audit.intervals import Interval
+from sordino.audit.onerun import Other, audited, of_curve
 from sordino.mechanism import Bounded
 from sordino.mechanism.gaussian import Measure
 from sordino.message import Train
@@ -41,6 +43,8 @@ from sordino.privacy import (
     Gaussian,
     Ledger,
     PoissonSampled,
+    Pure,
+    Repeated,
     accountant,
 )
 from sordino.training.dpsgd import PrivateClient
@@ -54,6 +58,14 @@ EPSILONS: NDArray[np.float64] = np.concatenate(
     [np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)]
 )
 """At which a curve is looked at; a promise between two of them is not needed."""
+
+
+class Others(Protocol):
+    """Who knows what others than canaries add."""
+
+    def without(self, total: Tensor) -> Tensor:
+        """What a sum (d,) is on the canaries' places (m,) without any canary; asked once of it."""
+        ...
 
 
 class PlantedSum(ClippedSum):
@@ -75,6 +87,10 @@ class PlantedSum(ClippedSum):
         self._there = torch.from_numpy(np.flatnonzero(coins)) + real
         self.others = torch.zeros(0, dtype=torch.float64)
         """What the last sum was on the canaries' places without any of them, (m,)."""
+
+    def without(self, total: Tensor) -> Tensor:
+        """See :class:`Others`."""
+        return self.others
 
     def of(self, examples: object, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
         """See :class:`~sordino.training.perexample.ClippedSum`."""
@@ -104,7 +120,7 @@ class Watched:
     """
 
     mechanism: Bounded
-    kernel: PlantedSum
+    kernel: Others
     places: Tensor
     seen: list[tuple[Scores, float]] = field(default_factory=list)
 
@@ -145,8 +161,9 @@ class Watched:
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
         """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        others = self.kernel.without(total)
         noisy, count = self.mechanism.release_counted(total, excess, rng)
-        rest = (noisy[self.places].double() - self.kernel.others).numpy() / self.clip
+        rest = (noisy[self.places].double() - others).numpy() / self.clip
         self.seen.append((rest, self.vector_multiplier))
         return noisy, count
 
@@ -232,11 +249,64 @@ class Booked:
         return [(quieter(event, noise), count) for event, count in self.spent]
 
 
+MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
+"""Shares of many and of few canaries that are guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What the run of a table's row has promised.
+
+    Attributes:
+        name: of the row, in words.
+        unit: whose presence is asked about.
+        how: which attack.
+        spent: what the ledger has booked on this unit.
+        delta, accountant: at which epsilons are told, and by whom.
+    """
+
+    name: str
+    unit: str
+    how: str
+    spent: tuple[tuple[Event, int], ...]
+    delta: float
+    accountant: str
+
+    @property
+    def epsilon(self) -> float:
+        """The ledger's; without delta the sum of what answers cost."""
+        if self.delta == 0.0 and all(isinstance(event, Pure) for event, _ in self.spent):
+            return sum(event.epsilon * n for event, n in self.spent if isinstance(event, Pure))
+        return accountant(self.accountant).epsilon(self.spent, self.delta)
+
+    def interval(self, scores: Scores, coins: Coins, alpha: float) -> Interval:
+        """The row, from scores (m,) of canaries that were in where ``coins`` (m,) say so."""
+        shares = MANY if len(coins) >= 2000 else FEW
+        told = audited(scores, coins, self.delta, alpha, Booked(self.spent, self.delta), shares)
+        return self.told(told.low_curve, told.low, len(coins))
+
+    def told(self, low: float, plain: float, canaries: int) -> Interval:
+        """The row, from both lower bounds."""
+        return Interval(
+            name=self.name,
+            unit=self.unit,
+            sound=True,
+            how=self.how,
+            low=low,
+            plain=plain,
+            claimed=self.epsilon,
+            ledger=self.epsilon,
+            releases=canaries,
+            delta=self.delta,
+            binding=True,
+        )
+
+
 def quieter(event: Event, noise: float) -> Event:
     """The event with so many times the noise.
 
     Raises:
-        TypeError: for an event that is no Gaussian on samples.
+        TypeError: for an event that has no noise, or that was chosen on the way.
 
     >>> quieter(PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=2.0)), 3.0)
     PoissonSampled(sampling_rate=0.5, event=Gaussian(noise_multiplier=6.0))
@@ -248,5 +318,9 @@ def quieter(event: Event, noise: float) -> Event:
             return PoissonSampled(sampling_rate=rate, event=quieter(inside, noise))
         case Composed(events=parts):
             return Composed(events=tuple(quieter(part, noise) for part in parts))
+        case Repeated(event=inside, count=count):
+            return Repeated(event=quieter(inside, noise), count=count)
+        case Pure(epsilon=epsilon):
+            return Pure(epsilon=epsilon / noise)
         case _:
             raise TypeError(f"{type(event).__name__}: how it changes with noise is not known")

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 ATTACKS = {
     "inversion": "recover training images from a client's gradient, at several noise levels",
     "mechanism": "tell a record's presence from releases; without a study, of every mechanism",
-    "canaries": "tell from one run which of many planted records were in it",
-    "all": "mechanism and canaries",
+    "canaries": "tell from one run which of many planted records were in it; without a study, of "
+    "one small run for each unit",
+    "lira": "tell by shadow runs which records a run was trained on",
+    "all": "mechanism and canaries, and lira with --shadows or without a study",
 }
 RAW = (
     "the picture contains raw training images. With real data, it must stay with the owner "
@@ -65,10 +67,26 @@ def audit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} or audit.svg."),
+        typer.Option(
+            help=f"A folder for what is made, or the name of the picture ({PICTURE}, audit.svg). "
+            "Default: runs/audit-STUDY."
+        ),
     ] = None,
     canaries: Annotated[int, typer.Option(help="Most records to plant in a run.")] = 16_000,
-    scale: Annotated[str, typer.Option(help="How many releases: quick or full.")] = "quick",
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            help="Shadow runs of --attack lira; half as many runs are attacked. Finished runs are "
+            "kept, and the same command continues."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(help="quick, or full: more releases, and without a study longer runs."),
+    ] = "quick",
     seed: Annotated[int, typer.Option(help="Of the releases of --attack mechanism.")] = 0,
     change: Set = None,
     as_json: AsJson = False,
@@ -77,18 +95,21 @@ def audit(
     chosen = _known(attack)
     if chosen != "inversion":
         from sordino.cli.intervals import PICTURE as INTERVALS
-        from sordino.cli.intervals import show
+        from sordino.cli.intervals import Asked, show
 
         study = None if path is None else _study(path, change or ())
-        show(
-            chosen,
-            study,
+        asked = Asked(
+            attack=chosen,
+            study=study,
             canaries=canaries,
             scale=scale,
             seed=seed,
-            picture=_picture(out, INTERVALS),
-            as_json=as_json,
+            shadows=shadows,
+            jobs=jobs,
+            modules=None if path is None or path.is_dir() else path.parent,
+            picture=_picture(out, INTERVALS, path),
         )
+        show(asked, as_json=as_json)
         return
     if path is None:
         raise StudyError("--attack inversion needs a study or a run folder")
@@ -106,7 +127,7 @@ def _invert(
     as_json: bool,
 ) -> None:
     """``--attack inversion``."""
-    asked, picture = _levels(noise), _picture(out, PICTURE)
+    asked, picture = _levels(noise), _picture(out, PICTURE, path)
     from sordino.engine.files import replace_file, said_clearly
     from sordino.federation import inversion
     from sordino.report.inversion import inversion_figure
@@ -182,10 +203,14 @@ def _levels(text: str) -> list[NoiseLevel]:
     return found
 
 
-def _picture(out: Path | None, name: str) -> Path:
-    """Where the picture goes."""
+def _picture(out: Path | None, name: str, path: Path | None) -> Path:
+    """Where the picture goes: beside runs, in a folder that is called after what was audited."""
     if out is None:
-        return Path(name)
+        from sordino.comparison.schedule import slug
+
+        # of "." and "..", too
+        called = "" if path is None else slug(path.resolve().name.removesuffix(".toml"))
+        return Path("runs") / "-".join(filter(None, ("audit", called))) / name
     if out.is_dir() or not out.suffix:
         if out.is_file():
             raise StudyError(

@@ -55,7 +55,7 @@ def reproduce(
 
     listed = LIST in names
     entries = files.chosen(["all"] if listed else names)
-    grids = [cells.grid(entry, chosen, seeds) for entry in entries]
+    grids = cells.grids(entries, chosen, seeds)
     if listed:
         _list(grids, as_json)
         return

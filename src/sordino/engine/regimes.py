@@ -4,7 +4,8 @@
   them;
 * ``records``     ``FACTS`` and ``ROUND``, its part of ``run.json`` and its row of the log;
 * ``vocabulary``  ``WORDS``, its nouns;
-* ``report``      ``TELLER``, what it tells of a run.
+* ``report``      ``TELLER``, what it tells of a run;
+* ``audit``       ``ROWS``, how its runs are attacked; it may be left out.
 
 A regime of one file has all of this in one module. Who only draws a page does not wait for what
 trains. The program's own regimes stand above the engine: their names are registered when somebody
@@ -120,19 +121,29 @@ def teller(name: str | None) -> Teller:
     return found
 
 
-def _part(name: str | None, module: str, constant: str) -> Any:
-    """What a module of a regime says; of a regime of one file, that file."""
+def package(name: str | None) -> str:
+    """Where a regime lies, with dots; the first one where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+    """
     first, *_ = names()
-    package = _packages.get(first if name is None else name)
-    if package is None:
+    found = _packages.get(first if name is None else name)
+    if found is None:
         raise StudyError(
             f"regime {name!r} is not known. Known: {', '.join(_packages)}. One of your own is "
             "known when its module is imported, as a method's is by the study that names it; for "
             "a report, say where it lies with --modules FOLDER"
         )
-    found = importlib.import_module(package)
+    return found
+
+
+def _part(name: str | None, module: str, constant: str) -> Any:
+    """What a module of a regime says; of a regime of one file, that file."""
+    place = package(name)
+    found = importlib.import_module(place)
     if hasattr(found, "__path__"):
-        found = importlib.import_module(f"{package}.{module}")
+        found = importlib.import_module(f"{place}.{module}")
     if not hasattr(found, constant):
         raise StudyError(f"regime {name!r}: {found.__name__} has no {constant}; see own-regime.md")
     return getattr(found, constant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,17 @@ from sordino import data as datasets
 from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.mechanisms import Subject
-from sordino.audit.onerun import audited
-from sordino.audit.planted import Booked, Coins, PlantedSum, Trained, Watched, likelihoods, trained
+from sordino.audit.planted import (
+    Coins,
+    PlantedSum,
+    Promised,
+    Trained,
+    Watched,
+    likelihoods,
+    trained,
+)
 from sordino.audit.worlds import releases
+from sordino.engine.audits import Row
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
@@ -22,7 +31,6 @@ from sordino.federation.inversion import mechanism_of
 from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.mechanism import Bounded, CountedGaussian, Gaussian
 from sordino.mechanism.haar import HaarGaussian
-from sordino.privacy import accountant
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels, model_input
@@ -33,8 +41,6 @@ MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
 FINE = 2000
 """Numbers of a vector from which on its wavelets are looked at many at once."""
-MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
-"""Shares of many and of few canaries that are guessed."""
 PART = 0.5
 """Canaries that are examples, for each example of the client."""
 
@@ -108,6 +114,15 @@ def prepared(study: HorizontalStudy) -> Prepared:
     rounds = max(charges // steps, 1)
     rate = regime.rates(full, divided.sizes)[0]
     return Prepared(full, flat, flat.weights.clone(), noise, divided, rate, rounds, steps)
+
+
+def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
+    """White box and black box; see :class:`~sordino.engine.audits.Rows`."""
+    ready = prepared(study)
+    return [
+        lambda alpha: white_box(ready, canaries, alpha, name),
+        lambda alpha: black_box(ready, canaries, alpha, name),
+    ]
 
 
 def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
@@ -209,23 +224,15 @@ def _interval(
     how: str,
 ) -> Interval:
     privacy = found.study.privacy
-    delta = privacy.delta or 1e-5
-    shares = MANY if len(coins) >= 2000 else FEW
-    told = audited(scores, coins, delta, alpha, Booked(made.spent, delta), shares)
-    epsilon = accountant(privacy.accountant).epsilon(made.spent, delta)
-    return Interval(
+    promised = Promised(
         name=name,
         unit="sample",
-        sound=True,
         how=f"one run, {how}",
-        low=told.low_curve,
-        plain=told.low,
-        claimed=epsilon,
-        ledger=epsilon,
-        releases=len(coins),
-        delta=delta,
-        binding=True,
+        spent=made.spent,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
     )
+    return promised.interval(scores, coins, alpha)
 
 
 def own_mechanism(study: HorizontalStudy) -> Subject:

@@ -153,6 +153,25 @@ def grid(
     )
 
 
+def grids(
+    entries: Sequence[Entry], scale: ScaleName, seeds: int | None = None, home: Path = CATALOGUE
+) -> list[Grid]:
+    """The studies of several entries.
+
+    Raises:
+        StudyError: naming everything that is wrong in any of them.
+    """
+    found, wrong = [], []
+    for entry in entries:
+        try:
+            found.append(grid(entry, scale, seeds, home))
+        except StudyError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise StudyError("\n".join(wrong))
+    return found
+
+
 def told(entry: Entry, place: Place) -> str:
     """A place in words."""
     names = {each.key: each.label for each in entry.panel}

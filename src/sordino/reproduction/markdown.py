@@ -29,6 +29,10 @@ the papers' text by a rule.
   not hold or cannot be told.
 
 Accuracies are in per cent, mean ± standard deviation over seeds.
+
+The catalogue is data: a file for each table and figure in `src/sordino/reproduction/catalogue`, and
+the module `sordino.reproduction.entry` says what stands in it. `sordino reproduce LIST` shows what
+runs here, and on which data.
 """
 FEW = 3  # comparisons of a claim that are shown; the others stand in the JSON
 

@@ -161,8 +161,8 @@ class Total(Measure, frozen=True):
 class Until(Measure, frozen=True):
     """The first ``over`` (round, steps, time, ...) from which a column keeps a level.
 
-    ``until = 0.8`` with ``column = "accuracy"``; ``falling = true`` for a loss that must stay
-    below. A run that never keeps it has no number, unless ``else_end = true``: then its end counts.
+    ``until = 0.8`` with ``column = "accuracy"``; ``below = true`` for a loss that must stay below.
+    A run that never keeps it has no number, unless ``else_end = true``: then its end counts.
     ``kept = false`` takes the first row that reaches it.
     """
 

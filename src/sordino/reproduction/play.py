@@ -20,6 +20,7 @@ from sordino.errors import StudyError
 from sordino.files import there
 from sordino.package import HOME
 from sordino.reproduction.cells import Cell, Grid, told
+from sordino.reproduction.results import seconds_of
 from sordino.reproduction.worker import ATTACK, Answer, Order
 
 PROGRAM = (
@@ -81,6 +82,10 @@ class Seen:
                 continue
             answer = msgspec.json.decode(content, type=Answer)
             self.seconds[self.runs[number].folder] = answer.seconds
+            if answer.why is None:
+                kept = seconds_of(self.runs[number].folder)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(kept, f"{answer.seconds:.3f}\n".encode())
             self.note(number, answer.why)
 
     def note(self, number: int, why: str | None) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from sordino.comparison.statistics import spread
+from sordino.engine.records import known
 from sordino.engine.records import number as real
 from sordino.engine.runs import Run, load
 from sordino.files import there
 from sordino.reproduction.cells import Cell, Grid, Place, told
-from sordino.reproduction.entry import Claim, Gap, Published
+from sordino.reproduction.entry import Claim, Gap, Published, named
 from sordino.reproduction.measures import SHORT, Attacked, Best, Curve, Measure
 from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
 from sordino.reproduction.worker import ATTACK, Found
@@ -163,9 +164,16 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
                 lambda place: results.values(claim.measure, place),
             ),
         )
-        for form in results.grid.forms
+        for form in _forms(results.grid, claim)
     )
     return ClaimOf(claim.text, claim.where, verdict(results, forms), forms)
+
+
+def _forms(grid: Grid, claim: Claim) -> list[str]:
+    """The first form, and each in which a series of the claim was run."""
+    series = {name for what, names in named(claim.rule) if what == "series" for name in names}
+    run = {cell.place.form for cell in grid.cells if cell.place.series in series}
+    return [form for i, form in enumerate(grid.forms) if not i or form in run]
 
 
 def verdict(results: Results, forms: Sequence[Judged]) -> Verdict:
@@ -201,7 +209,7 @@ def collected(results: Results) -> EntryOf:
         left_out=grid.left_out,
         failures=_failures(results),
         seconds=math.fsum(_seconds(results)),
-        note=entry.note,
+        note=" ".join(filter(None, (entry.note, _reservations(results)))),
     )
 
 
@@ -247,11 +255,49 @@ def _failures(results: Results) -> tuple[str, ...]:
     )
 
 
+def _reservations(results: Results) -> str:
+    """What to know of the runs: that some are missing, or that different programs made them."""
+    grid = results.grid
+    folders = {
+        grid.folder(cell, results.out, seed): results.run(cell, seed)
+        for cell in grid.cells
+        for seed in grid.seeds
+    }
+    there = [run for run in folders.values() if run is not None]
+    codes = {known(run.environment.code) for run in there if isinstance(run, Run)}
+    told = []
+    if len(there) < len(folders):
+        told.append(f"Only {len(there)} of {len(folders)} runs are there.")
+    if len(codes) > 1:
+        told.append(
+            f"Its runs were made by {len(codes)} versions of the program: another --out makes them "
+            "all by this one."
+        )
+    return " ".join(told)
+
+
+def seconds_of(folder: Path) -> Path:
+    """Where it is kept how many seconds of a core a run took; a run folder holds its own files
+    only.
+    """
+    return folder.parent.parent / "seconds" / folder.name
+
+
 def _seconds(results: Results) -> list[float]:
-    folders = {cell.digest: cell for cell in results.grid.cells}
-    return [
-        real(run.result.seconds) or 0.0 for cell in folders.values() for run in results.runs(cell)
-    ]
+    """Of a core, of every run; wall time where that is all that is known."""
+    grid, found = results.grid, []
+    folders = {
+        grid.folder(cell, results.out, seed): (cell, seed)
+        for cell in grid.cells
+        for seed in grid.seeds
+    }
+    for folder, (cell, seed) in folders.items():
+        kept, run = seconds_of(folder), results.run(cell, seed)
+        if kept.is_file():
+            found.append(float(kept.read_text()))
+        elif isinstance(run, Run):
+            found.append(real(run.result.seconds) or 0.0)
+    return found
 
 
 def _read(folder: Path) -> Run | Found | None:

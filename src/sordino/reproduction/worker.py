@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 
@@ -74,12 +75,13 @@ def _carried_out(order: Order) -> None:
     folder = Path(order.folder)
     if order.images is not None:
         _attacked(Path(order.study), folder, order.images)
-    elif there(folder, "run.json"):
-        try:
-            session.resume(folder, lambda row: None, lambda going: None)
-        except ResumeError as error:
-            raise ResumeError(f"{error}. Or remove {folder}: the run is then made anew") from error
     else:
+        if there(folder, "run.json"):
+            try:
+                session.resume(folder, lambda row: None, lambda going: None)
+                return
+            except ResumeError:  # begun by another version, or elsewhere: nobody else has its bits
+                rmtree(folder)
         study = studies.read(Path(order.study))
         session.begin(study, folder, lambda row: None, lambda going: None)
 

@@ -1,0 +1,106 @@
+"""Canaries at one edge of a study in which gradients are applied as they arrive.
+
+The run is the study's own, by its kernel and with its ledger. At the first edge, examples are
+planted whose gradient has length G on one number of the vector, another for each, and is in the
+edge's data or not by a coin (:mod:`sordino.audit.planted`). The adversary sees every gradient that
+this edge sends. Its sampling rate and its noise are what they are without canaries.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.audit.intervals import Interval
+from sordino.audit.planted import PlantedSum, Promised, Watched, likelihoods
+from sordino.engine.audits import Row, played
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.federation.division import Federation, federation, loss_of
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.regimes.asynchronous.edge import PrivateEdge
+from sordino.regimes.asynchronous.regime import REGIME
+from sordino.regimes.asynchronous.simulation import Arrivals
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.training.kernels import Examples, ModelKernels
+
+
+def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
+    """See :class:`~sordino.engine.audits.Rows`."""
+    if study.privacy.unit != "sample" or study.method.unpriced is not None:
+        raise StudyError(
+            f"method.name = {study.method.name!r}: no epsilon is promised that canaries could "
+            "refute. Use privacy.unit = 'sample' and form = 'sound'"
+        )
+    return [lambda alpha: arrivals(study, canaries, alpha, name)]
+
+
+def arrivals(study: AsynchronousStudy, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with canaries at the first edge, by an adversary who sees all that it sends.
+
+    Raises:
+        StudyError: if its noise differs from number to number.
+    """
+    privacy = study.privacy.model_copy(update={"ledger": "run"})
+    alone = study.model_copy(update={"privacy": privacy})
+    divided = federation(alone)
+    with tempfile.TemporaryDirectory() as folder:
+        built = REGIME.assembled(alone, divided, Path(folder), "audit", None)
+        simulation = built.simulation
+        assert isinstance(simulation, Arrivals)
+        first = simulation.edges[0]
+        assert isinstance(first, PrivateEdge)
+        edge, coins = _planted(alone, divided, first, canaries)
+        played(replace(built, simulation=replace(simulation, edges=[edge, *simulation.edges[1:]])))
+        spent = simulation.vault.spent(simulation.units[0])
+        simulation.vault.close()
+    assert isinstance(edge.mechanism, Watched)
+    told = Promised(
+        name=f"{name}, every gradient seen",
+        unit="sample",
+        how="one run, white box",
+        spent=spent,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )
+    return told.interval(likelihoods(edge.mechanism.seen, edge.sampling_rate), coins, alpha)
+
+
+def _planted(
+    study: AsynchronousStudy, divided: Federation, edge: PrivateEdge, canaries: int
+) -> tuple[PrivateEdge, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """The edge with canaries behind its examples, and their coins (m,)."""
+    if not isinstance(edge.mechanism, Gaussian | CountedGaussian) or (
+        edge.mechanism.measure != "flat"
+    ):
+        raise StudyError(
+            f"privacy.mechanism.kind = {study.privacy.mechanism.kind!r}: --attack canaries needs "
+            "the same noise on every number and clipping as a whole. Use kind = 'gaussian', or "
+            "--attack mechanism for the others"
+        )
+    flat, part = edge.kernels.flat, divided.parts[0]
+    m, entropy = min(canaries, flat.dim), Seeded(study.seed)
+    coins = entropy.at("audit", "arrivals", "coins").random(m) < 0.5
+    order = entropy.at("audit", "arrivals", "places").permutation(flat.dim)[:m]
+    places = torch.from_numpy(np.sort(order))
+    loss = loss_of(study)
+    kernel = PlantedSum(flat, loss, len(part), coins, places)
+    x = np.concatenate([part.x, np.zeros((m, *part.x.shape[1:]), part.x.dtype)])
+    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    return (
+        replace(
+            edge,
+            examples=Examples(torch.from_numpy(x), torch.from_numpy(y)),
+            kernels=ModelKernels(flat, kernel, edge.kernels.mean),
+            mechanism=Watched(edge.mechanism, kernel, places),
+        ),
+        coins,
+    )
+
+
+ROWS = rows

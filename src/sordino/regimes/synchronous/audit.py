@@ -1,0 +1,208 @@
+"""Canaries in a study in rounds: examples of one client, or clients of their own.
+
+Where whole clients are protected, clients are added whose update has length S on one number of the
+vector, another for each. A coin decides for each whether it is really there; if not, it adds
+nothing and is counted in the divisor, as the ledger's adjacency has it. One run follows, by the
+study's own kernel, aggregator and ledger. The adversary sees what the aggregator releases in every
+round, and knows what all others have added.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.audit.intervals import Interval
+from sordino.audit.planted import Promised, Watched, likelihoods
+from sordino.engine.audits import Row, played
+from sordino.engine.built import Built
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.federation import canaries as examples
+from sordino.federation.division import Federation, federation, model
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.message import Contribution, Train, Vector
+from sordino.privacy import Permit, covers_round
+from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.plan import aggregated
+from sordino.regimes.synchronous.regime import REGIME
+from sordino.regimes.synchronous.sharing import shared
+from sordino.regimes.synchronous.simulation import Simulation
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.training.local import LocalClient
+
+MOST = 4000
+"""Clients that are planted: each takes part with a vector of its own."""
+
+
+@dataclass(eq=False)
+class Sent:
+    """What canaries have added to a round; see :class:`~sordino.audit.planted.Others`.
+
+    Attributes:
+        places: (m,), the number of the vector that each one's update lies on.
+        round: (m,), what each has added on it since the last release.
+    """
+
+    places: Tensor
+    round: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.round = torch.zeros(len(self.places), dtype=torch.float64)
+
+    def without(self, total: Tensor) -> Tensor:
+        """See :class:`~sordino.audit.planted.Others`."""
+        others = total[self.places] - self.round
+        self.round.zero_()
+        return others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CanaryClient(LocalClient):
+    """A client whose update is a canary.
+
+    Attributes:
+        canary: which, from 0.
+        there: whether it is there.
+        sent: where it says what it adds.
+    """
+
+    canary: int
+    there: bool
+    sent: Sent
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
+        """See :class:`~sordino.training.client.Client`."""
+        covers_round(self.unit, permits, self.price(task), task.round)
+        delta: Vector = np.zeros(len(task.weights), np.float32)
+        if self.there:
+            # shortened by the mechanism itself
+            bound, place = self._bound(task), int(self.sent.places[self.canary])
+            one = torch.zeros(len(task.weights))
+            one[place] = 1e3 * bound.clip
+            delta = bound.bounded(one)[0].numpy()
+            self.sent.round[self.canary] = float(delta[place])
+        return Contribution(
+            client=self.index, round=task.round, steps=task.steps, delta=delta, inside=True
+        )
+
+
+def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
+    """See :class:`~sordino.engine.audits.Rows`."""
+    if study.privacy.unit != "client":
+        return examples.rows(study, canaries, name)
+    _refuse(study)
+    return [lambda alpha: clients(study, canaries, alpha, name)]
+
+
+def _refuse(study: SynchronousStudy) -> None:
+    method = study.method
+    if not isinstance(method, ClientLevel) or not aggregated(study) or study.form != "sound":
+        raise StudyError(
+            f"method.name = {method.name!r}: --attack canaries plants clients where an aggregator "
+            "covers their sum with noise, as in dp-fedavg"
+        )
+    if shared(study):
+        raise StudyError(
+            "privacy.noise: --attack canaries plants clients where one aggregator adds the noise; "
+            "set privacy.noise = 'own', and see --attack mechanism for shared noise"
+        )
+    if method.weights != "equal" or method.clipping != "fixed" or REGIME.scheduled(study):
+        raise StudyError(
+            "method: --attack canaries plants clients of equal weight under one bound; set weights "
+            "= 'equal', clipping = 'fixed' and no schedule"
+        )
+    if study.participation.deadline is not None or study.world.dropout:
+        # what the adversary takes off a sum must be what was in it
+        raise StudyError(
+            "participation.deadline, world.dropout: --attack canaries plants clients whose answers "
+            "all arrive; leave both out"
+        )
+
+
+def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with planted clients, by an adversary who sees every release of the aggregator.
+
+    Raises:
+        StudyError: if its noise differs from number to number.
+    """
+    privacy = study.privacy.model_copy(update={"ledger": "run"})
+    alone = study.model_copy(update={"privacy": privacy})
+    divided = federation(alone)
+    own = model(alone, divided.test.shape, divided.test.outputs)
+    m = min(canaries, MOST, sum(each.numel() for each in own.parameters()))
+    coins = Seeded(study.seed).at("audit", "clients", "coins").random(m) < 0.5
+    many = alone.data.model_copy(update={"clients": len(divided.parts) + m})
+    more = alone.model_copy(update={"data": many})
+    with tempfile.TemporaryDirectory() as folder:
+        whole = _joined(divided, m)
+        built = REGIME.assembled(more, whole, Path(folder), "audit", None)
+        planted, watched = _planted(built, len(divided.parts), coins)
+        played(planted)
+        simulation = planted.simulation
+        assert isinstance(simulation, Simulation)
+        spent = simulation.vault.spent(simulation.units[0])
+        simulation.vault.close()
+    told = Promised(
+        name=f"{name}, every release seen",
+        unit="client",
+        how="one run, white box",
+        spent=spent,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )
+    seen = likelihoods(watched.seen, study.privacy.sampling_rate)
+    return told.interval(seen, coins, alpha)
+
+
+def _joined(divided: Federation, m: int) -> Federation:
+    """The data with m clients more, who hold one example each that nobody looks at."""
+    one = divided.parts[0].take(np.zeros(1, np.int64))
+    none = np.zeros((m, divided.counts.shape[1]), np.int64)
+    return replace(
+        divided,
+        parts=(*divided.parts, *(one for _ in range(m))),
+        counts=np.concatenate([divided.counts, none]),
+        names=(),
+    )
+
+
+def _planted(built: Built, real: int, coins: NDArray[np.bool_]) -> tuple[Built, Watched]:
+    """The same run with canaries for the clients from ``real`` on, and its aggregator watched."""
+    simulation = built.simulation
+    assert isinstance(simulation, Simulation)
+    aggregator = simulation.regime.aggregator
+    assert aggregator is not None
+    if not isinstance(aggregator.mechanism, Gaussian | CountedGaussian) or (
+        aggregator.mechanism.measure != "flat"
+    ):
+        raise StudyError(
+            "privacy.mechanism: --attack canaries needs the same noise on every number and "
+            "clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the others"
+        )
+    sent = Sent(torch.arange(len(coins)))
+    planted = [
+        CanaryClient(**_told(each), canary=i, there=bool(coins[i]), sent=sent)
+        for i, each in enumerate(simulation.clients[real:])
+    ]
+    watched = Watched(aggregator.mechanism, sent, sent.places)
+    regime = replace(simulation.regime, aggregator=replace(aggregator, mechanism=watched))
+    everybody = [*simulation.clients[:real], *planted]
+    return replace(built, simulation=replace(simulation, regime=regime, clients=everybody)), watched
+
+
+def _told(client: object) -> dict[str, Any]:
+    """The fields of a client."""
+    assert isinstance(client, LocalClient)
+    return {each.name: getattr(client, each.name) for each in fields(client)}
+
+
+ROWS = rows

@@ -1,0 +1,209 @@
+r"""Canaries in a stream: labels that a coin flips, and entities whose every row a coin replaces.
+
+The run is the study's own, by its kernel and engine and with its ledger; the adversary sees what
+leaves owners and parties. The adjacency is replace-one, so a coin chooses between two rows.
+
+    label     the own label y, or y + 1 modulo K. An answer of the second speaks for the coin, one
+              of the first against it, and any other says nothing. Without delta, a guess is right
+              with probability e^epsilon / (1 + e^epsilon) at most, whatever else was guessed, so
+              who abstains pays nothing (Steinke, Nasr, Jagielski 2023).
+    entity    the label likewise, and at every party an embedding at one end of the ball, or at the
+              other. With y the first number of what is released of it, c how far the ends are from
+              zero and s the noise's deviation, an appearance has the log-likelihood ratio 2 y c /
+              s^2, and an answer epsilon or -epsilon; all of them add up.
+
+An entity is in the stream for each event of its own. Its features are nobody's: what a party
+computes from them is replaced where it would be cut to length.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.audit.bounds import Scores
+from sordino.audit.intervals import Interval
+from sordino.audit.onerun import one_run
+from sordino.audit.planted import Coins, Promised
+from sordino.engine.audits import Row, played
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.mechanism.single import Single
+from sordino.privacy import Allowance
+from sordino.regimes.vertical.assemble import build
+from sordino.regimes.vertical.engine import Engine
+from sordino.regimes.vertical.messages import Messages
+from sordino.regimes.vertical.plan import calibrate, label_epsilon, promised, unprotected
+from sordino.regimes.vertical.respond import Respond
+from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.study import VerticalStudy
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What was answered about entities that are canaries.
+
+    Attributes:
+        coins: (m,), whether an entity's label is flipped; entities from m on are none.
+        told: (m,), answers that speak for it, less those that speak against it.
+    """
+
+    coins: Coins
+    told: Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flipped(Respond):
+    """Answers about labels that coins may have flipped; see :class:`Respond`.
+
+    Attributes:
+        classes: K.
+        seen: what the adversary sees.
+    """
+
+    classes: int
+    seen: Answers
+
+    def __call__(self, labels: Whole, entities: Whole, places: Whole, paid: Allowance) -> Whole:
+        """See :class:`Respond`."""
+        m = len(self.seen.coins)
+        canary = np.flatnonzero(entities < m)
+        who = entities[canary]
+        flipped = (labels + 1) % self.classes
+        own = labels.copy()
+        own[canary] = np.where(self.seen.coins[who], flipped[canary], labels[canary])
+        found = Respond.__call__(self, own, entities, places, paid)
+        speaks = (found == flipped).astype(np.float64) - (found == labels)
+        if self.memoised:  # the same answer again says nothing more
+            self.seen.told[who] = speaks[canary]
+        else:
+            np.add.at(self.seen.told, who, speaks[canary])
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced(Single):
+    """Rows at either end of the ball, one entity after another; see :class:`Single`.
+
+    Attributes:
+        coins: (m,), at which end a row is.
+        seen: first numbers of what was released, in order.
+    """
+
+    coins: Coins
+    seen: list[float]
+
+    def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
+        """See :class:`~sordino.mechanism.single.Single`."""
+        start = len(self.seen)
+        ends = torch.zeros_like(rows)
+        mine = self.coins[start : start + len(rows)]
+        signs = torch.from_numpy(np.where(mine, 1.0, -1.0)).to(rows)
+        ends[: len(mine), 0] = signs * 1e3 * self.clip
+        found = Single.release_rows(self, ends, rng)
+        self.seen.extend(found[:, 0].double().tolist())
+        return found
+
+
+def rows(study: VerticalStudy, canaries: int, name: str) -> Sequence[Row]:
+    """See :class:`~sordino.engine.audits.Rows`."""
+    full = calibrate(study)
+    if full.privacy.unit == "none":
+        raise StudyError("privacy.unit = 'none': nothing is promised that canaries could refute")
+    if full.privacy.unit == "entity":
+        _refuse(full)
+    m = min(canaries, full.horizon * full.method.batch)
+    return [lambda alpha: stream(full, m, alpha, name)]
+
+
+def _refuse(study: VerticalStudy) -> None:
+    method, privacy = study.method, study.privacy
+    if (reason := unprotected(study)) is not None:
+        raise StudyError(f"privacy: {reason}: no epsilon is promised that canaries could refute")
+    if privacy.updates == "noisy" or method.resends > 1 or study.world.dropout:
+        raise StudyError(
+            "--attack canaries looks at entities whose embeddings are sent once by every party: "
+            "set privacy.updates = 'frozen', no dropout, and another method than slr"
+        )
+    if method.activation.kind != "full" or study.data.repeats:
+        raise StudyError(
+            "--attack canaries looks at entities that take part in one event, with all parties: "
+            "set activation = 'full', and a stream that repeats nobody"
+        )
+
+
+def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
+    """One run over a stream with canaries, by an adversary who sees all that leaves an owner."""
+    privacy = study.privacy.model_copy(update={"ledger": "run"})
+    alone = study.model_copy(update={"privacy": privacy})
+    coins: Coins = Seeded(study.seed).at("audit", "stream", "coins").random(m) < 0.5
+    answers, covers = Answers(coins, np.zeros(m)), dict[int, Replaced]()
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(alone, Path(folder), "audit", None)
+        simulation = built.simulation
+        assert isinstance(simulation, Events)
+        own = simulation.respond
+        assert own.mechanism is not None
+        flipped = Flipped(
+            mechanism=own.mechanism,
+            key=own.key,
+            memoised=own.memoised,
+            dues=own.dues,
+            classes=own.mechanism.classes,
+            seen=answers,
+        )
+        watched = replace(simulation, respond=flipped)
+        if privacy.unit == "entity":
+            watched = replace(watched, engine=lambda: _covered(simulation.engine(), coins, covers))
+        played(replace(built, simulation=watched))
+        spent = simulation.vault.spent(promised(study))
+        simulation.vault.close()
+    told = Promised(
+        name=f"{name}, every {'answer' if privacy.unit == 'label' else 'message'} seen",
+        unit=privacy.unit,
+        how="one run, white box",
+        spent=spent,
+        delta=0.0 if privacy.unit == "label" else privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )
+    if privacy.unit == "label":
+        return _without_delta(told, answers, alpha)
+    scores = label_epsilon(study) * answers.told
+    for each in covers.values():
+        longest = float(each.bounded(torch.tensor([[1e3 * each.clip]]))[0, 0])
+        scores += 2.0 * longest / each.deviation**2 * np.array(each.seen[:m])
+    return told.interval(scores, coins, alpha)
+
+
+def _without_delta(told: Promised, answers: Answers, alpha: float) -> Interval:
+    """Guesses about all labels whose answer says something; both bounds are the same one."""
+    m, r = len(answers.coins), int(np.count_nonzero(answers.told))
+    speaks = answers.told != 0.0
+    right = int(((answers.told > 0.0) == answers.coins)[speaks].sum())
+    low = one_run(m, r, right, 0.0, alpha)
+    return told.told(low, low, m)
+
+
+def _covered(engine: Engine, coins: Coins, covers: dict[int, Replaced]) -> Engine:
+    """The engine with canaries at every party; ``covers`` has what was seen of the last engine."""
+    assert isinstance(engine, Messages)
+    for party in engine.parties:
+        noise = party.cover.embedding
+        assert noise is not None
+        covers[party.index] = Replaced(
+            clip=noise.clip, noise_multiplier=noise.noise_multiplier, coins=coins, seen=[]
+        )
+        party.cover = replace(party.cover, embedding=covers[party.index])
+    return engine
+
+
+ROWS = rows
