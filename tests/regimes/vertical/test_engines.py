@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import nn
 
 from sordino.engine import assemble as builder
@@ -17,6 +18,7 @@ from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Whole
 from sordino.regimes.vertical.engines.joint import Joint
 from sordino.regimes.vertical.messages import Messages
+from sordino.regimes.vertical.method import Threshold
 from sordino.regimes.vertical.simulation import Events
 
 STUDY = """
@@ -184,6 +186,54 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         for place in ("a", "b"):
             for file in (tmp_path / place).iterdir():
                 file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        (f'{DLR}, buffer="server"', 'buffer="server"'),
+        (f'{DLR}, schedule="inverse-root"', 'schedule="inverse-root"'),
+        ('{name="ogd", learning_rate=0.5, schedule="inverse-root"', 'schedule="inverse-root"'),
+    ],
+)
+def test_what_is_not_compiled_is_played_as_one_graph_and_by_messages_alike(
+    tmp_path: Path, method: str, own: str
+) -> None:
+    """Algorithm 3 as printed, and the rate of Theorem 2; each differs from what it is not."""
+    asked = (f"method={method}, {RANDOM}}}", "budget.events=300")
+    joint = world(tmp_path / "a", *asked)
+    handed = world(tmp_path / "b", *asked, 'execution.path="messages"')
+    other = world(tmp_path / "c", asked[0].replace(f", {own}", ""), asked[1])
+    engines = [made.engine() for made in (joint, handed, other)]
+    assert isinstance(engines[0], Whole)
+    assert isinstance(engines[0]._kernel, Joint)
+    read = joint.stream.read(0, 300)
+    active, _ = joint.activity.drawn(read.x, 0, 300, 1000)
+    one, two, three = (
+        engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)).seen
+        for engine in engines
+    )
+    np.testing.assert_allclose(one.losses, two.losses, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(one.regret, two.regret, rtol=5e-3, atol=1e-5)
+    same(engines[0].weights(), engines[1].weights(), 2e-5)
+    assert np.abs(one.losses - three.losses).max() > 0.01
+
+
+def test_a_threshold_in_units_of_standardised_features_is_one_of_features() -> None:
+    means = np.array([[-0.9, -0.7, -0.62, -0.61, 0.4]], np.float32)
+
+    def active(**given: float) -> list[bool]:
+        found: list[bool] = Threshold(**given).active((1, 5), nothing, lambda: means)[0].tolist()
+        return found
+
+    def nothing() -> NDArray[np.float64]:
+        raise AssertionError("nothing is drawn")
+
+    mnist = {"mean": 2 * 0.1307 - 1, "deviation": 2 * 0.3081}
+    assert active(threshold=0.2, **mnist) == [False, False, False, True, True]
+    assert active(threshold=0.2, **mnist) == active(threshold=-0.61536)
+    assert active(threshold=-np.inf, **mnist) == [True] * 5
+    assert active(threshold=0.0, deviation=3.0) == active(threshold=0.0)
 
 
 def test_an_engine_that_hands_nothing_over_refuses_missing_answers(tmp_path: Path) -> None:

@@ -68,6 +68,9 @@ class Twin:
     replays: bool
     bits: int
     frozen: Sequence[int] = ()
+    buffered: bool = True
+    fades: bool = False
+    time: int = 0
     rows: int = 1  # examples in the mean: what travels is each one's own derivative
     # newest first; of each participant
     past: list[list[list[Tensor]]] = field(default_factory=list)
@@ -84,6 +87,9 @@ class Twin:
             sent.append(rounded)
         scores = self.server(torch.cat(sent, 1))
         return F.cross_entropy(scores, y), scores
+
+    def window(self, place: int) -> list[list[list[Tensor]]]:
+        return self.past[:1] if place and not self.buffered else self.past
 
     def event(self, x: Tensor, y: Tensor, active: Sequence[bool]) -> tuple[Tensor, float]:
         self.rows = len(x) * (self.length if self.replays else 1)
@@ -108,16 +114,21 @@ class Twin:
             start += len(group)
         self.past = [now, *self.past][: 1 if self.replays else self.length]
         whole = 1.0 if self.replays else sum(self.alpha**i for i in range(self.length))
+        self.time += 1
+        falls = math.sqrt(self.time) if self.fades else 1.0
         with torch.no_grad():
             for place, group in enumerate(parameters):
                 if place and (not active[place - 1] or place - 1 in self.frozen):
                     continue
                 for k, parameter in enumerate(group):
                     step = sum(
-                        (self.alpha**i * then[place][k] for i, then in enumerate(self.past)),
+                        (
+                            self.alpha**i * then[place][k]
+                            for i, then in enumerate(self.window(place))
+                        ),
                         start=torch.zeros(()),
                     )
-                    parameter.sub_(step, alpha=self.rates[place] / whole)
+                    parameter.sub_(step, alpha=self.rates[place] / whole / falls)
         return scores.detach().argmax(1), float(own.detach())
 
 
@@ -203,6 +214,8 @@ rates = st.tuples(*[st.sampled_from([0.02, 0.1, 0.4])] * (PARTIES + 1))
     bits=st.sampled_from([16, 32]),
     rates=rates,
     frozen=st.sets(st.integers(0, 2), max_size=2),
+    buffered=st.booleans(),
+    fades=st.booleans(),
 )
 def test_message_by_message_is_one_network(
     method: str,
@@ -213,10 +226,21 @@ def test_message_by_message_is_one_network(
     bits: int,
     rates: tuple[float, ...],
     frozen: set[int],
+    buffered: bool,
+    fades: bool,
 ) -> None:
     if method == "ogd":
         length, alpha = 1, 1.0
-    plan = Plan(length=length, alpha=alpha, replays=method == "slr", batch=batch, bits=bits)
+    buffered = buffered or method == "slr"
+    plan = Plan(
+        length=length,
+        alpha=alpha,
+        replays=method == "slr",
+        batch=batch,
+        bits=bits,
+        buffered=buffered,
+        fades=fades,
+    )
     own = split(plan, rates, frozen=sorted(frozen))
     twin = Twin(
         *networks(),
@@ -226,6 +250,8 @@ def test_message_by_message_is_one_network(
         replays=method == "slr",
         bits=bits,
         frozen=sorted(frozen),
+        buffered=buffered,
+        fades=fades,
     )
     for seed, active in enumerate(masks):
         x, y = drawn(seed, batch)
@@ -262,7 +288,7 @@ def twin_sum(twin: Twin, who: int, k: int) -> Tensor:
     whole = 1.0 if twin.replays else sum(twin.alpha**i for i in range(twin.length))
     return (
         sum(
-            (twin.alpha**i * then[who][k] for i, then in enumerate(twin.past)),
+            (twin.alpha**i * then[who][k] for i, then in enumerate(twin.window(who))),
             start=torch.zeros(()),
         )
         / whole

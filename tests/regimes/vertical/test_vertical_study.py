@@ -56,6 +56,11 @@ def read(folder: Path, *changes: str) -> VerticalStudy:
             "data.label=what",
         ),
         ('data={name="higgs", stream="file"}', 'model.name="physics"'),
+        ('data={name="susy", stream="file", drift={kind="classes", every=50}}',),
+        (
+            'method={name="dlr", buffer="server", schedule="inverse-root", '
+            'activation={kind="event", threshold=0.2, mean=0.25, deviation=0.5}}',
+        ),
         (
             'data.drift={kind="classes", every=7}',
             'method={name="ogd", batch=4, learning_rates=[0.1, 0.2, 0.3, 1e-4]}',
@@ -228,10 +233,6 @@ def test_every_section_comes_back_from_its_own_text(
             "entity and classes are for files that are read as a stream: set stream = 'file'",
         ),
         ("data.scale=255", "scale is for files: the features of 'digits' are scaled already"),
-        (
-            'data={file="x.csv", stream="file", classes=["a", "b"], drift="classes"}',
-            "a file is read in its order: use stream 'replay'",
-        ),
     ],
 )
 def test_every_mistake_is_said_once_with_place_value_and_remedy(
@@ -294,6 +295,14 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(
         (
             (LABEL, FILE, 'data.drift={kind="swap", every=9}'),
             "data.drift 'swap' changes it: set memoised = false",
+        ),
+        (
+            (LABEL, 'data={name="susy", stream="file", drift="classes"}'),
+            "so when it comes would tell its label: with unit 'label' use stream 'deformed'",
+        ),
+        (
+            ('data={name="susy", stream="file", drift="classes"}', "privacy.ledger=kept"),
+            "shows rows of a file in another order",
         ),
         (
             (LABEL, "privacy.ledger=kept"),

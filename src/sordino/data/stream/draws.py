@@ -40,12 +40,18 @@ class Draws:
             self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK)
             * self._present
         )
-        edges = np.cumsum(wanted, axis=1)
-        # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is
-        # impossible.
-        drawn = rng.random(BLOCK)[:, None] * edges[:, -1:]
-        labels = np.minimum((edges <= drawn).sum(axis=1), int(np.flatnonzero(self._present)[-1]))
+        last = int(np.flatnonzero(self._present)[-1])
+        labels = np.minimum(classes_drawn(rng, wanted), last)
         return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
+
+
+def classes_drawn(rng: np.random.Generator, wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+    """A class for each event (n,), with probabilities in proportion to ``wanted`` (n, classes)."""
+    edges = np.cumsum(wanted, axis=1)
+    # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is
+    # impossible.
+    drawn = rng.random(len(wanted))[:, None] * edges[:, -1:]
+    return np.asarray(np.minimum((edges <= drawn).sum(axis=1), wanted.shape[1] - 1))
 
 
 def refuse_empty(dataset: Dataset) -> None:

@@ -10,10 +10,11 @@ swap     two classes, drawn at random, change their labels after each ``every`` 
 features each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
 ======== =====================================================================================
 
-``classes`` and ``gradual`` say which class event t has, and an example of that class is drawn then:
-that needs examples that can be drawn, hence a data set in memory
-(:class:`~sordino.data.stream.replay.Replayed`, :class:`~sordino.data.stream.deform.Deformed`). A
-class without examples has probability 0. The last two change what a stream gives, whatever stream
+``classes`` and ``gradual`` say which class event t has. Of a data set in memory
+(:class:`~sordino.data.stream.replay.Replayed`, :class:`~sordino.data.stream.deform.Deformed`) an
+example of that class is drawn then, and a class without examples has probability 0; of a file
+(:class:`~sordino.data.stream.table.TableStream`) the next row of that class is shown, each row once
+(:mod:`sordino.data.stream.byclass`). The last two change what a stream gives, whatever stream
 it is (:mod:`sordino.data.stream.changed`).
 
 **Features.** Change k has ln a ~ U(-strength, strength) and b ~ U(-strength, strength), independent
@@ -111,9 +112,9 @@ class Sampling(Drift):
         if not isinstance(stream, Drawn):
             raise StudyError(
                 f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class for "
-                "each event, but this stream comes in a given order (a file, or labels and "
-                "features that change already); use a data set that fits in memory, give this "
-                "drift before others, or use the drifts 'swap' and 'features'"
+                "each event, but this stream comes in a given order (its labels or features "
+                "change already, or it is of a class without 'drifting'); give this drift before "
+                "others, or use the drifts 'swap' and 'features'"
             )
         return stream.drifting(self)
 

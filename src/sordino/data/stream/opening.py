@@ -196,13 +196,14 @@ def _corpus(wanted: Wanted) -> Corpus:
 
 def _table(wanted: Wanted, scale: float) -> TableStream:
     if wanted.file is None:
-        return published(wanted.name or "", scale=scale)
+        return published(wanted.name or "", scale=scale, seed=wanted.seed)
     return TableStream(
         wanted.file,
         classes=wanted.classes or (),
         label=wanted.label,
         entity=wanted.entity,
         scale=scale,
+        seed=wanted.seed,
     )
 
 

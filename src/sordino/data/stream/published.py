@@ -44,7 +44,7 @@ ROWS: Mapping[str, int] = MappingProxyType({"susy": 5_000_000, "higgs": 11_000_0
 
 def published(
     name: str, *, file: str | os.PathLike[str] | None = None, rows: int | None = None,
-    scale: Scale | None = None, offset: Scale | None = None,
+    scale: Scale | None = None, offset: Scale | None = None, seed: int = 0,
 ) -> TableStream:  # fmt: skip
     """The stream ``susy`` or ``higgs``.
 
@@ -53,6 +53,7 @@ def published(
         file: where it is; otherwise it is looked for.
         rows: how many there must be, if it is not the whole file.
         scale, offset: public constants, see :class:`~sordino.data.stream.table.TableStream`.
+        seed: of what a drift draws.
 
     Raises:
         DataError: if it is not known or not found, with every way to get it.
@@ -71,4 +72,5 @@ def published(
     return TableStream(
         file, classes=known.classes, header=("label", *COLUMNS[name]),
         rows=ROWS[name] if rows is None else rows, scale=scale, offset=offset, name=name,
+        seed=seed,
     )  # fmt: skip

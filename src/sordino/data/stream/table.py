@@ -27,11 +27,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.source import AGAIN
+from sordino.data.stream.byclass import ByClass
 from sordino.data.stream.cells import Classes, Coder
 from sordino.data.stream.parquet import Parquet
 from sordino.data.stream.piece import Piece, joined, room
@@ -39,6 +41,9 @@ from sordino.data.stream.rows import Rows
 from sordino.data.stream.text import Text
 from sordino.data.table import Scale
 from sordino.errors import DataError
+
+if TYPE_CHECKING:
+    from sordino.data.stream.drift import Sampling
 
 TEXT = (".csv", ".csv.gz", ".csv.bz2")
 
@@ -67,6 +72,7 @@ class TableStream:
         offset: Scale | None = None,
         rows: int | None = None,
         name: str | None = None,
+        seed: int = 0,
     ) -> None:
         """Open the file and look at its columns.
 
@@ -80,12 +86,13 @@ class TableStream:
             offset: public constants that are taken away before.
             rows: how many there must be.
             name: otherwise the file's.
+            seed: of what a drift draws.
 
         Raises:
             DataError: names the file and what is wrong with it, or with what was asked.
         """
         self.path, self._label, self._entity, self._header = Path(path), label, entity, header
-        self._rows = rows
+        self._rows, self.seed = rows, seed
         known = Classes.of(classes, str(self.path))
         self._coder = Coder(known, str(self.path))
         self.name, self.classes = self.path.name if name is None else name, known.names
@@ -127,6 +134,10 @@ class TableStream:
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """None that anybody knows of."""
         return ()
+
+    def drifting(self, drift: Sampling) -> ByClass:
+        """The same rows, their classes drawn by ``drift``: within a class in the file's order."""
+        return ByClass(self, self.seed, drift)
 
     def _open(self) -> None:
         path, low = self.path, self.path.name.lower()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import UNSET
 
 from sordino.data import stream as streams
 from sordino.engine.built import Built, vault
@@ -181,7 +182,9 @@ def path(study: VerticalStudy, split: Split) -> str:
         or privacy.updates != "raw"
     ):
         return "messages"
-    return "compiled" if study.method.batch == 1 and split.net is not None else "joint"
+    method = study.method
+    plain = method.batch == 1 and method.buffered and not method.fades
+    return "compiled" if plain and split.net is not None else "joint"
 
 
 def _compiled(study: VerticalStudy, net: Net) -> Fused | Static:
@@ -249,12 +252,14 @@ def facts(
         dimension=sum(sizes.values()),
         stream=stream.name,
         drift=study.data.drift.kind,
-        activation=method.activation.model_dump(),
+        activation=method.activation.model_dump(exclude_none=True),
         window=method.window,
         alpha=method.attenuation,
         resends=method.resends,
         precision=study.world.precision,
         missing=study.world.missing if study.world.dropout else None,
+        buffer=UNSET if method.buffered else "server",
+        schedule=method.schedule or UNSET,
         path=chosen,
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if privacy.unit != "none" else None,

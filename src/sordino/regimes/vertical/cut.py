@@ -128,6 +128,8 @@ def halved(study: VerticalStudy) -> halves.Plan:
         replays=method.replays,
         batch=method.batch,
         bits=study.world.precision,
+        buffered=method.buffered,
+        fades=method.fades,
     )
 
 

@@ -14,7 +14,9 @@ where the method says what grad is, from the gradients g^t of the events' losses
 with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own
 time; ``slr`` asks for the last l examples again at the weights of now, and sends l times as much.
 (Algorithm 1, line 18, writes v_m as the derivative of the window; only its newest term depends on
-the newest embedding, and Eq. 5 weighs the others in the party's own buffer. Eq. 5 is what runs.)
+the newest embedding, and Eq. 5 weighs the others in the party's own buffer. Eq. 5 is what runs.
+Algorithm 3 prints the same method without a buffer at the parties: they step by (1/W) g_m^t alone.
+``buffer = "server"`` runs that.)
 
 Symbols: M parties, l window, alpha attenuation, eta learning rates, Gamma threshold, p probability.
 """
@@ -96,9 +98,15 @@ class Random(Activation):
 
 @ACTIVATIONS.register
 class Threshold(Activation):
-    """A party is active where its features' mean is above Gamma, which tells that much of them."""
+    """A party is active where its features' mean is above Gamma, which tells that much of them.
+
+    Gamma is in units of the features as they come. With ``mean`` and ``deviation``, public
+    constants of one feature, it is in units of standardised features: what is compared with it is
+    (mean of the features - mean) / deviation.
+    """
 
     looks: ClassVar[bool] = True
+    later: ClassVar[frozenset[str]] = frozenset({"mean", "deviation"})
 
     kind: Literal["event"] = "event"
     threshold: float = Field(
@@ -106,10 +114,23 @@ class Threshold(Activation):
         ge=-math.inf,
         description="Gamma: a party is active where the mean of its features is above it",
     )  # which NaN is not
+    mean: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="of a feature, a public constant: threshold counts from there; left out, 0",
+    )
+    deviation: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of a feature, a public constant: threshold counts in such units; left out, 1",
+    )
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """See :class:`Activation`."""
-        return means() > self.threshold
+        if self.mean is None and self.deviation is None:
+            return means() > self.threshold
+        return means() > (self.mean or 0.0) + (self.deviation or 1.0) * self.threshold
 
 
 @ACTIVATIONS.register
@@ -138,13 +159,19 @@ class OnlineMethod(Method):
         learning_rates: eta_m of each party, where they differ.
         activation: whom an event activates; ``"full"`` for short.
         batch: examples in an event.
+        schedule: ``"inverse-root"`` divides every learning rate by sqrt(t) at event t. That of
+            Theorem 2 is D/(G sqrt(t)): ``learning_rate`` is D/G then, the diameter of the weights
+            over the bound of a gradient. Left out: rates stay as they are.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"schedule"})
 
     learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
     activation: SerializeAsAny[Activation] = Full()
     batch: int = Field(1, ge=1)
+    schedule: Literal["inverse-root"] | None = None
 
     @property
     def private(self) -> bool:
@@ -160,6 +187,16 @@ class OnlineMethod(Method):
     def attenuation(self) -> float:
         """alpha."""
         return 1.0
+
+    @property
+    def fades(self) -> bool:
+        """Whether learning rates fall as 1/sqrt(t)."""
+        return self.schedule is not None
+
+    @property
+    def buffered(self) -> bool:
+        """Whether parties keep a window of their own."""
+        return True
 
     @property
     def replays(self) -> bool:
@@ -200,15 +237,26 @@ class Dlr(OnlineMethod):
     Attributes:
         length: l.
         alpha: how much a gradient counts one event later.
+        buffer: ``"server"`` keeps past gradients at the server alone, as Algorithm 3 is printed: a
+            party's step is its newest gradient over W. Left out: parties keep them, too
+            (Algorithm 1, Eq. 5).
     """
 
     about: ClassVar[About] = _about(
         "Wang, Wang, Gu and Ling 2025; Aydore et al. 2019", "a window of past gradients"
     )
 
+    later: ClassVar[frozenset[str]] = frozenset({"schedule", "buffer"})
+
     name: Literal["dlr"] = "dlr"
     length: int = Field(10, ge=1)
     alpha: float = Field(0.95, gt=0, le=1)
+    buffer: Literal["server"] | None = None
+
+    @property
+    def buffered(self) -> bool:
+        """Unless the server alone is asked for."""
+        return self.buffer is None
 
     @property
     def window(self) -> int:

@@ -38,6 +38,8 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
         resends: embeddings that are sent again.
         precision: bits of a number on its way.
         missing: what stands in where no answer comes.
+        buffer: who keeps past gradients, where not everybody does.
+        schedule: how the learning rate falls, where it does.
         path: what plays the events.
         label_epsilon: of one response.
         open: why features are not protected; null where they are.
@@ -53,6 +55,8 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
     resends: Maybe[Count] = UNSET
     precision: Maybe[Count] = UNSET
     missing: Maybe[str] = UNSET
+    buffer: Maybe[str] = UNSET
+    schedule: Maybe[str] = UNSET
     path: Maybe[str] = UNSET
     label_epsilon: Maybe[Real] = UNSET
     open: Maybe[str] = UNSET

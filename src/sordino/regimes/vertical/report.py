@@ -173,6 +173,16 @@ def _courses(run: Run) -> list[Course]:
             "attenuation alpha",
             plain(alpha) if window not in (None, 1) and alpha not in (None, 1) else "-",
         ),
+        (
+            "past gradients",
+            "at the server alone: a party steps by its newest over W"
+            if known(said.buffer) == "server"
+            else "-",
+        ),
+        (
+            "learning rate",
+            "divided by √t at event t" if known(said.schedule) == "inverse-root" else "-",
+        ),
         ("activation", _activation(known(said.activation) or {})),
         ("stream", known(said.stream) or "-"),
         ("drift", known(said.drift) or "-"),
@@ -220,11 +230,20 @@ def _activation(value: Mapping[str, object]) -> str:
         case "count":
             return f"{plain(number(value.get('k')))} parties, drawn anew for every event"
         case "event":
-            return (
-                "where the mean of a party's features is above "
-                f"{plain(number(value.get('threshold')))}"
-            )
+            gamma, units = plain(number(value.get("threshold"))), _units(value)
+            return f"where the mean of a party's features is above {gamma}{units}"
     return str(value.get("kind") or "-")
+
+
+def _units(value: Mapping[str, object]) -> str:
+    """What a threshold counts in, where it is not features as they come."""
+    mean, deviation = number(value.get("mean")), number(value.get("deviation"))
+    if mean is None and deviation is None:
+        return ""
+    return (
+        f", in units of features with mean {plain(mean or 0.0)} and deviation "
+        f"{plain(1.0 if deviation is None else deviation)}"
+    )
 
 
 def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:

@@ -61,11 +61,6 @@ class VerticalData(Source):
                     "entity and classes are for files of your own; the columns of "
                     f"'{self.name}' are known"
                 )
-            if self.drift.by_class:
-                raise ValueError(
-                    f"drift '{self.drift.kind}' draws examples by class, and a file is read "
-                    "in its order: use stream 'replay'"
-                )
         elif self.name in STREAMED:
             raise ValueError(f"data set '{self.name}' is read as a stream: set stream = 'file'")
         elif self.entity is not None or self.classes is not None:

@@ -252,9 +252,15 @@ class VerticalStudy(Study):
 
     def _promises_what_holds(self) -> None:
         data, privacy = self.data, self.privacy
+        if data.stream.in_order and data.drift.by_class and privacy.ledger != "run":
+            raise ValueError(
+                f"data.drift '{data.drift.kind}' shows rows of a file in another order, and "
+                "privacy.ledger of the data knows them by the file's: set ledger = 'run', or use "
+                "drift 'features'"
+            )
         if privacy.unit == "none":
             return
-        if data.stream.repeats and data.drift.by_class:
+        if not data.stream.invents and data.drift.by_class:
             raise ValueError(
                 f"data.drift '{data.drift.kind}' draws an entity by its label, so when it comes "
                 f"would tell its label: with unit '{privacy.unit}' use stream 'deformed', or drift "

@@ -11,7 +11,7 @@ Shapes: features (n b, f), labels (n b,), activity (n, M).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,11 @@ from torch import Tensor, nn
 
 from sordino.regimes.vertical.engines.observed import Observed, Rates
 from sordino.regimes.vertical.engines.split import Plan
+from sordino.regimes.vertical.engines.window import Window
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
+
+FLOAT = torch.float32
 
 
 class _Travelled(torch.autograd.Function):
@@ -46,10 +49,12 @@ def _sent(values: Tensor) -> Tensor:
 class _Half:
     """A module with its window, and the examples that it keeps for a method that replays."""
 
-    def __init__(self, module: nn.Module, plan: Plan, rate: float, kept: Tensor) -> None:
+    def __init__(
+        self, module: nn.Module, window: Callable[[Flat, float], Window], rate: float, kept: Tensor
+    ) -> None:
         self.flat = Flat(module)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.window = plan.window(self.flat, rate)
+        self.window = window(self.flat, rate)
         self.kept = kept
 
 
@@ -66,9 +71,10 @@ class Joint:
         classes: int,
     ) -> None:
         self.plan, self._columns, self._classes = plan, tuple(columns), classes
-        self._server = _Half(server, plan, rates.server, torch.zeros(plan.rows, dtype=torch.int64))
+        labels = torch.zeros(plan.rows, dtype=torch.int64)
+        self._server = _Half(server, plan.window, rates.server, labels)
         self._parties = [
-            _Half(module, plan, rate, plan.kept(place.stop - place.start, torch.float32))
+            _Half(module, plan.party_window, rate, plan.kept(place.stop - place.start, FLOAT))
             for module, rate, place in zip(parties, rates.parties, columns, strict=True)
         ]
         self._event = 0

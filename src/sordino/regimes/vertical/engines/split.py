@@ -36,7 +36,7 @@ from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
-from sordino.regimes.vertical.engines.window import Window
+from sordino.regimes.vertical.engines.window import Window, total
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 
@@ -53,6 +53,9 @@ class Plan:
         replays: whether the window holds examples, to be evaluated again, instead of gradients.
         batch: b.
         bits: of a number on its way.
+        buffered: whether parties keep past gradients, too; else a party's step is its newest
+            gradient over W, and nothing more (Algorithm 3 as printed).
+        fades: whether the learning rate of event t is divided by sqrt(t).
     """
 
     length: int
@@ -60,6 +63,8 @@ class Plan:
     replays: bool
     batch: int
     bits: int
+    buffered: bool = True
+    fades: bool = False
 
     @property
     def rows(self) -> int:
@@ -67,8 +72,16 @@ class Plan:
         return self.batch * (self.length if self.replays else 1)
 
     def window(self, flat: Flat, rate: float) -> Window:
-        """The window of gradients: of one, where examples are kept instead."""
-        return Window(flat, 1 if self.replays else self.length, self.alpha, rate)
+        """The server's window of gradients: of one, where examples are kept instead."""
+        length = 1 if self.replays else self.length
+        return Window(flat, length, self.alpha, rate, fades=self.fades)
+
+    def party_window(self, flat: Flat, rate: float) -> Window:
+        """A party's: as the server's, or of its newest gradient over the server's W."""
+        if self.buffered:
+            return self.window(flat, rate)
+        whole = total(self.length, self.alpha)
+        return Window(flat, 1, self.alpha, rate, whole=whole, fades=self.fades)
 
     def kept(self, width: int, dtype: torch.dtype) -> Tensor:
         """Room for the examples of a window, (rows, width)."""
@@ -127,7 +140,7 @@ class Party:
         self.unit, self.price = f"party:{index}", _price(plan, cover, frozen, told)
         self.flat = Flat(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._window = plan.window(self.flat, rate)
+        self._window = plan.party_window(self.flat, rate)
         self._kept = plan.kept(features, self.flat.weights.dtype)
         self._out: Tensor | None = None
         self._event = 0

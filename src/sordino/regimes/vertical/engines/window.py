@@ -13,6 +13,7 @@ Shapes: gradients and weights (d,); the window (l, d).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,13 +40,26 @@ class Window:
     Gradients are kept as autograd gave them, one array for each parameter in the order of the flat
     vector: nobody writes to them.
 
+    ``whole`` is what sums are divided by where it is not W; with ``fades``, the step of event t is
+    divided by sqrt(t) as well.
+
     Attributes:
         seen: number of the last event that the window knows.
         square: ||S / W||^2 after it.
     """
 
-    def __init__(self, flat: Flat, length: int, alpha: float, rate: float) -> None:
-        self._length, self._alpha, whole = length, alpha, total(length, alpha)
+    def __init__(
+        self,
+        flat: Flat,
+        length: int,
+        alpha: float,
+        rate: float,
+        *,
+        whole: float | None = None,
+        fades: bool = False,
+    ) -> None:
+        whole = total(length, alpha) if whole is None else whole
+        self._length, self._alpha, self._fades = length, alpha, fades
         self._step, self._norm = rate / whole, whole**-2
         self._keep, self._drop = (alpha, alpha**length) if length > 1 else (0.0, 0.0)
         self._slots = flat.layout
@@ -74,6 +88,8 @@ class Window:
             fresh = self._parts(cover(torch.from_numpy(np.concatenate(fresh))).numpy())
         place, square = event % self._length, 0.0
         keep, drop, step = self._keep, self._drop, self._step
+        if self._fades:
+            step /= math.sqrt(event)
         for part, gone, new, weights in zip(
             self._sums, self._ring[place], fresh, self._weights, strict=True
         ):
