@@ -5,8 +5,10 @@ A comment before a block says what a test does with it::
     <!-- slow -->                     only parsed in the quick tests; nightly runs it
     <!-- not run: needs a GPU -->     only parsed, for this reason
     <!-- with data.clients=4 -->      a part of a study fits a study with this change
+    <!-- after sordino new ... -->    this command is given first
 
-All others are run.
+All others are run. What stands below a command with a prompt is what it prints: these lines in this
+order, blanks apart. Three dots stand for anything, within a line and between lines.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PAGES = sorted(
     str(page.relative_to(ROOT))
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
-MARK = re.compile(r"<!--\s*(?P<mark>slow|not run: [^>]+?|with [^>]+?)\s*-->")
+MARK = re.compile(r"<!--\s*(?P<mark>slow|not run: [^>]+?|with [^>]+?|after [^>]+?)\s*-->")
 SAVED = re.compile(r"Save\s+this\s+as\s+`(?P<name>[\w./]+)`")
 SHELL = re.compile(
     r"^(?:\$ )?(?:sordino|python|make|pip|apt|git|cd|cp|docker|sqlite3|nvflare|\.ci/\w+) ", re.M
@@ -38,6 +40,7 @@ class Block:
         slow: whether it is run at night only.
         reason: why it is not run.
         changes: of the study that a part of one is checked with.
+        before: a command that is given first.
     """
 
     line: int
@@ -47,6 +50,7 @@ class Block:
     slow: bool
     reason: str | None
     changes: tuple[str, ...]
+    before: str | None = None
 
 
 def blocks(page: str) -> list[Block]:
@@ -69,6 +73,7 @@ def blocks(page: str) -> list[Block]:
                 said == "slow",
                 said.partition(": ")[2] if said.startswith("not run") else None,
                 tuple(said.split()[1:]) if said.startswith("with ") else (),
+                said.partition(" ")[2] if said.startswith("after ") else None,
             )
         )
     return found
@@ -111,3 +116,40 @@ def commands(text: str) -> list[str]:
         lines = [line[2:] for line in lines if line.startswith("$ ")]
     kept = (re.sub(r"\s+#\s.*$", "", line).strip() for line in lines)
     return [line for line in kept if line and not line.startswith("#")]
+
+
+def printed(text: str) -> dict[str, list[str]]:
+    """What is printed below each command line with a prompt."""
+    found: dict[str, list[str]] = {}
+    below: list[str] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            below = found.setdefault(commands(line)[0], [])
+        elif line.strip() not in ("", "..."):
+            below.append(line)
+    return found
+
+
+def unlike(shown: list[str], output: str, *, exact: bool = True) -> str | None:
+    """The first line of a page that the output does not have, below the one before it.
+
+    >>> unlike(["a  1", "b ..."], "a 1\\nx\\nb 2"), unlike(["b", "a"], "a\\nb")
+    (None, 'a')
+    >>> unlike(["round 2"], "round 3"), unlike(["round 2"], "round 3", exact=False)
+    ('round 2', None)
+
+    Args:
+        exact: whether numbers count, too.
+    """
+    lines = iter([_words(line, exact) for line in output.splitlines()])
+    for line in shown:
+        parts = (re.escape(_words(part, exact)) for part in line.split("..."))
+        wanted = re.compile(r"\s*.*\s*".join(parts))
+        if not any(wanted.fullmatch(each) for each in lines):
+            return line
+    return None
+
+
+def _words(line: str, exact: bool) -> str:
+    words = " ".join(line.split())
+    return words if exact else re.sub(r"\b[\da-f]*\d[\da-f]*(\.\d+)?", "0", words)

@@ -1,7 +1,6 @@
 """Writes homes.csv: prices of homes in three counties, drawn at random, with gaps, a column of
-names, and semicolons, as spreadsheets write them.
+names, and semicolons, as spreadsheets write them. It lies here already:
 
-    python examples/tables/homes.py
     sordino run examples/tables/homes.toml
 """
 

@@ -1,5 +1,19 @@
-"""``python -m sordino``: the command line."""
+"""``sordino`` and ``python -m sordino``: the command line."""
 
-from sordino.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line; an interruption while it is being loaded is one line, too."""
+    try:
+        from sordino.cli import main as command
+    except KeyboardInterrupt:
+        sys.stderr.write("sordino: interrupted\n")
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -281,6 +281,19 @@ def too_large(path: Path | str, what: str, size: int, most: int) -> str:
     )
 
 
+def refuse_larger(size: int, path: Path, most: int) -> None:
+    """Refuse a file of more bytes than its kind has.
+
+    Raises:
+        StudyError: if ``size`` is more than ``most``.
+    """
+    if size > most:
+        raise StudyError(
+            f"{path}: it has {size:,} bytes, and a file of its kind at most {most:,}. "
+            "Restore it from a copy"
+        )
+
+
 def _memory() -> int:
     """Bytes that the system can still give; of a system that does not say, a lot."""
     try:
@@ -298,11 +311,7 @@ def _memory() -> int:
 
 def _limited(file: BinaryIO, path: Path, most: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
-    if size > most:
-        raise StudyError(
-            f"{path}: it has {size:,} bytes, and a file of its kind at most {most:,}. "
-            "Restore it from a copy"
-        )
+    refuse_larger(size, path, most)
     return file.read(size)  # what is written at its end meanwhile belongs to the next reader
 
 

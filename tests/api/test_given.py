@@ -12,10 +12,13 @@ import polars
 import pytest
 import torch
 from sklearn.datasets import load_iris
-from torch.utils.data import DataLoader, TensorDataset
+from sklearn.utils import Bunch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
 from sordino.api.given import KEY, kept
+from sordino.data import load
+from sordino.errors import DataError
 
 COLUMNS: dict[str, Any] = {
     "age": [30, 41, 52, 63],
@@ -175,3 +178,77 @@ def test_other_data_takes_no_persons_protection_away(
     assert "person" not in study.on(rows, person=None).table["data"]
     with pytest.raises(so.StudyError, match=r"no column 'patient' \(data\.person\)"):
         so.run(study, {"age": [1.0, 2.0], "label": [0, 1]}, progress=False)
+
+
+class _Lies(Dataset[tuple[torch.Tensor, int]]):
+    """Says that it has more items than it has."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        if i > 5:
+            raise IndexError(i)
+        return torch.zeros(3), i % 2
+
+
+def sparse(x: Any) -> Any:
+    return pytest.importorskip("scipy.sparse").csr_matrix(x)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (_Lies(), "item 6 of the 8 of the data set cannot be read"),
+        ((X + 1j, Y), "x must hold real numbers, found complex64"),
+        ((X.astype("M8[s]"), Y), "x must hold real numbers, found datetime64"),
+        ((X.astype(str), Y), "x must hold real numbers, found text"),
+        ((X.astype(str).astype(object), Y), "x must hold real numbers, found text"),
+        ((np.ma.masked_greater(X, 3), Y), "x has masked entries"),
+        (([[1, 2], [3]], [0, 1]), "x cannot be made an array"),
+        ((3, 4), "one is a number"),
+        ((sparse(X), Y), "x is sparse"),
+        ((torch.from_numpy(X).to_sparse(), Y), "x is a sparse tensor"),
+        ((torch.empty(4, 6, device="meta"), Y), "device 'meta'"),
+        ((X, np.array([None, "a", "a", "b"], object)), "row 0 .* has no label"),
+        ((X, Y, np.array(["a", float("nan"), "a", "b"], object)), "row 1 .* has no client"),
+        ({1: [1, 2], "1": [3, 4], "label": [0, 1]}, "two columns are called '1'"),
+        (Bunch(data=X, target=Y, feature_names=["a", "b"]), "2 feature_names for 6 columns"),
+        (Bunch(data=X, target=Y, feature_names=list("abcdea")), "two columns are called 'a'"),
+        (Bunch(data=X), "no 'target'"),
+        (pandas.Series([1, 2]), "Series is no data"),
+        (polars.Series([1, 2]), "Series is no data"),
+    ],
+)
+def test_nothing_is_lost_without_a_word(data: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        kept(data, tmp_path, {})
+
+
+def test_lists_and_pictures_of_hugging_face_are_named(tmp_path: Path) -> None:
+    import datasets
+
+    held = {"words": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]}
+    data = datasets.Dataset.from_dict(held)
+    with pytest.raises(DataError, match="say image='words'"):
+        kept(data, tmp_path, {})
+    taken = np.load(kept(data, tmp_path, {"image": "words"})["file"])["x"]
+    np.testing.assert_array_equal(taken, held["words"])
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_tensors_of_any_kind_are_taken(kind: torch.dtype, tmp_path: Path) -> None:
+    x = torch.from_numpy(X).to(kind).requires_grad_()
+    np.testing.assert_array_equal(np.load(kept((x, Y), tmp_path, {})["file"])["x"], X)
+
+
+def test_columns_without_names_are_named_by_their_numbers(tmp_path: Path) -> None:
+    found = kept(pandas.DataFrame([[1.5, 0], [2.5, 1]]), tmp_path, {"label": 1})
+    assert found["label"] == "1"
+    assert read(found).columns == ["0", "1"]
+
+
+def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
+    found = kept((X, Y, [0.0, float("nan"), 1.0, 1.0]), tmp_path, {})
+    with pytest.raises(DataError, match=r"row 1 .* has no client_column"):
+        load("own", file=Path(found["file"]), client_column="client")

@@ -92,6 +92,23 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
     assert sordino(tmp_path, "run", "--resume", "mine", "--quiet").returncode == 0
 
 
+@pytest.mark.parametrize(
+    "place", ["sordino.engine.study.read", "typer.core.TyperGroup.make_context"]
+)
+def test_an_interruption_is_one_line_at_any_moment(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    monkeypatch.setattr(place, stop)
+    for command in ("run", "plan", "compare"):
+        done = sordino(tmp_path, command, "study.toml")
+        assert done.returncode == 130
+        assert done.stderr.strip().rstrip(".") == "sordino: interrupted"
+
+
 def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

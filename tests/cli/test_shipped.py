@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ def test_examples_are_listed_and_copied(tmp_path: Path) -> None:
     assert studies.read(tmp_path / "ali-dpfl-digits.toml").method.name == "ali-dpfl"
     assert sordino(tmp_path, "examples", "haar", "--out", "mine").returncode == 0
     assert len(list((tmp_path / "mine").glob("*.toml"))) == 9
+
+
+def test_a_study_is_copied_with_its_data(tmp_path: Path) -> None:
+    done = sordino(tmp_path, "examples", "tables/homes")
+    assert done.stderr.split() == ["Copied", "homes.toml", "Copied", "homes.csv"]
+    assert sordino(tmp_path, "plan", "homes.toml").returncode == 0
+    made = runpy.run_path(str(shipped.folder() / "tables" / "homes.py"))["homes"]()
+    assert (tmp_path / "homes.csv").read_text() == made.write_csv(separator=";")
+    (tmp_path / "homes.toml").unlink()
+    assert "homes.csv: exists already" in sordino(tmp_path, "examples", "tables/homes").stderr
+    assert not (tmp_path / "homes.toml").exists()
 
 
 @pytest.mark.parametrize("name", ["nope", "../pyproject", "/etc", ""])

@@ -26,7 +26,7 @@ REASONS = {  # why blocks are not run, and how many
     "installs packages": 5,
     "it is a test of its own": 1,
     "its run is that of another page": 2,
-    "its study is that of another page": 7,
+    "its study is that of another page": 6,
     "names kits that stand for the reader's own": 1,
     "names studies and runs that stand for the reader's own": 1,
     "needs Fashion-MNIST": 5,

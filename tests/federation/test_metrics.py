@@ -30,6 +30,11 @@ SCORES = RNG.normal(size=(300, 4)) + 1.5 * np.eye(4)[LABELS]
 NAMES = ("a", "b", "c", "d")
 
 
+def test_an_only_class_is_measured() -> None:
+    found = of_classes(np.ones((5, 1)), np.zeros(5, np.int64), ("a",))
+    assert (found.accuracy, found.auroc, found.confusion) == (1.0, None, ((5,),))
+
+
 def test_classes_are_measured_as_scikit_learn_does() -> None:
     found, told = of_classes(SCORES, LABELS, NAMES), SCORES.argmax(1)
     shares = torch.softmax(torch.from_numpy(SCORES), 1).numpy()

@@ -105,6 +105,15 @@ def test_figures_are_downloaded_without_a_network(page: Path, tab: browser.Tab) 
     assert held.endswith("client,cat,dog\r\n0,0,40\r\n1,1,40\r\n2,2,40\r\n")
 
 
+def test_names_are_no_formulas_of_a_spreadsheet(page: Path, tab: browser.Tab) -> None:
+    html, hostile = page.read_text(encoding="utf-8"), page.with_name("hostile.html")
+    html = html.replace('"cat"', '"=1+1;=2+2"').replace('"dog"', '"a, -b\\n\\u00a0@c"')
+    hostile.write_text(html, encoding="utf-8")
+    tab.open(hostile.as_uri())
+    held = unquote(tab.told(DOWNLOADED.format(title="Who holds what", kind="CSV"))[1])
+    assert "client,\"'=1+1;'=2+2\",\"a,' -b\n'\u00a0@c\"\r\n" in held
+
+
 def test_the_command_works_where_it_is_read(page: Path, tab: browser.Tab) -> None:
     code = "[...document.querySelectorAll('code')].map(each => each.innerText).find("
     told = tab.told(code + "each => each.startsWith('sordino ledger verify'))")

@@ -185,6 +185,49 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path: Path) -> No
     assert "the disk is full" in said[0]
 
 
+class Odd(Failing):
+    """Does not say which round it holds."""
+
+    def begin(self, going: Going) -> int:
+        return None  # type: ignore[return-value]
+
+
+class Leaving(Failing):
+    """Ends the program."""
+
+    def row(self, row: Round) -> None:
+        raise SystemExit("goodbye")
+
+
+@pytest.mark.parametrize("kind", [Odd, Leaving])
+def test_no_tracker_ends_a_run(kind: type[Failing], tmp_path: Path) -> None:
+    said: list[str] = []
+    with track.Tracking([kind], said.append) as tracking:
+        tracking.begin(going(tmp_path))
+        tracking.row(row(1))
+        tracking.end(OUTCOME)
+    assert len(said) == 1
+    assert f"{kind.__name__} has failed" in said[0]
+
+
+def test_a_link_in_a_run_folder_sends_no_store_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / track.STORE).symlink_to(tmp_path / "elsewhere")
+    said: list[str] = []
+    with track.Tracking([Failing], said.append) as tracking:
+        tracking.begin(going(tmp_path / "run"))
+    assert "a symbolic link stands where a folder belongs" in said[0]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_two_trackers_of_one_name_are_refused() -> None:
+    other = type("Failing", (Failing,), {})
+    with pytest.raises(StudyError, match="two trackers are called 'Failing'"):
+        track.Tracking([Failing, other])
+    track.Tracking([Failing, Failing])
+
+
 def test_what_cannot_be_tracked_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StudyError, match="did you mean 'mlflow'"):
         track.Tracking(["mlfow"])

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import browser
 from command import sordino
 from sordino.engine import records
 from sordino.engine.records import Round
+from sordino.engine.runs import load
 from sordino.errors import StudyError
+from sordino.files import MIB
 from sordino.view import Live, view
 from sordino.view.follow import Follower, events
 from sordino.view.loopback import Loopback
@@ -96,6 +99,8 @@ def test_other_names_and_other_machines_are_refused(run: Path, serve: Serve) -> 
     assert server.address.startswith("http://127.0.0.1:")
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example:80", ""):
         assert ask(server, "/", Host=host)[0] == 403
+    assert ask(server, "/events", Origin="https://evil.example")[0] == 403
+    assert ask(server, "/", Origin=server.address.rstrip("/"))[0] == 200
     status, headers, html = ask(server, "/")
     assert status == 200
     assert "a small &lt;run&gt;" in html
@@ -119,6 +124,41 @@ def test_a_folder_of_runs_is_listed(run: Path, serve: Serve) -> None:
     assert "not finished" in html
     assert ask(server, "/one")[1]["Location"] == "/one/"
     assert ask(server, "/one/")[0] == 200
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(run: Path, serve: Serve) -> None:
+    for name, link in (("gone", "/nonexistent/run.json"), ("led", str(run / "run.json"))):
+        folder = run.parent / name
+        folder.mkdir()
+        (folder / "study.toml").write_text("")
+        (folder / "run.json").symlink_to(link)
+    server = serve(run.parent)
+    html = ask(server, "/")[2]
+    assert html.count("a symbolic link stands where a file belongs") == 2
+    assert '<a href="one/">one</a>' in html
+    assert ask(server, "/gone/")[0] == 503
+
+
+def test_a_huge_log_costs_neither_time_nor_memory(run: Path, serve: Serve) -> None:
+    append(run, "".join(row(number) for number in range(3, 2000)))
+    shown = ask(serve(run.parent), "/")[2]
+    assert "<td>1999</td>" in shown  # of the end of the log
+    os.truncate(
+        run / "rounds.jsonl", 256 * MIB
+    )  # one line of zeros, which takes no place on the disk
+    tracemalloc.start()
+    follower = Follower(run)
+    follower.look()
+    assert getattr(follower.seen.row, "round", None) == 1999
+    append(run, "\n" + row(2000))
+    assert follower.look()
+    assert getattr(follower.seen.row, "round", None) == 2000
+    loaded = load(run)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(loaded.rounds) == 1999
+    assert loaded.damaged == "line 2000 of rounds.jsonl is damaged; what follows is left out"
+    assert most < 200 * MIB
 
 
 def test_a_finished_run_is_its_report(run: Path, serve: Serve) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,7 +158,6 @@ def compare(
         at,
         runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides]),
         quiet=not (looked_at() if progress is None else progress),
-        say=lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
     return Comparison(found)
 

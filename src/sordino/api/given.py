@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sordino.api import numbers
 from sordino.engine.files import said_clearly
 from sordino.errors import DataError
 
@@ -61,10 +62,17 @@ def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = No
     """Examples, labels, and optionally whose they are, as one value.
 
     Raises:
-        DataError: if their lengths differ.
+        DataError: if their lengths differ, or they cannot be made arrays.
     """
-    found = Arrays(np.asarray(x), np.asarray(y), None if client is None else np.asarray(client))
-    lengths = {len(each) for each in (found.x, found.y, found.client) if each is not None}
+    found = Arrays(
+        numbers.array(x, "x"),
+        numbers.array(y, "y"),
+        None if client is None else numbers.array(client, "client"),
+    )
+    held = [each for each in (found.x, found.y, found.client) if each is not None]
+    if not all(each.ndim for each in held):
+        raise DataError("x, y and client must have one entry for each example; one is a number")
+    lengths = {len(each) for each in held}
     if len(lengths) != 1:
         raise DataError(
             f"x, y and client must have one entry for each example; got {sorted(lengths)} entries"
@@ -83,6 +91,9 @@ def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
         DataError: if it cannot be taken.
     """
     wanted = dict(keys)
+    for role in ("label", "client_column", "person"):
+        if isinstance(wanted.get(role), int):  # a column of a table without names
+            wanted[role] = str(wanted[role])
     image = wanted.pop("image", IMAGE)
     if any(hasattr(data, name) for name in ("target", "data")) and _kind(data) == "sklearn.utils":
         wanted.setdefault("label", "target")
@@ -128,17 +139,19 @@ def _taken(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
         return data
     if isinstance(data, tuple) and len(data) in (2, 3):
         return arrays(*data)
-    if kind == "polars":
+    if kind == "polars" and type(data).__name__ != "Series":
         return _collected(data)
-    if kind == "pandas":
-        return _frame({str(name): _of_pandas(data[name]) for name in data.columns})
+    if kind == "pandas" and hasattr(data, "columns"):
+        return _frame(_by_name((name, _of_pandas(data[name])) for name in data.columns))
     if kind == "datasets":
         return _of_hugging_face(data, label, image)
     if kind == "sklearn.utils":
         return _of_bunch(data, label)
-    if kind == "torch" or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    if kind == "torch" or (
+        kind == "" and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    ):
         if isinstance(data, Mapping):
-            return _frame({str(name): values for name, values in data.items()})
+            return _frame(_by_name(data.items()))
         if not isinstance(data, str | bytes | Path):
             return _of_torch(data)
     raise DataError(
@@ -172,6 +185,20 @@ def _frame(columns: Mapping[str, Any]) -> polars.DataFrame:
         raise DataError(f"the data cannot be made a table: {error}") from None
 
 
+def _by_name(columns: Iterable[tuple[object, Any]]) -> dict[str, Any]:
+    """Columns by their names as text.
+
+    Raises:
+        DataError: if two have one name then, such as 1 and "1".
+    """
+    found: dict[str, Any] = {}
+    for name, values in columns:
+        if str(name) in found:
+            raise DataError(f"two columns are called {str(name)!r}; rename one")
+        found[str(name)] = values
+    return found
+
+
 def _of_pandas(column: Any) -> Any:
     """A column as numpy has it, or as a list with None for what is missing."""
     if getattr(column, "ndim", 1) != 1:
@@ -194,7 +221,10 @@ def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Ar
     if image in data.column_names:
         if label not in data.column_names:
             raise DataError(f"the data has no column {label!r}: say label=...")
-        pictures = [np.asarray(each) for each in data[image]]
+        held = list(data[image])
+        if gaps := [row for row, each in enumerate(held) if each is None]:
+            raise DataError(f"row {gaps[0]} (the first is 0) has no {image!r}; drop the row")
+        pictures = [numbers.array(each, repr(image)) for each in held]
         if len({each.shape for each in pictures}) > 1:
             raise DataError(f"the pictures of column {image!r} differ in size; give them one size")
         x = np.stack(pictures)
@@ -203,6 +233,12 @@ def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Ar
         if x.ndim == 4 and x.shape[-1] in (1, 3, 4):  # channels come last in pictures
             x = np.ascontiguousarray(np.moveaxis(x, -1, 1))
         return arrays(x, _named(features[label], list(data[label])))
+    for name in data.column_names:
+        if name != label and type(features[name]).__name__ not in ("Value", "ClassLabel"):
+            raise DataError(
+                f"column {name!r} holds no number and no word in each row: say image={name!r} to "
+                "learn from it alone, or drop it"
+            )
     return _frame({name: _named(features[name], list(data[name])) for name in data.column_names})
 
 
@@ -215,6 +251,8 @@ def _named(feature: Any, values: list[Any]) -> Any:
 
 
 def _of_bunch(data: Any, label: str) -> polars.DataFrame:
+    if missing := [name for name in ("data", "target") if name not in data]:
+        raise DataError(f"this Bunch has no {missing[0]!r}: give (x, y) arrays")
     x, y = data["data"], np.asarray(data["target"])
     shaped = np.asarray(x)
     if shaped.ndim != 2 or y.ndim != 1:
@@ -222,9 +260,13 @@ def _of_bunch(data: Any, label: str) -> polars.DataFrame:
     names = data.get("feature_names")
     named = [f"x{i}" for i in range(shaped.shape[1])] if names is None else list(map(str, names))
     if hasattr(x, "columns"):
-        columns = {str(name): _of_pandas(x[name]) for name in x.columns}
+        columns = _by_name((name, _of_pandas(x[name])) for name in x.columns)
+    elif len(named) != shaped.shape[1]:
+        raise DataError(
+            f"this Bunch has {len(named)} feature_names for {shaped.shape[1]} columns of data"
+        )
     else:
-        columns = {name: shaped[:, i] for i, name in enumerate(named)}
+        columns = _by_name((name, shaped[:, i]) for i, name in enumerate(named))
     classes = data.get("target_names")
     words = classes is not None and not isinstance(classes, str) and len(classes) > 1
     if words and y.dtype.kind in "iu":
@@ -243,20 +285,34 @@ def _of_torch(data: Any) -> Arrays:
             "one that can be indexed"
         )
     xs, ys = [], []
-    for i in range(len(held)):
-        item = held[i]
+    for i in range(_length(held)):
+        try:
+            item = held[i]
+        except Exception as error:  # a data set of others may raise anything
+            raise DataError(
+                f"item {i} of the {len(held)} of the data set cannot be read "
+                f"({type(error).__name__}: {error})"
+            ) from error
         if not isinstance(item, Sequence) or len(item) < 2:
             raise DataError(f"item {i} of the data set is no pair of (example, label)")
-        xs.append(np.asarray(item[0]))
-        ys.append(np.asarray(item[1]))
-        if xs[-1].shape != xs[0].shape:
+        xs.append(numbers.array(item[0], f"the example of item {i}"))
+        ys.append(numbers.array(item[1], f"the label of item {i}"))
+        if xs[-1].shape != xs[0].shape or ys[-1].shape != ys[0].shape:
             raise DataError(
-                f"item {i} of the data set has shape {xs[-1].shape}, item 0 {xs[0].shape}: all "
-                "examples must have one shape"
+                f"item {i} of the data set has shape {xs[-1].shape} and its label "
+                f"{ys[-1].shape}, item 0 {xs[0].shape} and {ys[0].shape}: all examples must have "
+                "one shape, and all labels"
             )
     if not xs:
         raise DataError("the data set is empty")
     return arrays(np.stack(xs), np.stack(ys))
+
+
+def _length(held: Any) -> int:
+    try:
+        return len(held)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the data set does not tell its length ({error})") from error
 
 
 def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
@@ -316,11 +372,7 @@ def _save_table(held: polars.DataFrame, file: Any) -> None:
 
 
 def _save(held: Arrays, file: Any) -> None:
-    x = held.x if held.x.dtype == np.uint8 else held.x.astype(np.float32)
-    named: dict[str, Any] = {"x": x, "y": held.y}
+    named: dict[str, Any] = {"x": numbers.examples(held.x), "y": numbers.column(held.y, "label")}
     if held.client is not None:
-        named["client"] = held.client
-    for name, each in named.items():
-        if each.dtype == object:
-            named[name] = each.astype(str)
+        named["client"] = numbers.column(held.client, "client")
     np.savez(file, **named)

@@ -78,7 +78,9 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the final model on the test set, in [0, 1]; None where nothing was measured."""
+        """Of the final model on the test set, in [0, 1]; None where nothing was measured, or
+        labels are numbers: ``metrics`` has their errors.
+        """
         return self._folder.accuracy
 
     @property
@@ -203,8 +205,12 @@ class Run:
         return pictures(self._folder)
 
     def __repr__(self) -> str:
+        from sordino.report import words
+
+        held = self._folder
         return (
-            f"<Run {self.folder}: {self.method}, accuracy {_percent(self.accuracy)}, epsilon "
+            f"<Run {self.folder}: {self.method}, {held.vocabulary.accuracy.told} "
+            f"{words.measured(held, held.measured)}, epsilon "
             f"{epsilon_text(self.epsilon)}{'' if self.done else ', not finished'}>"
         )
 
@@ -336,7 +342,3 @@ def _warn(text: str) -> None:
 def _row(row: Round) -> Mapping[str, Any]:
     found: dict[str, Any] = plain(row)
     return {key: value for key, value in found.items() if key != "kind"}
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"

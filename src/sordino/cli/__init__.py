@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from sordino import modules
 from sordino.cli import (
@@ -22,6 +23,7 @@ from sordino.cli import (
     plan,
     reproduce,
     run,
+    say,
     shipped,
     tune,
     view,
@@ -30,8 +32,19 @@ from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, 
 from sordino.files import FULL
 from sordino.package import VERSION
 
+
+class _Commands(TyperGroup):
+    """Commands that an interruption ends with a line, at whatever moment it comes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was given."""
+        with say.stoppable():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="sordino",
+    cls=_Commands,
     help="Differentially private federated learning with one privacy ledger: a simulator and a "
     "federation.",
     no_args_is_help=True,
@@ -91,6 +104,10 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("sordino: interrupted\n")
         sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == 130:  # the parser of the command line was interrupted, and says nothing
+            sys.stderr.write("sordino: interrupted\n")
+        raise
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)

@@ -90,9 +90,7 @@ def compare(
                 f"warning: {side.path} says seed = {side.study.seed}; all use the first "
                 "study's seeds, for paired differences"
             )
-    comparison = compared(
-        folder, tasks, chosen, at_once, over=drawn_over, quiet=quiet, say=say.people
-    )
+    comparison = compared(folder, tasks, chosen, at_once, over=drawn_over, quiet=quiet)
     _tell(comparison)
     if as_json:
         from msgspec.structs import replace

@@ -59,7 +59,7 @@ def serve(
     """Serve a study to its sites until it ends. Started again, it goes on."""
     from sordino.network import session
 
-    with say.stoppable(), _progress(quiet) as progress:
+    with _progress(quiet) as progress:
         outcome = session.serve(
             kit,
             _shown(progress),
@@ -110,7 +110,7 @@ def join(
         for line in promised(wish):
             say.people(line)
         return
-    with say.stoppable(), _progress(quiet) as progress:
+    with _progress(quiet) as progress:
         outcome = session.join(wish, _shown(progress))
     _told(outcome, as_json)
 

@@ -72,17 +72,14 @@ def run(
 
     if study is not None:
         look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
-    with (
-        say.stoppable(),
-        observed(
-            quiet=quiet,
-            tell=say.people,
-            warn=lambda text: say.people(f"warning: {text}"),
-            notice=say.people,
-            track=track or (),
-            live=port if live else None,
-        ) as seen,
-    ):
+    with observed(
+        quiet=quiet,
+        tell=say.people,
+        warn=lambda text: say.people(f"warning: {text}"),
+        notice=say.people,
+        track=track or (),
+        live=port if live else None,
+    ) as seen:
         if resume is not None:
             outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
         else:

@@ -37,8 +37,8 @@ def examples(
         return
     chosen = _chosen(home, name)
     target = Path(chosen.name) if out is None else out
-    _copy(chosen, target)
-    say.people(f"Copied {target}")
+    for copied in _copy(chosen, target):
+        say.people(f"Copied {copied}")
     if as_json:
         say.machine({"example": name, "path": str(target)})
 
@@ -82,13 +82,28 @@ def _chosen(home: Path, name: str) -> Path:
     return known[name.rstrip("/")]
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> list[Path]:
+    """Copy a study with its data file, or a folder; what was written, the study first."""
     from sordino.engine.files import said_clearly
 
-    if target.exists():
-        raise StudyError(f"{target}: exists already; choose another place with --out")
+    pairs = {target: source}
+    if not source.is_dir():
+        pairs |= {target.with_name(path.name): path for path in _data(source)}
+    for each in pairs:
+        if each.exists():
+            raise StudyError(f"{each}: exists already; choose another place with --out")
     with said_clearly(target):
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copyfile(source, target)
+            for each, path in pairs.items():
+                shutil.copyfile(path, each)
+    return list(pairs)
+
+
+def _data(study: Path) -> list[Path]:
+    """The data file that lies beside a study which names it."""
+    import tomllib
+
+    name = tomllib.loads(study.read_text(encoding="utf-8")).get("data", {}).get("file")
+    return [study.with_name(name)] if name and study.with_name(name).is_file() else []

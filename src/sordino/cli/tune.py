@@ -146,7 +146,7 @@ def _public(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = play(tasks, at_once, keep, quiet, say.people)
+        failed = play(tasks, at_once, keep, quiet)
     scored = public.scored(tasks, failed)
     say.table(
         f"Accuracy on {on}",
@@ -195,8 +195,11 @@ def _private(
             "--on private needs --out FOLDER: after a kill, the same command with the same folder "
             "goes on and pays nothing twice"
         )
-    with say.stoppable():
+    try:
         done = private.tune(priced, studies.read(path, changes), out, say.people)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"The same command with --out {out} goes on, and pays nothing twice")
+        raise
     if done.run is None:
         say.people(private.NOBODY)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sordino.comparison.progress import Progress
 from sordino.comparison.result import At, Comparison
 from sordino.comparison.schedule import Task
 
-STOPPED = "stopped. Finished runs are kept; run the same command again to continue"
+STOPPED = "Finished runs are kept: give the same command again to go on"
 
 
 def compared(
@@ -25,7 +25,6 @@ def compared(
     *,
     over: Over | None = None,
     quiet: bool = False,
-    say: Callable[[str], None],
 ) -> Comparison:
     """Run what is not done yet in ``folder``, and write what was found there.
 
@@ -37,7 +36,7 @@ def compared(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = play(tasks, at_once, keep, quiet, say)
+        failed = play(tasks, at_once, keep, quiet)
         comparison = result.collect(folder, at, tasks, failed, over)
         tables.write(comparison)
     return comparison
@@ -48,7 +47,6 @@ def play(
     at_once: int,
     keep: tuple[int, ...],
     quiet: bool,
-    say: Callable[[str], None],
 ) -> dict[Task, str]:
     """Run what is not done yet; why each failed that did."""
     states = folders.states(tasks)
@@ -77,7 +75,7 @@ def play(
         ]
         try:
             runner.play(todo, at_once, ended=ended, tick=tick, keep=keep)
-        except KeyboardInterrupt:
-            say(STOPPED)
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(STOPPED)
             raise
     return failed

@@ -257,6 +257,18 @@ def encode_labels(
     )
 
 
+def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
+    """Refuse a row of nobody: a NaN where it says whose it is.
+
+    Raises:
+        DataError: with the first such row.
+    """
+    if values.dtype.kind == "f" and (bad := np.flatnonzero(np.isnan(values))).size:
+        raise DataError(
+            f"{place}: row {int(bad[0])} (the first is 0) has no {role} (data.{role}); drop the row"
+        )
+
+
 def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
     """Owners numbered 0.. in sorted order, the same numbers in training and test."""
     _, numbers = np.unique(np.concatenate(list(parts)), return_inverse=True)

@@ -38,7 +38,7 @@ from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_lo
 from sordino.data.columns import in_order
 from sordino.data.dataset import Features, Span, Words, refuse_non_finite
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
-from sordino.data.labels import Target
+from sordino.data.labels import Target, refuse_nobody
 from sordino.errors import DataError
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
         if person is None
         else _plain(held.pop(person), place)
     )
+    for role, values in (("client_column", client), ("person", who)):
+        if values is not None:
+            refuse_nobody(values, role, place)
     if not held:
         raise DataError(f"{place}: no feature columns beside {label!r}")
     others = (y, client, None if person == client_column else who)
@@ -263,6 +266,9 @@ def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: How)
                 f"{place}: {name}{suffix} must have one entry for each of {len(x)} examples, "
                 f"found shape {values.shape}"
             )
+    for role, values in (("client_column", client), ("person", who)):
+        if values is not None:
+            refuse_nobody(values, role, place)
     if x.dtype != np.uint8 or how.scale is not None:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)

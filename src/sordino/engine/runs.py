@@ -12,6 +12,8 @@ what stands there.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +36,12 @@ from sordino.engine.records import (
 )
 from sordino.engine.vocabulary import Vocabulary
 from sordino.errors import StudyError
-from sordino.files import MOST_LOG, read_below, there
+from sordino.files import MIB, MOST_LOG, open_below, read_below, refuse_larger, there
 from sordino.parsing import Malformed
 
 NEEDED = ("run.json", "study.toml")
+LONGEST = 64 * MIB
+"""Bytes of a row of the log."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,8 +203,12 @@ class Run:
         return sum(row.kind == kind for row in self.others)
 
 
-def load(folder: Path) -> Run:
+def load(folder: Path, *, last: int | None = None) -> Run:
     """Read a run folder.
+
+    Args:
+        last: bytes of the log that are read, from its end; all of it unless given. The last row
+            says how a run stands.
 
     Raises:
         StudyError: if it is none, or one of the files it must have cannot be read.
@@ -214,7 +222,7 @@ def load(folder: Path) -> Run:
     about = records.about(_bytes(folder / "run.json"), folder / "run.json")
     measured = folder / METRICS
     surrounded, empty = folder / "environment.json", Environment()
-    rounds, others, damaged = _log(folder / LOG, about.regime)
+    rounds, others, damaged = _log(folder / LOG, about.regime, last)
     return Run(
         folder=folder,
         about=about,
@@ -246,39 +254,45 @@ def _text(path: Path) -> str:
 
 
 def _log(
-    path: Path, regime: str
+    path: Path, regime: str, last: int | None
 ) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
     """Rounds, other rows, and what is wrong with the log, read up to the first damaged line."""
     rounds: list[Round] = []
     others: list[Row | Unknown] = []
-    try:
-        lines = read_below(path.parent, path.name, most=MOST_LOG).split(b"\n")
-    except FileNotFoundError:
-        lines = []
-    for i, line in enumerate(lines, start=1):
+    for i, line in enumerate(_lines(path, last), start=1):
         if not line.strip():
             continue
+        where = f"line {i} of {path.name}"
         try:
             row = records.row(line, regime)
         except records.Misfit as error:
-            return (
-                tuple(rounds),
-                tuple(others),
-                f"line {i} of {path.name}: {error}; what follows is left out",
-            )
+            return tuple(rounds), tuple(others), f"{where}: {error}; what follows is left out"
         except Malformed:
             # without its end of line: it is being written, or the run was killed
-            half = i == len(lines)
-            where = f"line {i} of {path.name}"
-            return (
-                tuple(rounds),
-                tuple(others),
-                f"{where} is half written"
-                if half
-                else f"{where} is damaged; what follows is left out",
-            )
+            half = not line.endswith(b"\n") and len(line) < LONGEST
+            said = "is half written" if half else "is damaged; what follows is left out"
+            return tuple(rounds), tuple(others), f"{where} {said}"
         if isinstance(row, Round):
             rounds.append(row)
         else:
             others.append(row)
     return tuple(rounds), tuple(others), None
+
+
+def _lines(path: Path, last: int | None) -> Iterator[bytes]:
+    """Lines of a file with their ends; of the last bytes only, the first of them may be half."""
+    try:
+        file = open_below(path.parent, path.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+    with file:
+        left = os.fstat(file.fileno()).st_size  # what is written meanwhile is for the next reader
+        refuse_larger(left, path, MOST_LOG)
+        if last is not None and left > last:
+            file.seek(left - last)
+            left = last - len(file.readline(last))
+        while left > 0 and (line := file.readline(min(left, LONGEST))):
+            left -= len(line)
+            yield line

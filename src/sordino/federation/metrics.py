@@ -52,7 +52,11 @@ def of_classes(
 
     exact = scores.astype(np.float64)
     told, present = exact.argmax(1), np.unique(labels)
-    matrix = sk.confusion_matrix(labels, told, labels=np.arange(len(classes)))
+    matrix = (
+        sk.confusion_matrix(labels, told, labels=np.arange(len(classes)))
+        if len(classes) > 1
+        else np.array([[len(labels)]])  # of which scikit-learn warns
+    )
     precision, recall, f1, _ = sk.precision_recall_fscore_support(
         labels, told, labels=np.arange(len(classes)), zero_division=0.0
     )
@@ -199,8 +203,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _odds(scores: Numbers, *, probable: bool) -> Numbers:
     """The score of each class against all others, (n, classes): the logarithm of its odds, which
     ranks rows as its probability does and does not saturate; or the distance to the best other.
+
+    An only class has no others: 0 for every row.
     """
-    found = np.empty_like(scores)
+    found = np.zeros_like(scores)
+    if scores.shape[1] == 1:
+        return found
     for c in range(scores.shape[1]):
         others = np.delete(scores, c, axis=1)
         top = others.max(1)

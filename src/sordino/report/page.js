@@ -19,9 +19,9 @@
   };
   const quote = (cell) => {
     if (typeof cell === "number") return String(cell);
-    // A name that a spreadsheet would take for a formula.
-    const text = cell === null || cell === undefined ? "" : /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : String(cell);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    // What a spreadsheet would take for a formula, at the start or behind what it may take for a border of cells.
+    const text = cell === null || cell === undefined ? "" : String(cell).replace(/(^|[,;|"\t\r\n])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])/g, "$1'");
+    return /[",;|\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const csv = (rows) => rows.map((row) => row.map(quote).join(",")).join("\r\n") + "\r\n";
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
 from sordino.engine import recorder
 from sordino.engine.records import Round, Row
 from sordino.engine.session import Going, Outcome
+from sordino.errors import StudyError
+from sordino.files import folder_below
 from sordino.track.base import STORE, Maker, Tracker, maker, step
 
 Say = Callable[[str], None]
@@ -24,14 +26,16 @@ class Tracking:
         warn: is told once of a tracker that has failed; it gets no more rows then.
 
     Raises:
-        StudyError: if a name is not known, or a package is missing.
+        StudyError: if a name is not known, a package is missing, or two have one name.
     """
 
     def __init__(self, names: Sequence[str | Maker] = (), warn: Say = lambda _: None) -> None:
-        self._makers: Mapping[str, Maker] = {
-            **{name: maker(name) for name in names if isinstance(name, str)},
-            **{_called(own): own for own in names if not isinstance(own, str)},
-        }
+        self._makers: dict[str, Maker] = {}
+        for each in dict.fromkeys(names):
+            name, made = (each, maker(each)) if isinstance(each, str) else (_called(each), each)
+            if name in self._makers:
+                raise StudyError(f"track: two trackers are called {name!r}, and so is their store")
+            self._makers[name] = made
         self._warn = warn
         self._open: dict[str, tuple[Tracker, int]] = {}
 
@@ -50,10 +54,9 @@ class Tracking:
         """Open the stores, and tell each what the log of a resumed run has and it has not."""
         for name, made in self._makers.items():
             with self._guarded(name):
-                folder = going.folder / STORE / name.replace(":", ".")
-                folder.mkdir(parents=True, exist_ok=True)
-                tracker = made(folder)
-                self._open[name] = tracker, tracker.begin(going)
+                # a folder of somebody else's, with a link in it, sends no store elsewhere
+                tracker = made(folder_below(going.folder, STORE, name.replace(":", ".")))
+                self._open[name] = tracker, int(tracker.begin(going))
         for row in _told(going) if self._open else ():
             self.row(row)
 
@@ -79,7 +82,7 @@ class Tracking:
         """Drop a tracker that fails, with a warning."""
         try:
             yield
-        except Exception as error:  # a package of others may raise anything
+        except (Exception, SystemExit) as error:  # a package of others may raise anything
             self._open.pop(name, None)
             self._warn(
                 f"--track {name} has failed and is left out from here on; the run goes on "

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sordino.console import Limits, Progress, facts, follow, remaining, share
 from sordino.console.text import BARS
@@ -20,13 +20,15 @@ from sordino.engine.recorder import LOG
 from sordino.engine.records import About, Round, dumped, known, number
 from sordino.engine.runs import NEEDED
 from sordino.errors import StudyError
-from sordino.files import open_below, read_below, there
+from sordino.files import MIB, open_below, read_below, there
 from sordino.parsing import Malformed
 
 EVERY = 0.5
 """Seconds between two looks."""
 BEAT = 15.0
 """Seconds after which a stream says that it is alive, so that a closed browser is noticed."""
+PIECE = 16 * MIB
+"""Bytes of the log that are read at a time; a line that is longer is no row."""
 MOST_POINTS = 400
 """Points of a curve; of a longer one every second, fourth, ... is kept."""
 
@@ -89,19 +91,29 @@ class Follower:
                 if size < self._at:
                     self._again()
                 log.seek(self._at)
-                content = log.read(size - self._at)
+                written = self._read(log, size)
         except FileNotFoundError:
-            content = b""
-        content = content[: content.rfind(b"\n") + 1]  # half a line is still being written
-        self._at += len(content)
-        for line in content.splitlines():
-            self._take(line)
+            written = False
         if self._first < 0:  # of what stood there before, nobody saw how long it took
             self._first = share(self.seen.row, self.limits)
         done = self.about.status == "done"
         if not done:
             self.about = about_of(self.folder)
-        return bool(content) or done != (self.about.status == "done")
+        return written or done != (self.about.status == "done")
+
+    def _read(self, log: BinaryIO, size: int) -> bool:
+        """Take the lines up to ``size``; says whether there was a whole one."""
+        before = self._at
+        while self._at < size:
+            content = log.read(min(PIECE, size - self._at))
+            whole = content.rfind(b"\n") + 1  # half a line is still being written
+            if not whole and len(content) < PIECE:
+                break
+            for line in content[:whole].splitlines():
+                self._take(line)
+            self._at += whole or len(content)
+            log.seek(self._at)
+        return self._at > before
 
     def _take(self, line: bytes) -> None:
         try:

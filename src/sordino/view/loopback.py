@@ -90,8 +90,10 @@ class _Server(ThreadingHTTPServer):
 def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the library's name
-            host = (self.headers.get("Host") or "").rpartition(":")[0]
-            if host not in HOSTS:  # a page of somebody else's name
+            host = self.headers.get("Host") or ""
+            origin = self.headers.get("Origin")
+            # a page of somebody else's name, or a page of somebody else that asks for this one
+            if host.rpartition(":")[0] not in HOSTS or origin not in (None, f"http://{host}"):
                 self.send_error(403)
                 return
             try:

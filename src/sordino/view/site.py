@@ -16,12 +16,15 @@ from urllib.parse import quote, unquote
 
 from sordino.engine.runs import load
 from sordino.errors import StudyError
+from sordino.files import KIB
 from sordino.report import page, words
 from sordino.view.follow import Follower, events, is_run
 from sordino.view.loopback import Answer, Loopback
 
 HOME = Path(__file__).parent
 MOST_RUNS = 200
+TAIL = 64 * KIB
+"""Bytes of a log that are read for its line in the list."""
 LINGER = 10.0
 """Seconds that the page of a run waits after its end for its readers to go on to the report."""
 HEAD = ("Run", "Method", "Status", "Rounds", "Accuracy", "Epsilon", "Budget")
@@ -31,17 +34,28 @@ def runs_of(folder: Path) -> list[Path]:
     """The runs in a folder: itself, or those one step below, the newest first.
 
     Raises:
-        StudyError: if there are none.
+        StudyError: if there are none, or the folder cannot be read.
     """
     if is_run(folder):
         return [folder]
-    found = [each for each in folder.iterdir() if is_run(each)] if folder.is_dir() else []
+    try:
+        found = [each for each in folder.iterdir() if is_run(each)] if folder.is_dir() else []
+    except OSError as error:
+        raise StudyError(f"{folder}: cannot be read ({error.strerror})") from error
     if not found:
         raise StudyError(
             f"{folder}: this is no run folder, and there is none in it. Give the folder that "
             "`sordino run` named, or the one above it"
         )
-    return sorted(found, key=lambda each: (-(each / "run.json").stat().st_mtime, each.name))
+    return sorted(found, key=lambda each: (-_written(each), each.name))
+
+
+def _written(folder: Path) -> float:
+    """When a run's ``run.json`` was written; 0 of one that has been taken away since."""
+    try:
+        return (folder / "run.json").lstat().st_mtime  # of a link itself: it may lead nowhere
+    except OSError:
+        return 0.0
 
 
 class Site:
@@ -148,7 +162,7 @@ def _listed(folder: Path) -> dict[str, Any]:
     rows: list[tuple[str, Sequence[str]]] = []
     for each in found[:MOST_RUNS]:
         try:
-            run = load(each)
+            run = load(each, last=TAIL)
         except StudyError as error:
             rows.append((f"{_place(each.name)}/", (each.name, "-", str(error), *["-"] * 4)))
             continue
