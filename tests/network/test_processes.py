@@ -123,7 +123,11 @@ def test_processes_that_are_killed_twenty_times_end_with_one_model(
     assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 1
     for run, (folder, _) in zip(runs[1:], laid.sites, strict=True):
         stated = json.loads(json.loads((run / "proof.json").read_text())["statement"])
-        (unit,) = units(run / "ledger.sqlite")
+        found = units(run / "ledger.sqlite")
+        if name == "asynchronous" and not found:  # the other one did all, while this one was dead
+            assert stated["answers"] == 0
+            continue
+        (unit,) = found
         own, told = spent(run / "ledger.sqlite", unit), held(runs[0] / "ledger.sqlite", unit)
         assert len({first for first, *_ in own}) == len(own), folder
         if name == "asynchronous":

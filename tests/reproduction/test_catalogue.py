@@ -12,7 +12,6 @@ from sordino.parsing import toml_of
 from sordino.reproduction import cells, files
 from sordino.reproduction.entry import ScaleName, parse
 
-LATER = ("mapa", "events")  # have none yet, or all
 SCALES: tuple[ScaleName, ...] = ("quick", "full")
 SMALL = """
 paper = "ali-dpfl"
@@ -58,7 +57,7 @@ def test_every_item_of_a_paper_has_an_entry(paper: str) -> None:
     wanted = {f"{paper}-{tables}-{each}" for each in numbers}
     wanted |= {f"{paper}-{figures}-{each}" for each in others}
     found = {name for name in files.names() if name.startswith(f"{paper}-")}
-    assert found == wanted or (paper in LATER and not found)
+    assert found == wanted
 
 
 @pytest.mark.parametrize(
