@@ -16,6 +16,10 @@ def test_the_catalogue_is_listed(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["ali-dpfl-table-2"]["item"] == "Table II"
     assert all(row["runs"] > 0 for row in rows.values())
+    some = sordino(tmp_path, "reproduce", "list", "als-dpfl", "--json")
+    assert {row["name"] for row in json.loads(some.stdout)} == {
+        name for name in rows if name.startswith("als-dpfl-")
+    }
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,10 @@ def test_the_catalogue_is_listed(tmp_path: Path) -> None:
     [
         (("mapa-figure-44",), "is no entry of the catalogue"),
         (("all", "--scale", "large"), "--scale must be quick or full; got 'large'"),
-        (("all", "--seeds", "0"), "--seeds must be at least 1; got 0"),
+        (("MAPA_figure_4",), "did you mean 'mapa-figure-4'?"),
+        (("Haar-",), "did you mean 'haar'?"),
+        (("all", "--seeds", "0"), "--seeds must be from 1 to 1000; got 0"),
+        (("all", "--seeds", "100000000"), "--seeds must be from 1 to 1000; got 100000000"),
     ],
 )
 def test_what_cannot_be_asked_for_is_named(

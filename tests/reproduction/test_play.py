@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from sordino.comparison.runner import Job
 from sordino.errors import StudyError
 from sordino.reproduction import cells, files, play, worker
-from sordino.reproduction.results import Results, _read, collected
+from sordino.reproduction.measures import SHORT
+from sordino.reproduction.results import Damaged, Results, collected, number, read, seconds_of
+from sordino.reproduction.tables import data_of, shown_as
 from sordino.reproduction.write import Reproduced, write
 
 STUDY = """
@@ -161,6 +164,87 @@ def test_a_folder_with_another_run_is_refused(home: Path, tmp_path: Path) -> Non
         play.play([run], 1, (), True, lambda text: None)
 
 
+@pytest.mark.usefixtures("here")
+def test_what_is_damaged_is_named_and_the_rest_goes_on(home: Path, tmp_path: Path) -> None:
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
+    out = tmp_path / "out"
+    first, second = play.needed([grid], out)
+    assert not play.play([second], 1, (), True, lambda text: None).failed
+    seconds_of(second.folder).write_bytes(b"\xff no number")
+    first.folder.mkdir(parents=True)
+    (first.folder / "run.json").write_text('{"name": ')
+    draft = first.folder.parent / f".{first.folder.name}.1a2b"
+    draft.mkdir()
+    said: list[str] = []
+    seen = play.play([first, second], 1, (), False, said.append)
+    assert said[0] == "1 of 2 runs were finished before"
+    assert said[1].startswith("2/2  ali-dpfl-table-1: one round, 2, seed 3: failed: ")
+    assert not draft.exists()
+    for failed in (seen.failed, {}):
+        told = collected(Results(grid, out, failed))
+        (failure,) = told.failures
+        assert failure.startswith("one round, 2, seed 3: ")
+        assert f"Or remove {first.folder}, and the same command makes it anew" in failure
+        assert told.seconds >= 0.0
+        assert [cell.numbers[0].mean is None for cell in told.cells] == [True, False]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_unforeseen_error_ends_one_run_only(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
+    runs = play.needed([grid], tmp_path)
+
+    def carried_out(order: worker.Order) -> None:
+        if order.number == 0:
+            raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("sordino.reproduction.worker._carried_out", carried_out)
+    monkeypatch.setattr(play, "batches", lambda runs, at_once: [list(runs.items())])
+    seen = play.play(runs, 1, (), True, lambda text: None)
+    assert seen.failed == {runs[0].folder: "ZeroDivisionError: division by zero"}
+
+
+def test_a_damaged_attack_is_named(tmp_path: Path) -> None:
+    (tmp_path / worker.ATTACK).write_text("{")
+    with pytest.raises(Damaged, match=r"attack.json: cannot be read"):
+        read(tmp_path)
+
+
+def test_infinite_numbers_have_no_spread() -> None:
+    found = number("true epsilon", {0: math.inf, 1: math.inf})
+    assert (found.mean, found.sd) == (math.inf, None)
+    assert shown_as(found, SHORT["epsilon"]) == "∞"
+
+
+def test_other_data_is_said_of_its_panels_only(home: Path, tmp_path: Path) -> None:
+    panels = """
+[[panel]]
+key = "a"
+label = "A"
+data = [{ name = "MNIST", needs = "mnist", papers = true, changes = ["data.name='digits'"] }]
+[[panel]]
+key = "b"
+label = "B"
+data = [{ name = "digits" }]
+[[claim]]
+text = "Also on A"
+where = "Section 2"
+rule = { no_worse = "two", than = ["one"], margin = 1.0, panel = ["a"] }
+"""
+    (home / "ali-dpfl-table-1.toml").write_text(
+        ENTRY.replace('series = "two"\nx', 'panel = "a"\nseries = "two"\nx') + panels
+    )
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    grid = cells.grid(entry, "quick", home=home, here=lambda name: True)
+    assert data_of(grid) == "MNIST; digits (not the paper's data)"
+    told = collected(Results(grid, tmp_path, {}))
+    assert [claim.on_other_data for claim in told.claims] == [True, False]
+
+
 def test_wrong_changes_name_their_cell(home: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace("budget.rounds=1", "budget.round=1"))
@@ -198,7 +282,7 @@ def test_an_attack_on_noise_without_a_price_is_kept(tmp_path: Path) -> None:
     )
     order = worker.Order(0, str(study), str(tmp_path / "attack"), images=1)
     worker._carried_out(order)
-    found = _read(tmp_path / "attack")
+    found = read(tmp_path / "attack")
     assert isinstance(found, worker.Found)
     assert found.once is None
     assert -1.0 <= found.correlation <= 1.0

@@ -92,6 +92,19 @@ def test_curves_are_judged_by_their_ends() -> None:
     assert said({"within": ["low"], "low": 1.4, "high": 1.6}, curve) == "holds"
 
 
+def test_a_peak_without_runs_cannot_be_told() -> None:
+    rule: Rule = chosen({"peaks": ["high"], "at": ["2"]}, RULES, "here", "rule")
+    of = asked()
+    grid: Any = SimpleNamespace(**{**vars(of.grid), "panels": ["", "failed"]})
+
+    def values(place: Place) -> Mapping[int, Any]:
+        return {} if place.panel else of.values(place)
+
+    assert judge(rule, of).said == "holds"
+    found = judge(rule, Asked(grid, "sound", of.measure, values))
+    assert found.said == "cannot be told"
+
+
 def test_an_equality_is_no_advantage() -> None:
     found = judge(chosen({"better": "low", "than": ["low"]}, RULES, "here", "rule"), asked())
     assert found.said == "does not hold"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sordino.reproduction.write import Reproduced
 
 LIST = "LIST"
+MOST_SEEDS = 1000
 
 
 def reproduce(
@@ -49,12 +50,13 @@ def reproduce(
 ) -> None:
     """Run the tables and figures of the papers again, and judge what the papers claim of them."""
     chosen = _scale(scale)
-    if seeds is not None and seeds < 1:
-        raise StudyError(f"--seeds must be at least 1; got {seeds}")
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise StudyError(f"--seeds must be from 1 to {MOST_SEEDS}; got {seeds}")
     from sordino.reproduction import cells, files
 
-    listed = LIST in names
-    entries = files.chosen(["all"] if listed else names)
+    asked = [name for name in names if name.upper() != LIST]
+    listed = len(asked) < len(names)
+    entries = files.chosen(asked or ["all"])
     grids = cells.grids(entries, chosen, seeds)
     if listed:
         _list(grids, as_json)

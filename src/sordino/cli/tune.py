@@ -145,7 +145,7 @@ def _public(
         return
     with folders.held(folder) as keep:
         if keep:
-            folders.sweep(tasks)
+            folders.sweep(task.folder for task in tasks)
         failed = play(tasks, at_once, keep, quiet)
     scored = public.scored(tasks, failed)
     say.table(

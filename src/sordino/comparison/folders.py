@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -102,22 +102,26 @@ def refuse_file(out: Path) -> None:
         raise StudyError(f"{there}: this is a file; give --out a folder, which may be new")
 
 
-def sweep(tasks: Sequence[Task]) -> None:
-    """Remove what runs left that were killed before they began; only while the folder is held."""
-    for task in tasks:
-        for draft in task.folder.parent.glob(f".{task.folder.name}.*"):
-            shutil.rmtree(draft, ignore_errors=True)
+def sweep(folders: Iterable[Path]) -> None:
+    """Remove what runs in these folders left that were killed before they began; only while the
+    folder around them is held.
+    """
+    ours = set(folders)
+    for parent in {folder.parent for folder in ours}:
+        for draft in parent.glob(".*.*"):
+            if parent / draft.name[1:].rpartition(".")[0] in ours:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
 def held(out: Path) -> Iterator[tuple[int, ...]]:
-    """The folder, for one comparison at a time: what must be open in each of its processes.
+    """The folder, for one command at a time: what must be open in each of its processes.
 
     The lock hangs on the open folder, so it lasts until the last process that has it is gone:
     runs whose comparison was killed are not run a second time beside themselves.
 
     Raises:
-        StudyError: if another comparison has it.
+        StudyError: if another command has it.
     """
     with said_clearly(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -133,7 +137,7 @@ def held(out: Path) -> Iterator[tuple[int, ...]]:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StudyError(
-                    f"{out}: another comparison is running there. Wait until it ends, or "
+                    f"{out}: another command is making runs there. Wait until it ends, or "
                     "choose another --out"
                 ) from None
         yield (handle,)  # a file system without locks: then without

@@ -35,7 +35,7 @@ def compared(
     folders.states(tasks)  # what holds something else is refused before anything is made
     with folders.held(folder) as keep:
         if keep:
-            folders.sweep(tasks)
+            folders.sweep(task.folder for task in tasks)
         failed = play(tasks, at_once, keep, quiet)
         comparison = result.collect(folder, at, tasks, failed, over)
         tables.write(comparison)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,7 @@ def _dot(results: Results, shown: Shown, place: Place, x: float, scale: float) -
     values = [
         scale * value
         for value in results.values(shown.measure, place).values()
-        if not isinstance(value, tuple)
+        if not isinstance(value, tuple) and isfinite(value)
     ]
     return Dot(x, fmean(values), min(values), max(values)) if values else None
 

@@ -53,11 +53,17 @@ def chosen(asked: Sequence[str], home: Path = CATALOGUE) -> list[Entry]:
         ]
         if not fitting:
             raise StudyError(
-                f"{word!r} is no entry of the catalogue{did_you_mean(word, known) or '.'} "
+                f"{word!r} is no entry of the catalogue{_meant(word, known) or '.'} "
                 "`sordino reproduce LIST` names all"
             )
         found |= dict.fromkeys(fitting)
     return [read(home / f"{name}.toml") for name in found]
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """A hint at a name, or a beginning of names, that is written otherwise."""
+    papers = dict.fromkeys(name.rsplit("-", 2)[0] for name in known)
+    return did_you_mean(word.lower().replace("_", "-").strip("-"), [*known, *papers, "all"])
 
 
 def _order(name: str) -> tuple[tuple[int, str | int], ...]:

@@ -68,9 +68,9 @@ def counted(claims: Sequence[ClaimOf]) -> str:
     return ", ".join(f"{count} {name}" for name, count in numbers.items() if count)
 
 
-def verdict(claim: ClaimOf, of: EntryOf) -> str:
+def verdict(claim: ClaimOf) -> str:
     """In words, with the reservation that other data stands in for the paper's."""
-    return claim.verdict + ("" if of.on_the_papers_data else ", on other data")
+    return claim.verdict + (", on other data" if claim.on_other_data else "")
 
 
 def anchor(said: EntryOf) -> str:
@@ -88,7 +88,7 @@ def _entry(results: Results, said: EntryOf) -> str:
     parts = [f"### {heading(said)}\n", f"{said.title}.\n"]
     facts = [
         f"Data: {tables.data_of(results.grid)}." if results.grid.data else "",
-        f"Seeds: {', '.join(map(str, said.seeds))}.",
+        f"Seeds: {', '.join(map(str, said.seeds))}; scale {said.scale}.",
         said.note,
     ]
     parts.append(" ".join(filter(None, facts)) + "\n")
@@ -99,14 +99,14 @@ def _entry(results: Results, said: EntryOf) -> str:
     if paid.rows:
         parts.append(_table(paid.head, paid.rows))
     for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True):
-        parts.append(_claim(claim, asked, said))
+        parts.append(_claim(claim, asked))
     parts += [f"* Not run: {gap.what} ({gap.why})." for gap in said.not_run]
     parts += [f"* Not run: {each}." for each in said.left_out]
     parts += [f"* Failed: {_plain(each)}" for each in said.failures]
     return "\n".join(parts) + "\n"
 
 
-def _claim(claim: ClaimOf, asked: Claim, of: EntryOf) -> str:
+def _claim(claim: ClaimOf, asked: Claim) -> str:
     """One line for each claim: a list in a list would be read as code by some readers."""
     told = []
     for form in claim.forms:
@@ -117,7 +117,7 @@ def _claim(claim: ClaimOf, asked: Claim, of: EntryOf) -> str:
         name = f"{form.form} form: " if len(claim.forms) > 1 else ""
         said = f"{form.said}; " if len(claim.forms) > 1 else ""
         told.append(f"{name}{said}{each}{tail}")
-    return f"* **{verdict(claim, of)}**: {claim.text} ({claim.where}). {'. '.join(told)}."
+    return f"* **{verdict(claim)}**: {claim.text} ({claim.where}). {'. '.join(told)}."
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

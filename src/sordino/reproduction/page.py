@@ -63,7 +63,7 @@ def _section(results: Results, said: EntryOf) -> Section:
             )
             for form in claim.forms
         ]
-        claims.append(Judgement(claim.text, claim.where, verdict(claim, said), forms))
+        claims.append(Judgement(claim.text, claim.where, verdict(claim), forms))
     return Section(
         said,
         TITLES[said.paper],

@@ -10,18 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.comparison import runner
+from sordino.comparison import folders, runner
 from sordino.comparison.play import STOPPED
 from sordino.engine.files import replace_file
 from sordino.engine.records import known
-from sordino.engine.runs import load
 from sordino.engine.study.parse import write
 from sordino.errors import StudyError
-from sordino.files import there
 from sordino.package import HOME
 from sordino.reproduction.cells import Cell, Grid, told
-from sordino.reproduction.results import seconds_of
-from sordino.reproduction.worker import ATTACK, Answer, Order
+from sordino.reproduction.results import Damaged, loaded, read, seconds_of
+from sordino.reproduction.worker import Answer, Order
 
 PROGRAM = (
     f"import sys; sys.path.append({str(HOME.parent)!r}); "
@@ -46,13 +44,14 @@ class Run:
         """Whether it is there, whole.
 
         Raises:
+            Damaged: if it cannot be read.
             StudyError: if the folder holds another study.
         """
         if self.images is not None:
-            return there(self.folder, ATTACK)
+            return read(self.folder) is not None
         if not self.folder.exists():
             return False
-        found = load(self.folder)
+        found = loaded(self.folder)
         if known(found.about.name) != self.cell.study.name:
             raise StudyError(
                 f"{self.folder}: holds another run than {self.label}. Choose another --out, or "
@@ -120,20 +119,30 @@ def play(
     quiet: bool,
     say: Callable[[str], None],
 ) -> Seen:
-    """Make the runs that are not there yet; the answer knows why each failed that did."""
-    todo = [run for run in runs if not run.done]
-    before = len(runs) - len(todo)
+    """Make the runs that are not there yet; the answer knows why each failed that did.
+
+    A damaged run counts as failed, and is left as it is: it may be all that is left of something.
+    """
+    folders.sweep(run.folder for run in runs)
+    todo, damaged = _missing(runs)
+    before = len(runs) - len(todo) - len(damaged)
     seen = Seen(
-        dict(enumerate(todo)), len(runs), (lambda text: None) if quiet else say, ended=before
+        dict(enumerate([*damaged, *todo])),
+        len(runs),
+        (lambda text: None) if quiet else say,
+        ended=before,
     )
     if before and not quiet:
         say(f"{before} of {len(runs)} runs were finished before")
+    for number, why in enumerate(damaged.values()):
+        seen.note(number, why)
     with (
         tempfile.TemporaryDirectory(prefix="sordino-") as place,
         runner.terminated_like_interrupted(),
     ):
         scratch = Path(place)
-        jobs = [_job(batch, scratch) for batch in batches(seen.runs, at_once)]
+        left = {number: run for number, run in seen.runs.items() if number not in seen.heard}
+        jobs = [_job(batch, scratch) for batch in batches(left, at_once)]
 
         def ended(batch: tuple[int, ...], why: str | None) -> None:
             seen.look(scratch)
@@ -149,6 +158,19 @@ def play(
             say(STOPPED)
             raise
     return seen
+
+
+def _missing(runs: Sequence[Run]) -> tuple[list[Run], dict[Run, str]]:
+    """The runs that are not there, and those that are damaged, with what is wrong."""
+    todo: list[Run] = []
+    damaged: dict[Run, str] = {}
+    for run in runs:
+        try:
+            if not run.done:
+                todo.append(run)
+        except Damaged as error:
+            damaged[run] = str(error)
+    return todo, damaged
 
 
 def batches(runs: Mapping[int, Run], at_once: int) -> Iterator[list[tuple[int, Run]]]:

@@ -13,7 +13,8 @@ from sordino.comparison.statistics import spread
 from sordino.engine.records import known
 from sordino.engine.records import number as real
 from sordino.engine.runs import Run, load
-from sordino.files import there
+from sordino.errors import StudyError
+from sordino.files import MIB, read_below, there
 from sordino.reproduction.cells import Cell, Grid, Place, told
 from sordino.reproduction.entry import Claim, Gap, Published, named
 from sordino.reproduction.measures import SHORT, Attacked, Best, Curve, Measure
@@ -21,6 +22,10 @@ from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
 from sordino.reproduction.worker import ATTACK, Found
 
 CLOSE = 1.01  # epsilons this close, relatively, are the same
+
+
+class Damaged(StudyError):
+    """A run that cannot be read; the message says how to make it anew."""
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -48,12 +53,15 @@ class CellOf(msgspec.Struct, frozen=True):
 
 
 class ClaimOf(msgspec.Struct, frozen=True):
-    """A claim, its verdict, and what the runs of each form say."""
+    """A claim, its verdict, what the runs of each form say, and whether some of these runs have
+    other data than the paper's.
+    """
 
     text: str
     where: str
     verdict: Verdict
     forms: tuple[Judged, ...]
+    on_other_data: bool
 
 
 class EntryOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,13 +93,24 @@ class Results:
     out: Path
     failed: Mapping[Path, str]
     _runs: dict[Path, Run | Found | None] = field(default_factory=dict)
+    _damaged: dict[Path, str] = field(default_factory=dict)
 
     def run(self, cell: Cell, seed: int) -> Run | Found | None:
         """A run, or what an attack found; None where it is not there, or not whole."""
         folder = self.grid.folder(cell, self.out, seed)
         if folder not in self._runs:
-            self._runs[folder] = _read(folder)
+            try:
+                self._runs[folder] = read(folder)
+            except Damaged as error:
+                self._runs[folder] = None
+                self._damaged[folder] = str(error)
         return self._runs[folder]
+
+    def failure(self, cell: Cell, seed: int) -> str | None:
+        """Why a run failed or cannot be read; None for others."""
+        folder = self.grid.folder(cell, self.out, seed)
+        self.run(cell, seed)
+        return self.failed.get(folder) or self._damaged.get(folder)
 
     def runs(self, cell: Cell) -> list[Run]:
         """Of all seeds, those that are whole."""
@@ -146,7 +165,8 @@ def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
     if isinstance(run, Found):
         if not isinstance(measure, Attacked):
             return None
-        return run.psnr if measure.attacked == "psnr" else run.correlation
+        psnr = math.inf if run.psnr is None else run.psnr
+        return psnr if measure.attacked == "psnr" else run.correlation
     if run is None:
         return None
     return measure.curve_of(run) if measure.curved else measure.of(run)
@@ -166,7 +186,10 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
         )
         for form in _forms(results.grid, claim)
     )
-    return ClaimOf(claim.text, claim.where, verdict(results, forms), forms)
+    panels = claim.rule.panel or results.grid.data.keys()
+    taken = [results.grid.data.get(panel) for panel in panels]
+    other = any(each is not None and not each.papers for each in taken)
+    return ClaimOf(claim.text, claim.where, verdict(results, forms), forms, other)
 
 
 def _forms(grid: Grid, claim: Claim) -> list[str]:
@@ -242,8 +265,11 @@ def _cell(results: Results, cell: Cell) -> CellOf:
 
 def number(told: str, found: Mapping[int, float]) -> Number:
     """Mean and standard deviation of a measure over seeds."""
+    by_seed = {str(seed): each for seed, each in found.items()}
+    if not all(map(math.isfinite, found.values())):  # an epsilon may be infinite
+        return Number(told, by_seed, math.fsum(found.values()) / len(found), None)
     over = spread(list(found.values()))
-    return Number(told, {str(seed): each for seed, each in found.items()}, over.mean, over.sd)
+    return Number(told, by_seed, over.mean, over.sd)
 
 
 def _failures(results: Results) -> tuple[str, ...]:
@@ -251,7 +277,7 @@ def _failures(results: Results) -> tuple[str, ...]:
         f"{told(results.grid.entry, cell.place)}, seed {seed}: {why}"
         for seed in results.grid.seeds
         for cell in results.grid.cells
-        if (why := results.failed.get(results.grid.folder(cell, results.out, seed))) is not None
+        if (why := results.failure(cell, seed)) is not None
     )
 
 
@@ -293,17 +319,42 @@ def _seconds(results: Results) -> list[float]:
     }
     for folder, (cell, seed) in folders.items():
         kept, run = seconds_of(folder), results.run(cell, seed)
-        if kept.is_file():
+        try:
             found.append(float(kept.read_text()))
-        elif isinstance(run, Run):
-            found.append(real(run.result.seconds) or 0.0)
+        except (OSError, ValueError):  # missing, or damaged
+            if isinstance(run, Run):
+                found.append(real(run.result.seconds) or 0.0)
     return found
 
 
-def _read(folder: Path) -> Run | Found | None:
-    if there(folder, ATTACK):
-        return msgspec.json.decode((folder / ATTACK).read_bytes(), type=Found)
-    if not there(folder, "run.json"):
-        return None
-    run = load(folder)
-    return run if run.done else None
+def read(folder: Path) -> Run | Found | None:
+    """A run that is whole, or what an attack found; None where neither is there.
+
+    Raises:
+        Damaged: if what is there cannot be read.
+    """
+    try:
+        if there(folder, ATTACK):
+            return msgspec.json.decode(read_below(folder, ATTACK, most=MIB), type=Found)
+        if not there(folder, "run.json"):
+            return None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{folder / ATTACK}: cannot be read ({error})") from error
+    run = loaded(folder)
+    return run if run.done and known(run.about.result) is not None else None
+
+
+def loaded(folder: Path) -> Run:
+    """A run, whole or not.
+
+    Raises:
+        Damaged: if it cannot be read.
+    """
+    try:
+        return load(folder)
+    except (StudyError, OSError) as error:
+        raise _damaged(folder, str(error)) from error
+
+
+def _damaged(folder: Path, why: str) -> Damaged:
+    return Damaged(f"{why}. Or remove {folder}, and the same command makes it anew")

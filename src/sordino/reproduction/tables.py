@@ -151,18 +151,20 @@ def _range(values: Sequence[float | None]) -> str:
 
 def data_of(grid: Grid) -> str:
     """On what it was run, in words."""
-    names = list(dict.fromkeys(each.name for each in grid.data.values() if each is not None))
-    if not names:
-        return ""
-    other = [each for each in grid.data.values() if each is not None and not each.papers]
-    return ", ".join(names) + (" (not the paper's data)" if other else "")
+    taken = dict.fromkeys(
+        each.name + ("" if each.papers else " (not the paper's data)")
+        for each in grid.data.values()
+        if each is not None
+    )
+    return "; ".join(taken)
 
 
 def statistic(each: Comparison, percent: bool) -> str:
     """A comparison in words: its mean, its interval, what it is held against."""
     scale, unit = (100.0, " points") if percent else (1.0, "")
     if each.mean is None:
-        return f"{each.what}: no runs to compare"
+        why = "no finite mean" if each.count else "no runs to compare"
+        return f"{each.what}: {why}"
     mean = f"{scale * each.mean:.3g}{unit}"
     if each.low is None or each.high is None:
         return f"{each.what}: {mean}, n = {each.count}: no interval"

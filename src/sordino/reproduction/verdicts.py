@@ -189,7 +189,8 @@ def _(rule: rules.Peaks, asked: Asked) -> Iterator[Pair]:
         for series in rule.peaks:
             found = {point: asked.numbers(panel, series, point) for point in points}
             among = [point for point in rule.at if found.get(point)]
-            if not among:
+            if not among:  # nothing can be told of a panel without runs, so neither of all
+                yield Pair(_words(asked, panel, f"{series}: {' or '.join(rule.at)}"), (), rule.by)
                 continue
             best = max(among, key=lambda point: asked.sign * _mean(found[point]))
             for point in points:

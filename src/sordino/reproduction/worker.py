@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True):
     """What an attack recovered: means over images, and its price; None where that is infinite."""
 
     correlation: float
-    psnr: float
+    psnr: float | None
     once: float | None
     whole: float | None
 
@@ -65,6 +65,8 @@ def main() -> None:
             _carried_out(order)
         except SordinoError as error:
             why = str(error)
+        except Exception as error:  # of one run: the others of this process go on
+            why = f"{type(error).__name__}: {error}"
         answer = Answer(order.number, why, time.process_time() - started)
         replace_file(batch.parent / f"{order.number}.answer", msgspec.json.encode(answer))
 
@@ -103,7 +105,7 @@ def _attacked(path: Path, folder: Path, images: int) -> None:
     ratios = [value for attempt in attempts for value in attempt.psnr]
     found = Found(
         sum(correlations) / len(correlations),
-        sum(ratios) / len(ratios),
+        _finite(sum(ratios) / len(ratios)),
         _finite(max(attempt.level.once for attempt in attempts)),
         _finite(max(attempt.level.whole for attempt in attempts)),
     )
@@ -111,6 +113,6 @@ def _attacked(path: Path, folder: Path, images: int) -> None:
     replace_file(folder / ATTACK, msgspec.json.encode(found))
 
 
-def _finite(epsilon: float) -> float | None:
+def _finite(value: float) -> float | None:
     """JSON has no infinity."""
-    return epsilon if math.isfinite(epsilon) else None
+    return value if math.isfinite(value) else None
