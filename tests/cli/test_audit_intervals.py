@@ -11,7 +11,7 @@ import pytest
 from sordino.audit import mechanisms, worlds
 from sordino.audit.mechanisms import Effort, sigma_of, subject
 from sordino.cli import app
-from sordino.errors import StudyError
+from sordino.errors import Interrupted, StudyError
 from sordino.mechanism import Gaussian, GaussianNoise
 
 EXAMPLE = Path(__file__).parents[2] / "examples/audit/samples.toml"
@@ -98,6 +98,19 @@ def test_shadow_runs_in_processes_of_their_own_are_made_once(
     assert "some left out" in first.err
 
 
+def test_interrupted_shadow_runs_go_on_by_the_same_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def observe(*given: object) -> None:
+        stopped = KeyboardInterrupt()
+        stopped.add_note("Continue with `sordino run --resume run-0000`")
+        raise stopped
+
+    monkeypatch.setattr("sordino.comparison.shadows.observe", observe)
+    with pytest.raises(Interrupted, match=r"interrupted\. Finished runs are kept: give the same"):
+        audit("study.toml", "--attack", "lira", "--shadows", "4", "--jobs", "1")
+
+
 def test_without_a_study_all_mechanisms_are_looked_at(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +132,10 @@ def test_without_a_study_all_mechanisms_are_looked_at(
     [
         (["--attack", "lira", "--shadows", "3"], "--shadows must be from 4"),
         (["--attack", "mechanism", "--shadows", "8"], "--shadows does not go with --attack"),
+        (["--attack", "inversion", "--shadows", "8"], "--shadows does not go with --attack"),
+        (["--attack", "lira", "--model", "cnn"], "--model does not go with --attack lira"),
+        (["--attack", "all", "--images", "3"], "--images does not go with --attack all"),
+        (["--attack", "canaries", "--noise", "1"], "--noise does not go with --attack canaries"),
         (["--attack", "inversion"], "--attack inversion needs a study or a run folder"),
         (["--attack", "mechanism", "--scale", "huge"], "--scale 'huge' is not known"),
         (["study.toml", "--attack", "all", "--canaries", "0"], "--canaries must be from 1"),

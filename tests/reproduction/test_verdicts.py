@@ -14,6 +14,7 @@ from sordino.reproduction.measures import SHORT, Along, Measure
 from sordino.reproduction.results import verdict
 from sordino.reproduction.rules import RULES, Rule
 from sordino.reproduction.schema import chosen
+from sordino.reproduction.tables import statistics
 from sordino.reproduction.verdicts import Asked, Judged, judge
 
 LOW, HIGH, SAME = (0.5, 0.51, 0.49), (0.7, 0.71, 0.7), (0.5, 0.511, 0.491)
@@ -103,6 +104,11 @@ def test_a_peak_without_runs_cannot_be_told() -> None:
     assert judge(rule, of).said == "holds"
     found = judge(rule, Asked(grid, "sound", of.measure, values))
     assert found.said == "cannot be told"
+
+
+def test_a_claim_of_which_nothing_is_run_says_so() -> None:
+    (told,) = statistics(Judged("sound", "cannot be told", ()), percent=True)
+    assert told.startswith("nothing that it speaks of is run")
 
 
 def test_an_equality_is_no_advantage() -> None:

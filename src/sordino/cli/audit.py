@@ -39,6 +39,7 @@ NO_PROOF = (
     "ledger's epsilon."
 )
 NOISE = "0,0.01,0.1,1,study"
+IMAGES = 6
 # noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
 MOST = 1e9
 PICTURE = "inversion.svg"
@@ -53,7 +54,7 @@ def audit(
         ),
     ] = None,
     attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
-    images: Annotated[int, typer.Option(help="Number of training images to attack.")] = 6,
+    images: Annotated[int, typer.Option(help="Number of training images to attack.")] = IMAGES,
     noise: Annotated[
         str,
         typer.Option(
@@ -93,6 +94,7 @@ def audit(
 ) -> None:
     """Attack the releases of a study's clients, and show what the attack recovers."""
     chosen = _known(attack)
+    _refuse_others(chosen, images, noise, model or (), shadows)
     if chosen != "inversion":
         from sordino.cli.intervals import PICTURE as INTERVALS
         from sordino.cli.intervals import Asked, show
@@ -163,6 +165,27 @@ def _invert(
                 scenes=scenes_told(scenes),
             )
         )
+
+
+def _refuse_others(
+    attack: str, images: int, noise: str, model: Sequence[str], shadows: int | None
+) -> None:
+    """Options of another attack would be without effect, and nobody would see it.
+
+    Raises:
+        StudyError: naming the first of them.
+    """
+    if attack == "inversion":
+        if shadows is not None:
+            raise StudyError("--shadows does not go with --attack inversion; give --attack lira")
+        return
+    given = {"--model": bool(model), "--images": images != IMAGES, "--noise": noise != NOISE}
+    for name, wrong in given.items():
+        if wrong:
+            raise StudyError(
+                f"{name} does not go with --attack {attack}; leave it out, or give --attack "
+                "inversion"
+            )
 
 
 def _known(attack: str | None) -> str:

@@ -12,6 +12,7 @@ from sordino.audit.intervals import Interval
 from sordino.audit.lira import FEWEST, Form, Inferred, Observed, inferred
 from sordino.comparison import runner
 from sordino.comparison.folders import held
+from sordino.comparison.play import STOPPED
 from sordino.engine.files import replace_file
 from sordino.engine.study import write
 from sordino.errors import StudyError
@@ -101,7 +102,11 @@ def shadowed(
     found = shadows(study, folder)
     at_once = runner.jobs_at_once(jobs, [study.execution.threads])
     with held(folder) as keep:
-        _make(found, runs, 1 if modules is None else at_once, modules or folder, keep, told)
+        try:
+            _make(found, runs, 1 if modules is None else at_once, modules or folder, keep, told)
+        except KeyboardInterrupt as stopped:  # which a run in this process says how to resume alone
+            stopped.__notes__ = [STOPPED]
+            raise
     seen, epsilon = observed(found, runs)
     return Shadowed(
         seen.take(slice(count)),

@@ -110,9 +110,9 @@ def _claim(claim: ClaimOf, asked: Claim) -> str:
     """One line for each claim: a list in a list would be read as code by some readers."""
     told = []
     for form in claim.forms:
-        shown = form.comparisons[:FEW]
-        more = len(form.comparisons) - len(shown)
-        each = "; ".join(tables.statistic(one, asked.measure.percent) for one in shown)
+        shown = tables.statistics(form, asked.measure.percent)
+        more = len(shown[FEW:])
+        each = "; ".join(shown[:FEW])
         tail = f"; and {more} more" if more else ""
         name = f"{form.form} form: " if len(claim.forms) > 1 else ""
         said = f"{form.said}; " if len(claim.forms) > 1 else ""

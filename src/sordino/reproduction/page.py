@@ -59,7 +59,7 @@ def _section(results: Results, said: EntryOf) -> Section:
             (
                 form.form,
                 form.said,
-                [tables.statistic(each, asked.measure.percent) for each in form.comparisons],
+                tables.statistics(form, asked.measure.percent),
             )
             for form in claim.forms
         ]

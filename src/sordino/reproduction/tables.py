@@ -11,7 +11,7 @@ from sordino.reproduction.cells import Grid, Place
 from sordino.reproduction.entry import Entry, Published, Shown
 from sordino.reproduction.measures import Measure
 from sordino.reproduction.results import Number, Results, number
-from sordino.reproduction.verdicts import Comparison
+from sordino.reproduction.verdicts import Comparison, Judged
 
 AS_PRINTED = "as printed"
 
@@ -157,6 +157,12 @@ def data_of(grid: Grid) -> str:
         if each is not None
     )
     return "; ".join(taken)
+
+
+def statistics(form: Judged, percent: bool) -> list[str]:
+    """The comparisons of a claim in one form, in words; says so where there are none."""
+    told = [statistic(each, percent) for each in form.comparisons]
+    return told or ["nothing that it speaks of is run at this scale on the data that is here"]
 
 
 def statistic(each: Comparison, percent: bool) -> str:
