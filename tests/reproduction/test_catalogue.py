@@ -49,6 +49,7 @@ def test_every_study_of_an_entry_is_right(name: str) -> None:
     named = {"fig.": "figure"}.get(kind, kind)
     count = NUMERALS.get(number.upper(), number)
     assert name == f"{entry.paper}-{named}-{count}"
+    assert entry.minutes is None or entry.minutes >= 0.1, "of all its runs, shared ones too"
 
 
 @pytest.mark.parametrize("paper", ITEMS)

@@ -203,7 +203,7 @@ class Entry(Part, frozen=True, kw_only=True):
         item: as the paper calls it: "Table II", "Fig. 4".
         study: the base study, ``studies/<study>.toml``.
         seeds: how many, from the study's own on.
-        minutes: of one core at the quick scale, if nothing of it was run before.
+        minutes: of one core at the quick scale, for all of its runs, also those of other entries.
     """
 
     name: str
