@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sordino.reproduction.cells import Place
 from sordino.reproduction.entry import Entry, Series, Shown
 from sordino.reproduction.measures import SHORT, Along, Measure
-from sordino.reproduction.results import verdict
+from sordino.reproduction.results import Results, verdict
 from sordino.reproduction.rules import RULES, Rule
 from sordino.reproduction.schema import chosen
 from sordino.reproduction.tables import statistics
@@ -130,6 +132,18 @@ def test_an_equality_is_no_advantage() -> None:
 def test_a_verdict_names_privacy_that_is_not_paid(
     sound: Any, paper: Any, unpaid: bool, expected: str
 ) -> None:
-    results: Any = SimpleNamespace(unpaid=lambda form: unpaid)
+    results: Any = SimpleNamespace(unpaid=lambda form, series: unpaid)
     forms = [Judged("sound", sound, ()), Judged("paper", paper, ())]
-    assert verdict(results, forms) == expected
+    assert verdict(results, forms, ["a"]) == expected
+
+
+def test_only_series_of_the_claim_may_leave_privacy_unpaid() -> None:
+    places = [Place("", "paper", series, "") for series in ("paid", "unpaid")]
+    found = [SimpleNamespace(place=place) for place in places]
+    results = Results(cast(Any, SimpleNamespace(cells=found)), Path(), {})
+    prices = {"paid": (2.0, 2.0), "unpaid": (2.0, math.inf)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Results, "epsilons", lambda self, cell: prices[cell.place.series])
+        assert not results.unpaid("paper", ["paid"])
+        assert results.unpaid("paper", ["paid", "unpaid"])
+        assert not results.unpaid("sound", ["unpaid"])

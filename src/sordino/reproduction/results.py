@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -150,9 +150,13 @@ class Results:
         true = [each.spent for each in runs if each.spent is not None]
         return max(claimed, default=None), max(true, default=None)
 
-    def unpaid(self, form: str) -> bool:
-        """Whether some cell of a form costs more privacy than it claims."""
-        paid = [self.epsilons(cell) for cell in self.grid.cells if cell.place.form == form]
+    def unpaid(self, form: str, series: Collection[str]) -> bool:
+        """Whether some cell of a form, of these series, costs more privacy than it claims."""
+        paid = [
+            self.epsilons(cell)
+            for cell in self.grid.cells
+            if cell.place.form == form and cell.place.series in series
+        ]
         return any(
             true > CLOSE * claimed
             for claimed, true in paid
@@ -189,24 +193,31 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
     panels = claim.rule.panel or results.grid.data.keys()
     taken = [results.grid.data.get(panel) for panel in panels]
     other = any(each is not None and not each.papers for each in taken)
-    return ClaimOf(claim.text, claim.where, verdict(results, forms), forms, other)
+    return ClaimOf(claim.text, claim.where, verdict(results, forms, _series(claim)), forms, other)
 
 
 def _forms(grid: Grid, claim: Claim) -> list[str]:
     """The first form, and each in which a series of the claim was run."""
-    series = {name for what, names in named(claim.rule) if what == "series" for name in names}
+    series = _series(claim)
     run = {cell.place.form for cell in grid.cells if cell.place.series in series}
     return [form for i, form in enumerate(grid.forms) if not i or form in run]
 
 
-def verdict(results: Results, forms: Sequence[Judged]) -> Verdict:
-    """Of the first form, unless only another one holds, which costs more privacy than it claims."""
+def _series(claim: Claim) -> set[str]:
+    """The series that a claim speaks of."""
+    return {name for what, names in named(claim.rule) if what == "series" for name in names}
+
+
+def verdict(results: Results, forms: Sequence[Judged], series: Collection[str]) -> Verdict:
+    """Of the first form, unless only another one holds in which some of the claim's series cost
+    more privacy than they claim.
+    """
     if not forms:
         return "cannot be told"
     first, *others = forms
     if first.said == "holds":
         return "holds"
-    if any(each.said == "holds" and results.unpaid(each.form) for each in others):
+    if any(each.said == "holds" and results.unpaid(each.form, series) for each in others):
         return "needs unpaid privacy"
     return first.said
 
