@@ -137,7 +137,7 @@ def held(out: Path) -> Iterator[tuple[int, ...]]:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StudyError(
-                    f"{out}: another command is making runs there. Wait until it ends, or "
+                    f"{out}: another command is running there. Wait until it ends, or "
                     "choose another --out"
                 ) from None
         yield (handle,)  # a file system without locks: then without
