@@ -193,7 +193,7 @@ def _do(block: Block, namespace: dict[str, Any], when: str) -> None:
             said: list[str] = []
             played(line, said) if runs else parsed(line)
             # what is drawn from a seed is another thing with every version of the program
-            exact = line.split()[1] in ("methods", "plan", "tune")
+            exact = line.split()[1:2] in (["methods"], ["plan"], ["tune"])
             if said and (odd := unlike(shown.get(line, []), said[0], exact=exact)) is not None:
                 raise Wrong(f"{line}: the page says {odd!r}, and the command {said[0]!r}")
     elif block.kind == "toml" and block.reason is None and when != "parse":
