@@ -193,15 +193,11 @@ def test_nothing_to_show_is_refused() -> None:
 
 
 def test_class_drift_needs_a_choice_of_examples(file: Path) -> None:
-    for stream in (table(file), SwapDrift(every=3).applied(replayed(), 0)):
-        for drift in (ClassDrift(), GradualDrift()):
-            with pytest.raises(
-                StudyError,
-                match=re.escape(
-                    f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class"
-                ),
-            ):
-                drift.applied(stream, 0)
+    stream = SwapDrift(every=3).applied(replayed(), 0)
+    for drift in (ClassDrift(), GradualDrift()):
+        told = f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class"
+        with pytest.raises(StudyError, match=re.escape(told)):
+            drift.applied(stream, 0)
     # Labels and features of a file may change.
     changed = SwapDrift(every=5).applied(FeatureDrift(every=9).applied(table(file), 0), 0)
     assert changed.columns == ("dose", "age")
