@@ -247,12 +247,13 @@ def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
     opened.hub.send("site-0", b"still there")
     opened.mailbox.waits()
     assert next(first.frames()) == b"still there"
+    first.close()
     monkeypatch.setattr(line_module, "LOOK", 60.0)
     opened.line(1)
-    events = [opened.mailbox.get(5) for _ in range(3)]
-    told = [(each.kind, each.site) for each in events if each is not None]
-    assert told == [("open", "site-0"), ("open", "site-1"), ("closed", "site-1")]
-    first.close()
+    events = [opened.mailbox.get(5) for _ in range(4)]
+    assert [(each.kind, each.site) for each in events if each is not None] == [
+        ("open", "site-0"), ("closed", "site-0"), ("open", "site-1"), ("closed", "site-1"),
+    ]  # fmt: skip
 
 
 def test_a_server_that_says_nothing_is_lost(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
