@@ -62,7 +62,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
     seeds = tuple(sorted(first.keys() & second.keys()))
     differences = tuple(second[seed] - first[seed] for seed in seeds)
     found = spread(differences)
-    return Paired(seeds, differences, found.mean, found.sd, _interval(found, differences))
+    return Paired(seeds, differences, found.mean, found.sd, student(differences, CONFIDENCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,16 @@ def _range(low: float, high: float, scale: Scale = POINTS) -> str:
     return f"{small}{scale.unit}" if small == large else f"{small} to {large}{scale.unit}"
 
 
-def _interval(found: Spread, differences: Sequence[float]) -> tuple[float, float] | None:
-    if found.mean is None or not found.sd or max(differences) - min(differences) < 1e-12:
+def student(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """Student's interval of the mean; None for fewer than two values, and where all are equal:
+    then the spread is not known.
+    """
+    found = spread(values)
+    if found.mean is None or not found.sd or max(values) - min(values) < 1e-12:
         return None
     from scipy.stats import t  # type: ignore[import-untyped]
 
     low, high = t.interval(
-        CONFIDENCE, found.count - 1, loc=found.mean, scale=found.sd / found.count**0.5
+        confidence, found.count - 1, loc=found.mean, scale=found.sd / found.count**0.5
     )
     return float(low), float(high)

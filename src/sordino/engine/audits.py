@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sordino.audit.intervals import Interval
 from sordino.engine import records, regimes
@@ -14,6 +14,7 @@ from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
 from sordino.errors import StudyError
 
+S = TypeVar("S", bound=Study)
 Row = Callable[[float], Interval]
 """Makes a row of the table, whose lower bounds are wrong with at most this probability."""
 
@@ -28,6 +29,12 @@ class Rows(Protocol):
             StudyError: if nothing can be planted in it.
         """
         ...
+
+
+def alone(study: S) -> S:
+    """The study with a ledger of its run: an attack spends nothing of a lasting one's budget."""
+    privacy = study.privacy.model_copy(update={"ledger": "run"})
+    return study.model_copy(update={"privacy": privacy})
 
 
 def rows(study: Study, canaries: int, name: str) -> Sequence[Row]:

@@ -29,6 +29,7 @@ from sordino import data as datasets
 from sordino.audit.lira import Observed, confidence
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.audits import alone
 from sordino.engine.built import Built
 from sordino.engine.files import replace_file
 from sordino.engine.study.base import Study
@@ -125,10 +126,8 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
             "data.target = 'number': --attack lira reads how sure a model is of a class. Use a "
             "study of classes"
         )
-    # each of these runs would spend a lasting ledger's budget
-    privacy = study.privacy.model_copy(update={"ledger": "run"})
-    alone = study.model_copy(update={"privacy": privacy})
-    return Shadows(alone, federation(alone), folder / lineage(alone, "shadows").replace("/", "-"))
+    own = alone(study)
+    return Shadows(own, federation(own), folder / lineage(own, "shadows").replace("/", "-"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

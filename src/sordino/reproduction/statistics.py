@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sordino.comparison.statistics import CONFIDENCE
+from sordino.audit.bounds import at_least, at_most
+from sordino.comparison.statistics import CONFIDENCE, student
 
 Said = Literal["holds", "does not hold", "cannot be told"]
 
@@ -36,14 +37,13 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     mean = math.fsum(values) / count if count else math.nan
     if count < 2 or not math.isfinite(mean):
         return Interval(mean, -math.inf, math.inf, count)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    if sd <= 1e-12 * max(abs(mean), 1.0):
-        return Interval(mean, mean, mean, count)
-    from scipy.stats import t  # type: ignore[import-untyped]
+    found = student(values, _each(comparisons)) or (mean, mean)
+    return Interval(mean, *found, count)
 
-    wide = float(t.ppf(0.5 + 0.5 * (1 - (1 - CONFIDENCE) / comparisons), count - 1))
-    half = wide * sd / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half, count)
+
+def _each(comparisons: int) -> float:
+    """The confidence of each, so that all hold together (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / comparisons
 
 
 def share(successes: int, cases: int, comparisons: int = 1) -> Interval:
@@ -54,11 +54,8 @@ def share(successes: int, cases: int, comparisons: int = 1) -> Interval:
     """
     if not cases:
         return Interval(math.nan, -math.inf, math.inf, 0)
-    from scipy.stats import beta
-
-    tail = (1 - CONFIDENCE) / comparisons / 2
-    low = float(beta.ppf(tail, successes, cases - successes + 1)) if successes else 0.0
-    high = float(beta.ppf(1 - tail, successes + 1, cases - successes)) if successes < cases else 1.0
+    tail = (1 - _each(comparisons)) / 2
+    low, high = at_least(successes, cases, tail), at_most(successes, cases, tail)
     return Interval(successes / cases, low, high, cases)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from sordino.audit.intervals import Interval
 from sordino.audit.planted import PlantedSum, Promised, Watched, likelihoods
-from sordino.engine.audits import Row, played
+from sordino.engine.audits import Row, alone, played
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation.division import Federation, federation, loss_of
@@ -46,16 +46,16 @@ def arrivals(study: AsynchronousStudy, canaries: int, alpha: float, name: str) -
     Raises:
         StudyError: if its noise differs from number to number.
     """
-    privacy = study.privacy.model_copy(update={"ledger": "run"})
-    alone = study.model_copy(update={"privacy": privacy})
-    divided = federation(alone)
+    study = alone(study)
+    privacy = study.privacy
+    divided = federation(study)
     with tempfile.TemporaryDirectory() as folder:
-        built = REGIME.assembled(alone, divided, Path(folder), "audit", None)
+        built = REGIME.assembled(study, divided, Path(folder), "audit", None)
         simulation = built.simulation
         assert isinstance(simulation, Arrivals)
         first = simulation.edges[0]
         assert isinstance(first, PrivateEdge)
-        edge, coins = _planted(alone, divided, first, canaries)
+        edge, coins = _planted(study, divided, first, canaries)
         played(replace(built, simulation=replace(simulation, edges=[edge, *simulation.edges[1:]])))
         spent = simulation.vault.spent(simulation.units[0])
         simulation.vault.close()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sordino.audit.intervals import Interval
 from sordino.audit.planted import Promised, Watched, likelihoods
-from sordino.engine.audits import Row, played
+from sordino.engine.audits import Row, alone, played
 from sordino.engine.built import Built
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
@@ -134,14 +134,14 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
     Raises:
         StudyError: if its noise differs from number to number.
     """
-    privacy = study.privacy.model_copy(update={"ledger": "run"})
-    alone = study.model_copy(update={"privacy": privacy})
-    divided = federation(alone)
-    own = model(alone, divided.test.shape, divided.test.outputs)
+    study = alone(study)
+    privacy = study.privacy
+    divided = federation(study)
+    own = model(study, divided.test.shape, divided.test.outputs)
     m = min(canaries, MOST, sum(each.numel() for each in own.parameters()))
     coins = Seeded(study.seed).at("audit", "clients", "coins").random(m) < 0.5
-    many = alone.data.model_copy(update={"clients": len(divided.parts) + m})
-    more = alone.model_copy(update={"data": many})
+    many = study.data.model_copy(update={"clients": len(divided.parts) + m})
+    more = study.model_copy(update={"data": many})
     with tempfile.TemporaryDirectory() as folder:
         whole = _joined(divided, m)
         built = REGIME.assembled(more, whole, Path(folder), "audit", None)

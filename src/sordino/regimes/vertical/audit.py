@@ -32,7 +32,7 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.onerun import one_run
 from sordino.audit.planted import Coins, Promised
-from sordino.engine.audits import Row, played
+from sordino.engine.audits import Row, alone, played
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.mechanism.single import Single
@@ -143,12 +143,12 @@ def _refuse(study: VerticalStudy) -> None:
 
 def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
     """One run over a stream with canaries, by an adversary who sees all that leaves an owner."""
-    privacy = study.privacy.model_copy(update={"ledger": "run"})
-    alone = study.model_copy(update={"privacy": privacy})
+    study = alone(study)
+    privacy = study.privacy
     coins: Coins = Seeded(study.seed).at("audit", "stream", "coins").random(m) < 0.5
     answers, covers = Answers(coins, np.zeros(m)), dict[int, Replaced]()
     with tempfile.TemporaryDirectory() as folder:
-        built = build(alone, Path(folder), "audit", None)
+        built = build(study, Path(folder), "audit", None)
         simulation = built.simulation
         assert isinstance(simulation, Events)
         own = simulation.respond
