@@ -80,6 +80,12 @@ def test_runs_have_halves_and_noise_of_their_own_and_are_made_once(tmp_path: Pat
     assert shadows(study("privacy.clip=2.0"), tmp_path).folder != made.folder
 
 
+def test_shadow_runs_spend_nothing_of_a_lasting_ledger(tmp_path: Path) -> None:
+    made = shadows(study(f"privacy.ledger={tmp_path / 'lasting'}"), tmp_path / "runs")
+    observe(made, 0)
+    assert not (tmp_path / "lasting").exists()
+
+
 def test_two_runs_of_one_half_would_share_nothing_but_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

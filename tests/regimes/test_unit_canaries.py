@@ -43,6 +43,14 @@ def test_a_run_stays_below_its_ledger_and_is_seen(unit: str) -> None:
     assert found.releases == 600
 
 
+@pytest.mark.parametrize("unit", ["clients", "arrivals", "labels"])
+def test_an_attack_spends_nothing_of_a_lasting_ledger(unit: str, tmp_path: Path) -> None:
+    lasting = tmp_path / "lasting"
+    stream = ("data.stream=replay",) if unit == "labels" else ()  # a lasting ledger has no other
+    attacked(unit, *SHORT[unit], *stream, f"privacy.ledger={lasting}", canaries=100)
+    assert not lasting.exists()
+
+
 def test_a_label_is_seen_nearly_as_well_as_its_ledger_says() -> None:
     found = attacked("labels", "budget.events=3000", canaries=3000)
     assert found.low <= found.ledger <= 1.25 * found.low
