@@ -254,7 +254,8 @@ def test_equal_scores_and_huge_ones(case: Case) -> None:
         assert in_place(kernel)
         old = by_layers(flat, case.loss)(*examples.take(chosen), 1.0, other)
         assert torch.allclose(seen.norms, old.norms, rtol=1e-4, atol=1e-4)
-        assert torch.allclose(seen.loss, old.loss, rtol=1e-5, atol=1e-5)
+        # scores of hundreds, whose differences these are, round in the fifth digit
+        assert torch.allclose(seen.loss, old.loss, rtol=1e-5, atol=1e-5 + 1e-5 * weights)
         assert torch.allclose(out, other, atol=1e-4)
 
 
