@@ -174,6 +174,7 @@ def demos(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
 
 
 @NEEDED
+@pytest.mark.nightly
 def test_a_scripted_job_gives_the_model_of_the_simulation(
     demos: Callable[..., Demo], tmp_path: Path
 ) -> None:

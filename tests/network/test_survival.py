@@ -233,14 +233,13 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         assert np.array_equal(values, kept[key]), (key, found.told())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(("regime", "transport"), [KINDS[4], KINDS[7]])
-def test_twenty_kills_leave_no_trace(
-    regime: str, transport: str, seed: int, nursery: Nursery, tmp_path: Path
+def test_ten_kills_leave_no_trace(
+    regime: str, transport: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Five for each case and seed, where the run is long enough for them."""
+    """Five for each case, where the run is long enough for them."""
     shorter = [SHORTER[regime]]
-    assert endured(nursery, tmp_path / "run", regime, transport, 5, seed, changes=shorter) >= 3
+    assert endured(nursery, tmp_path / "run", regime, transport, 5, 1, changes=shorter) >= 3
 
 
 @pytest.mark.nightly
