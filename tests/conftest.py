@@ -5,10 +5,15 @@ CI; what is compiled for one test is there for those that need the same.
 import gc
 import os
 import re
+import tempfile
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# the user's own key of fingerprints is not for tests; processes that they start inherit this one
+_KEYS = tempfile.TemporaryDirectory(prefix="sordino-key-")
+os.environ["SORDINO_DATA_KEY"] = os.path.join(_KEYS.name, "data.key")
 
 settings.register_profile("sordino", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -95,9 +95,9 @@ AGAIN = {
     "another seed": (plain(), "csv", ("seed=5",)),
     "more clients": (plain(), "csv", ("data.clients=7",)),
     "another partition": (
-        plain(),
+        plain().with_columns(site=pl.Series([f"s{i % 5 % 3}" for i in range(ROWS)])),
         "csv",
-        ('data.partition={kind="dirichlet", beta=0.3, minimum=5}',),
+        ('data.client_column="site"', 'data.partition={kind="column"}'),
     ),
     "another order of rows": (plain().sample(fraction=1.0, shuffle=True, seed=3), "csv", ()),
     "another order of columns": (plain().select(["f3", "label", "f1", "f0", "f2"]), "csv", ()),

@@ -119,6 +119,7 @@ def test_the_documented_data_set_is_read_by_its_name(
         y=rng.integers(0, 2, 500),
     )
     asked = ("data.clients=3", "model.name=logistic", "budget.rounds=1", "budget.steps=1")
+    asked = (*asked, "data.partition=iid")
     read = study(folder, "synchronous", 'data.name="spirals:SPIRALS"', *asked)
     assert studies.named_modules(read) == ("spirals:SPIRALS",)
     monkeypatch.setenv("SORDINO_DATA", str(folder / "nowhere"))
@@ -129,6 +130,8 @@ def test_the_documented_data_set_is_read_by_its_name(
     about = json.loads((folder / "run" / "run.json").read_text())
     assert about["classes"] == ["left", "right"]
     assert sum(each["examples"] for each in about["clients"]) == 400
+    # whatever its module says, this program does not know whether these rows are published
+    assert "data" not in about and not any(each.get("labels") for each in about["clients"])
     assert about["modules"]["spirals"]["beside"]
     assert "spirals" in names()
     for name, message in (

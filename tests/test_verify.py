@@ -452,7 +452,7 @@ def test_public_examples_that_choose_a_bound_are_held_too(
     from sordino.federation import facts
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
-    monkeypatch.setattr(facts, "_digest", lambda examples: "other")
+    monkeypatch.setattr(facts, "_digest", lambda examples, public: "other")
     refused(tmp_path / "run", 'validation was "[0-9a-f]{64}", is "other"')
 
 

@@ -21,7 +21,6 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +31,7 @@ import numpy.typing as npt
 from sordino.api import numbers
 from sordino.engine.files import said_clearly
 from sordino.errors import DataError
+from sordino.fingerprints import secret_file
 
 if TYPE_CHECKING:
     import polars
@@ -324,7 +324,7 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
     ending = ".npz" if isinstance(held, Arrays) else ".parquet"
     with said_clearly(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = _key(folder)
+        key = secret_file(folder / KEY)
         draft = folder / f".{secrets.token_hex(8)}{ending}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -340,21 +340,6 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
         finally:
             draft.unlink(missing_ok=True)
     return place.resolve()
-
-
-def _key(folder: Path) -> bytes:
-    """The key of a folder's names, made where it is missing."""
-    place, draft = folder / KEY, folder / f".{secrets.token_hex(8)}.key"
-    if not place.exists():
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(32))
-            with suppress(FileExistsError):  # another process was faster
-                os.link(draft, place)
-        finally:
-            draft.unlink(missing_ok=True)
-    return place.read_bytes()
 
 
 def _save_table(held: polars.DataFrame, file: Any) -> None:

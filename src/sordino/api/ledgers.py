@@ -273,8 +273,18 @@ def _close(ledgers: Sequence[privacy.Ledger]) -> None:
         each.close()
 
 
-def fingerprint(data: bytes) -> str:
-    """What data is recognised by: SHA-256 of its bytes."""
+def fingerprint(data: bytes, *, public: bool = False) -> str:
+    """What data is recognised by in a ledger: a digest of its bytes under this user's secret key.
+
+    Args:
+        public: whether everybody may try which bytes these are: then it is SHA-256 without a key.
+
+    Raises:
+        StudyError: if the key, :func:`sordino.fingerprints.place`, cannot be read or made.
+    """
     import hashlib
 
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+    from sordino.fingerprints import keyed
+
+    found = "sha256:" + hashlib.sha256(data).hexdigest()
+    return found if public else keyed(found)

@@ -93,6 +93,9 @@ class Partition(Section):
     by_column: ClassVar[bool] = (
         False  # whether it asks the file whose each example is; others would deal them anew
     )
+    by_label: ClassVar[bool] = (
+        True  # whether who holds what follows from labels, which are private in a file of one's own
+    )
 
     kind: str
 
@@ -102,7 +105,7 @@ class Partition(Section):
         """Deal examples to clients.
 
         Args:
-            labels: class numbers, (n,).
+            labels: class numbers, (n,); zeros unless it is ``by_label``.
             clients: how many.
             rng: the only source of randomness.
             column: whose each example is, by the file, (n,); None where it does not say.
@@ -129,6 +132,8 @@ PARTITIONS = Registry(
 @PARTITIONS.register
 class Iid(Partition):
     """Equal random parts; sizes differ by at most one."""
+
+    by_label: ClassVar[bool] = False
 
     kind: Literal["iid"] = "iid"
 
@@ -247,6 +252,7 @@ class Column(Partition):
     """The file's own client column; clients in the order of their numbers."""
 
     by_column: ClassVar[bool] = True
+    by_label: ClassVar[bool] = False
 
     kind: Literal["column"] = "column"
 

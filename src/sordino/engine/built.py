@@ -10,21 +10,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
+from sordino.data.notices import notice
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
 from sordino.engine.promise import Own
 from sordino.engine.records import Facts, Metrics
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
+from sordino.fingerprints import keyed, record_key
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records import Records
+from sordino.privacy.storage import seen_by_others
 
 if TYPE_CHECKING:
     from sordino.training.flat import Flat
 
 UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
+
+ELSEWHERE = ("site:", "elsewhere/")
+"""What stands for the fingerprint of data that another process has."""
 
 PUBLIC = "public"
 """Whose data rows are that were declared public, in a ledger of the data: later runs must know."""
@@ -96,18 +102,34 @@ def vault(
     known: Sequence[Records] = (),
     others: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    *,
+    public: bool,
 ) -> Vault:
     """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
     ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced
     by records. A folder with a ``run.json`` is that of a run which has begun: its ledger must be
     there, and is not made again.
+
+    Args:
+        public: whether all rows that ``fingerprints`` are of are published. Of others the ledger
+            holds fingerprints under the user's key, and none without.
     """
     begun = (folder / "run.json").exists()
-    if study.privacy.ledger == "run" and not known:
-        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
-    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
-    return Vault.for_data(kept, run, known, others, begun=begun)
+    if study.privacy.ledger != "run":
+        kept = Path(study.privacy.ledger).expanduser()
+        found = Vault.for_data(kept, run, known, others, begun=begun)
+        if (warning := seen_by_others(kept)) is not None:
+            notice(warning)
+        return found
+    if known:  # the run folder is shown to others, and the key of its records is not in it
+        key = record_key(run, make=not begun)
+        return Vault.for_data(folder, run, known, others, begun=begun, key=key)
+    prints = {
+        unit: each if public or each.startswith(ELSEWHERE) else keyed(each, run, make=not begun)
+        for unit, each in fingerprints.items()
+    }
+    return Vault.for_run(folder / "ledger.sqlite", prints, labels=labels, begun=begun)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

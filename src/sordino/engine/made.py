@@ -7,7 +7,8 @@ import hashlib
 
 from msgspec import UNSET, UnsetType
 
-from sordino.engine.built import Built
+from sordino.engine.built import ELSEWHERE, Built
+from sordino.fingerprints import KEYED
 
 
 def now() -> str:
@@ -16,15 +17,14 @@ def now() -> str:
 
 
 def data_of(built: Built) -> str | UnsetType:
-    """One SHA-256 over the fingerprints in a ledger of the run's own.
+    """One SHA-256 over the fingerprints of published data in a ledger of the run's own.
 
-    Absent where sites keep their data, so that no fingerprint is known, and where the ledger is
-    that of the data.
+    Absent of private data, whose digest would tell guesses of its rows apart.
     """
     if built.study.privacy.ledger != "run":
         return UNSET
     prints = built.simulation.vault.ledger.units()
-    if not prints or any(each.startswith("site:") for each in prints.values()):
+    if not prints or any(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):
         return UNSET
     told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
     return hashlib.sha256(told.encode()).hexdigest()

@@ -8,28 +8,33 @@ fits.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sordino.engine import checkpoint
 from sordino.engine.begun import differences, held
 from sordino.engine.built import Built
-from sordino.engine.recorder import METRICS
+from sordino.engine.recorder import CHECKPOINTS, METRICS
 from sordino.engine.records import Misfit, Seal, Spent, fitted
 from sordino.errors import ResumeError, StudyError
 from sordino.files import open_below
 from sordino.privacy import accountant
 
 MODEL = "model.safetensors"
-FILES = ("study.toml", "environment.json", "rounds.jsonl", METRICS, MODEL)
-"""Metrics are there only where a model was measured on public rows."""
+CHECKPOINT = f"{CHECKPOINTS}/{checkpoint.NAME}"
+FILES = ("study.toml", "environment.json", "rounds.jsonl", METRICS, MODEL, CHECKPOINT)
+"""Metrics are there only where a model was measured on public rows. Reports are not among them:
+they are written again whenever somebody asks.
+"""
+LATER = (METRICS, CHECKPOINT)
+"""Files that a seal may not have: then nothing is said of them."""
 _PIECE = 1 << 20
 
 
 def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) -> Seal:
     """The seal of a run that ended with ``done`` and this model, which may be written later."""
     files = {
-        name: file_digest(folder / name)
+        name: file_digest(folder, name)
         for name in FILES
         if name != MODEL and (folder / name).exists()
     }
@@ -99,27 +104,20 @@ def changed(before: Mapping[str, object], files: Mapping[str, str]) -> list[str]
     return [name for name in dict.fromkeys((*known, *files)) if known.get(name) != files.get(name)]
 
 
-def file_digest(
-    path: Path, late: Callable[[], None] = lambda: None, most: int | None = None
-) -> str:
-    """SHA-256 (hex) of a plain file; ``late`` is asked now and then and may stop it.
+def file_digest(folder: Path, name: str, late: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 (hex) of a plain file below a folder; ``late`` is asked at times, and may stop it.
 
     Raises:
-        StudyError: if it is no plain file, has more than ``most`` bytes, or cannot be read.
+        StudyError: if it is no plain file, or cannot be read.
     """
     found = hashlib.sha256()
     try:
-        with open_below(path.parent, path.name) as file:
-            if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
-                raise StudyError(
-                    f"{path}: {size} bytes; a file of this kind has at most {most}. Restore "
-                    "it from a copy"
-                )
+        with open_below(folder, *name.split("/")) as file:
             while piece := file.read(_PIECE):
                 found.update(piece)
                 late()
     except OSError as error:
         raise StudyError(
-            f"{path}: cannot be read ({error.strerror}). Restore it from a copy"
+            f"{folder / name}: cannot be read ({error.strerror}). Restore it from a copy"
         ) from error
     return found.hexdigest()

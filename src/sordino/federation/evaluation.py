@@ -30,7 +30,6 @@ from sordino.data.features import featured
 from sordino.data.identity import first_rows
 from sordino.data.labels import shown_name
 from sordino.data.notices import listening, notice
-from sordino.data.sets import is_ours
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE, Data
 from sordino.entropy import Entropy
@@ -95,7 +94,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         )
     if wanted.features is None:
         return found
-    public = wanted.file is None and is_ours(wanted.name or "")
+    public = wanted.published
     return Corpus(
         featured(found.train, wanted.features, public=public),
         featured(found.test, wanted.features, public=public),

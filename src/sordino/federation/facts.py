@@ -14,6 +14,7 @@ from sordino.federation import records
 from sordino.federation.evaluation import told
 from sordino.federation.setup import SharedSetup, Tensors
 from sordino.federation.study import HorizontalStudy
+from sordino.fingerprints import keyed
 
 F = TypeVar("F", bound=records.Horizontal)
 
@@ -32,13 +33,14 @@ class Simulation(Protocol):
         ...
 
 
-def _digest(examples: Tensors) -> str | None:
-    """SHA-256 (hex) of examples, (n, ...) and (n,); None of none."""
+def _digest(examples: Tensors, *, public: bool) -> str | None:
+    """A fingerprint of examples, (n, ...) and (n,); None of none."""
     if not len(examples[1]):
         return None
-    return hashlib.sha256(
+    found = hashlib.sha256(
         b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)
     ).hexdigest()
+    return found if public else keyed(found)
 
 
 def horizontal(
@@ -80,8 +82,8 @@ def horizontal(
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        # public: bounds and weights of noise may be chosen by it
-        validation=_digest(setup.validation),
+        # rows that count as public: bounds and weights of noise may be chosen by them
+        validation=_digest(setup.validation, public=setup.published(study)),
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

@@ -158,7 +158,15 @@ class SampledRegime(HorizontalRegime[P]):
         own, line = protective(study, run, setup.shaping, folder), lineage(study, run)
         units = tuple(f"client:{i}" for i in range(len(sizes)))
         prints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
-        ledgers = vault(study, folder, run, prints, setup.records, labels=setup.labels(units))
+        ledgers = vault(
+            study,
+            folder,
+            run,
+            prints,
+            setup.records,
+            labels=setup.labels(units),
+            public=setup.published(study),
+        )
         tested = setup.evaluation(study, ledgers, own, line)
         most = budget(study, privacy.epsilon)
         pays = (

@@ -238,7 +238,14 @@ class SharedSetup:
 
     def counted(self, study: HorizontalStudy) -> bool:
         """Whether it is public how often each client has each label."""
-        return not self.remote and (study.data.file is None or study.privacy.unit == "none")
+        return not self.remote and (study.data.published or study.privacy.unit == "none")
+
+    def published(self, study: HorizontalStudy) -> bool:
+        """Whether all rows that this process has fingerprints of are published.
+
+        A server has nobody's rows; a site has its own, whatever data set the study names.
+        """
+        return self.mine is None if self.remote else study.data.published
 
     def examples(self, part: datasets.Dataset) -> Examples:
         """One client's data, on the device."""
@@ -287,7 +294,7 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
     ]
     if paid:
         found.append(records(divided.test, UNIT, SAMPLE))
-    if study.privacy.ledger == "run" or study.data.file is None:
+    if study.privacy.ledger == "run" or study.data.published:
         return tuple(found)
     aside = [
         divided.validation,

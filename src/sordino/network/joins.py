@@ -44,6 +44,8 @@ class Joins:
     ) -> Built:
         """The objects of a calibrated study, with this site's ledger."""
         part = carrier(study)
+        if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
+            folder.chmod(0o700)
         found = part.joined(self.agreed, self.index, self.own, study, folder, run, payable)
         world = found.world
         site = Site(

@@ -319,6 +319,8 @@ class Serves:
     ) -> Built:
         """The objects of a calibrated study, with the server's ledger in ``folder``."""
         part = carrier(study)
+        if not (folder / "run.json").exists():  # single updates of sites will be here
+            folder.chmod(0o700)
         built = part.served(self.agreed, study, folder, run, payable, self.test)
         serving = Serving(
             agreed=self.agreed,

@@ -17,6 +17,7 @@ Queries open the file read-only and change nothing.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,9 +68,16 @@ class Ledger(LedgerReader):
 
     @classmethod
     def create(
-        cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None
+        cls,
+        path: Path,
+        units: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+        *,
+        secret: bool = False,
     ) -> Ledger:
         """A new ledger for these units and their data's fingerprints; ``labels`` are for people.
+
+        A ``secret`` one only its owner may read, nor the files that SQLite puts beside it.
 
         Raises:
             LedgerError: if the file exists or cannot be written.
@@ -83,6 +91,10 @@ class Ledger(LedgerReader):
                 raise FileExistsError
             try:
                 fresh.unlink(missing_ok=True)
+                # SQLite gives its log and index the rights of the file
+                os.close(
+                    os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
+                )
                 with closing(
                     sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)
                 ) as db:

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sordino.errors import LedgerError
@@ -172,6 +172,21 @@ def check(db: sqlite3.Connection, path: Path) -> None:
             f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger of this "
             f"version it is {META.get(name)!r}. It was changed, or written by another version"
         )
+
+
+def seen_by_others(folder: Path) -> str | None:
+    """A warning if others than the owner may write into a folder of ledgers, or read its files."""
+    if os.name != "posix":
+        return None
+    for each, rights in ((folder, 0o022), *((file, 0o077) for file in folder.glob("*.sqlite*"))):
+        with suppress(FileNotFoundError):  # SQLite's log comes and goes
+            if each.stat().st_mode & rights:
+                return (
+                    f"warning: {each}: other users of this machine have rights here, and a ledger "
+                    "of the data holds the key of its records' digests. Take the rights away: "
+                    f"chmod -R go= {folder}"
+                )
+    return None
 
 
 def create(db: sqlite3.Connection) -> None:

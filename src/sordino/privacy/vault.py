@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.fingerprints import PLACE, of_another_key, place
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, SEAL, Charge, Head
@@ -78,10 +79,12 @@ class Vault:
         others: Mapping[str, str] | None = None,
         *,
         begun: bool = False,
+        key: bytes | None = None,
     ) -> Vault:
         """The ledger of the data in ``folder``, made if there is none, with a run's sets opened.
 
-        ``others`` are units that no record is priced by, and what names them.
+        Only its owner may read it. ``others`` are units that no record is priced by, and what names
+        them; ``key`` is that of its digests, where it is not to stand in the ledger.
 
         Raises:
             ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows
@@ -97,16 +100,16 @@ class Vault:
                 "copy, or begin a new run; a new ledger would forget what the run has spent"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StudyError(
                 f"privacy.ledger: {folder}: no folder for ledgers can be made here "
                 f"({error.strerror}). Name another folder"
             ) from error
         told = dict(others or {})
-        ledger = _kept(path, {name: name for name in told.values()})
+        ledger = _kept(path, {name: name for name in told.values()}, secret=True)
         try:
-            names = open_sets(ledger, run, records, known=begun) | told
+            names = open_sets(ledger, run, records, known=begun, key=key) | told
         except BaseException:
             ledger.close()
             raise
@@ -305,10 +308,16 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
         for unit in (*kept, *units):
             if kept.get(unit) != units.get(unit):
                 who = f"{unit} ({labels[unit]})" if unit in labels else unit
+                if of_another_key(kept.get(unit, ""), units.get(unit, "")):
+                    raise ResumeError(
+                        f"{path}: the fingerprint of {who} was made with another key than "
+                        f"{place()}, so nobody can tell whether the data is what the run began "
+                        f"with. Copy the key from where the run began, or say with {PLACE} where "
+                        "it is"
+                    )
                 raise ResumeError(
                     f"{path}: the data of {who} is not what the run began with: its fingerprint "
-                    f"was {kept.get(unit, 'none')[:12]}, is {units.get(unit, 'none')[:12]}. Put "
-                    "back the data, or begin a new run"
+                    "differs. Put back the data, or begin a new run"
                 )
     except BaseException:
         ledger.close()
@@ -316,10 +325,16 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
     return ledger
 
 
-def _kept(path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Ledger:
+def _kept(
+    path: Path,
+    units: Mapping[str, str],
+    labels: Mapping[str, str] | None = None,
+    *,
+    secret: bool = False,
+) -> Ledger:
     """The ledger in this file, made where there is none, for these units."""
     try:
-        return Ledger.create(path, units, labels)
+        return Ledger.create(path, units, labels, secret=secret)
     except LedgerExists:  # long since, or by another run just now
         ledger = Ledger.open(path)
     try:

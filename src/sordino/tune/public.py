@@ -26,6 +26,7 @@ from sordino.federation.division import examples, federation
 from sordino.federation.evaluation import has_test
 from sordino.federation.study import HorizontalStudy
 from sordino.files import MOST_LOG, read_below, there
+from sordino.fingerprints import keyed
 from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
@@ -113,7 +114,7 @@ def keep_aside(study: HorizontalStudy, place: Path) -> None:
 
 
 def keep_digest(file: Path, place: Path, *, write: bool) -> None:
-    """Keep a digest of the public file that candidates are tried on: runs are of these examples.
+    """Keep a fingerprint of the file that candidates are tried on: runs are of these examples.
 
     Args:
         file: of the data.
@@ -124,9 +125,11 @@ def keep_digest(file: Path, place: Path, *, write: bool) -> None:
         StudyError: if the runs there are of another file, or of the file as it was before.
     """
     with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest().encode()
+        plain = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = keyed(plain).encode()
     if there(place.parent, place.name):
-        if read_below(place.parent, place.name) != digest:
+        # folders of earlier versions hold the digest without a key
+        if read_below(place.parent, place.name) not in (digest, plain.encode()):
             raise StudyError(
                 f"{file}: this file has changed since the runs in {place.parent} were made. Choose "
                 "another folder with --runs, or remove that one; nothing was changed"

@@ -16,7 +16,7 @@ from pathlib import Path
 from sordino.errors import StudyError
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.storage import SECONDS, Clock
+from sordino.privacy.storage import SECONDS, Clock, seen_by_others
 from sordino.verify.check import Check
 from sordino.verify.found import Kept, Terms, Unit, Verdict
 from sordino.verify.places import ABOUT, places, terms_of
@@ -38,6 +38,8 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
     else:
         for file in places(path):
             check.ledger(file)
+        if path.is_dir() and (warning := seen_by_others(path)) is not None:
+            check.verdict.remarks.append(warning)
         known = [
             unit.epsilon
             for kept in check.verdict.ledgers

@@ -8,16 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from sordino.data.sets import is_ours
 from sordino.engine import begun, checkpoint, sealed
+from sordino.engine.built import ELSEWHERE
 from sordino.engine.built import UNIT as TEST
 from sordino.engine.recorder import CHECKPOINTS, METRICS
 from sordino.errors import LedgerError, SordinoError, StudyError
 from sordino.files import there
+from sordino.fingerprints import KEYED
 from sordino.parsing import json_of, toml_of
 from sordino.privacy import Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
-from sordino.privacy.storage import Clock, said
+from sordino.privacy.storage import Clock, said, seen_by_others
+from sordino.report.page import PAGE
 from sordino.verify.found import Kept, Terms, Unit, Verdict
 from sordino.verify.places import ABOUT, STUDY, places, table, terms_of
 from sordino.verify.stated import (
@@ -186,6 +190,7 @@ class Check:
             else bound_of(max(spent.values(), default=None), before.get("promise"))
         )
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
+        self.shown(study, opened[0][0], own=privacy.get("ledger") == "run")
         tested = None if plain else spent.pop(TEST, None)
         self.checkpoint(folder, opened)
         if seal is None:
@@ -204,22 +209,26 @@ class Check:
             f"{folder / ABOUT}: {each}"
             for each in differing(seal.facts.get("run"), sealed.run(about), self.verdict.epsilon)
         ]
+        known = _sealed(seal.facts)
         files = {
-            name: self.file(folder / name)
+            name: self.file(folder, name)
             for name in sealed.FILES
-            if name != METRICS or there(folder, name) or name in _sealed(seal.facts)
+            if name in (*known, METRICS if there(folder, METRICS) else "")
+            or name not in sealed.LATER
         }
         problems += [
             f"{folder / name}: not the file that was sealed when the run ended"
             for name in sealed.changed(seal.facts, files)
         ]
         head = about.get("ledger")
-        if not isinstance(head, dict) or (
-            privacy.get("ledger") == "run" and not opened[0][0].holds(str(head.get("digest")))
-        ):
+        if not isinstance(head, dict) or not _stands(opened[0][0], head):
             problems.append(
-                f"{folder / ABOUT}: ledger.digest is no link of the chain: entries were cut "
-                "off, or it was changed"
+                f"{folder / ABOUT}: ledger.seq and ledger.digest are no link of the chain: entries "
+                "were cut off, or it was changed"
+            )
+        if there(folder, PAGE):
+            self.verdict.remarks.append(
+                f"{folder / PAGE} is not judged: `sordino report` writes it again from these files"
             )
 
     def study(self, folder: Path, before: Row) -> Iterator[str]:
@@ -283,6 +292,11 @@ class Check:
             "This run has no seal: it is running, or was stopped. Its log and model are not "
             "held by the ledger yet"
         )
+        if not there(folder, CHECKPOINTS, checkpoint.NAME):
+            self.verdict.remarks.append(
+                f"{folder / CHECKPOINTS} has no checkpoint: if it is resumed, this run plays from "
+                "its first round again"
+            )
 
     def checkpoint(self, folder: Path, opened: list[tuple[Ledger, Note, Note | None]]) -> None:
         """Where the ledgers stood at the last checkpoint, they still stand."""
@@ -293,13 +307,41 @@ class Check:
                     f"had {seq} entries, and it lacks the last of them"
                 )
 
-    def file(self, path: Path) -> str:
-        """Of a file; what cannot be read has none."""
-        with said(path, self.clock):
+    def shown(self, study: Row, ledger: Ledger, *, own: bool) -> None:
+        """Say whether the ledger shows private rows to whoever guesses them."""
+        data = study.get("data")
+        name, file = (data.get("name"), data.get("file")) if isinstance(data, dict) else ("", "")
+        if not own:
+            if (warning := seen_by_others(ledger.path.parent)) is not None:
+                self.verdict.remarks.append(warning)
+            return
+        if file is None and is_ours(str(name)):
+            return
+        prints = {unit: each for unit, each in ledger.units().items() if each != unit}
+        if all(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):
+            self.verdict.remarks.append(
+                "The rows are not compared here: their fingerprints are keyed, and `sordino run "
+                "--resume` compares them where the key is"
+            )
+        else:
+            self.verdict.remarks.append(
+                f"warning: {ledger.path}: an earlier version wrote digests of private rows without "
+                "a key: who knows all rows but one can test guesses of it. Do not show this folder"
+            )
+
+    def file(self, folder: Path, name: str) -> str:
+        """The digest of a file; what cannot be read has none."""
+        with said(folder / name, self.clock):
             try:
-                return sealed.file_digest(path, self.clock.check)
+                return sealed.file_digest(folder, name, self.clock.check)
             except StudyError:
                 return "none"
+
+
+def _stands(ledger: Ledger, head: Row) -> bool:
+    """Whether a ledger has the link that a run was sealed with."""
+    seq, digest = head.get("seq"), head.get("digest")
+    return isinstance(seq, int) and isinstance(digest, str) and ledger.stands((seq, digest))
 
 
 def _sealed(facts: Row) -> Row:

@@ -110,8 +110,8 @@ def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
         raise wrong(call, given, f"a stream, and this has no {', no '.join(missing)}")
 
 
-def is_foreign(stream: Stream) -> bool:
-    """Whether a stream is of a class of somebody's own."""
+def is_foreign(stream: object) -> bool:
+    """Whether a stream, or what opens it, is of a class of somebody's own."""
     return not type(stream).__module__.startswith("sordino.")
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from sordino.data.embedded import NAMES, SPANS
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
 from sordino.data.labels import Target
-from sordino.data.sets import PUBLISHED
+from sordino.data.sets import PUBLISHED, is_ours
 from sordino.registry import did_you_mean
 from sordino.section import Section
 
@@ -49,6 +49,11 @@ class Source(Section):
     label: str = Field(
         "label", description="the column of a CSV or Parquet file that holds the label"
     )
+
+    @property
+    def published(self) -> bool:
+        """Whether these are rows that this program publishes by name: all others are private."""
+        return self.file is None and is_ours(self.name or "")
 
     @model_validator(mode="after")
     def _one_source(self) -> Source:

@@ -14,6 +14,7 @@ classes that cover it.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -21,7 +22,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import ResumeError
+from sordino.errors import LedgerError, ResumeError
 from sordino.privacy.chain import RECORDS
 from sordino.privacy.event import NonPrivate
 from sordino.privacy.ledger import Ledger
@@ -44,17 +45,26 @@ PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 
 
 def open_sets(
-    ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False
+    ledger: Ledger,
+    run: str,
+    wanted: Sequence[Records],
+    *,
+    known: bool = False,
+    key: bytes | None = None,
 ) -> dict[str, str]:
     """Open the sets of a run; the name of each unit's set. Open ones stay as they are.
+
+    Args:
+        known: whether the sets must be there.
+        key: of the digests, where it is not to stand in the ledger.
 
     Raises:
         LedgerError: if the file cannot be written.
         ResumeError: if the sets should be ``known``, and one is not.
     """
     with ledger.transaction() as db:
-        store.prepare(db)
-        key = bytes.fromhex(store.meta(db, "key"))
+        store.prepare(db, apart=key is not None)
+        key = key or _key(db, ledger)
     names: dict[str, str] = {}
     told_apart: dict[str, Records] = {}
     for each in wanted:
@@ -92,6 +102,16 @@ def open_sets(
             before, pool = store.index(db), Pool(store.classes(db)[0])
             _keep(ledger, _Opening(fresh, opening, pool).entered(before), before, pool)
     return names
+
+
+def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
+    """The key of the digests that stands in the ledger."""
+    if not (kept := store.meta(db, "key")):
+        raise LedgerError(
+            f"{ledger.path}: this is the ledger of one run, and the key of its records is not in "
+            "it. Give the folder of a ledger of the data"
+        )
+    return bytes.fromhex(kept)
 
 
 def close_sets(ledger: Ledger, run: str) -> None:
@@ -132,7 +152,7 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
     """Say that rows ``one[i]`` and ``other[i]`` (n, 2) are one person; how many were joined."""
     with ledger.transaction() as db:
         store.prepare(db)
-        key = bytes.fromhex(store.meta(db, "key"))
+        key = _key(db, ledger)
         before, pool = store.index(db), Pool(store.classes(db)[0])
         words = np.concatenate([one, other])
         rows = np.stack([digests(key, words[:, 0]), digests(key, words[:, 1])], axis=1)

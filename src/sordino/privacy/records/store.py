@@ -46,9 +46,14 @@ class Set:
     runs: tuple[str, ...]
 
 
-def prepare(db: sqlite3.Connection) -> None:
-    """A key and counters, where there are none yet; inside of a transaction."""
-    fresh = {"key": secrets.token_hex(KEY), "version": "0", "openings": "0"}
+def prepare(db: sqlite3.Connection, *, apart: bool = False) -> None:
+    """A key and counters, where there are none yet; inside of a transaction.
+
+    Args:
+        apart: whether the key is kept elsewhere: then none stands here.
+    """
+    key = "" if apart else secrets.token_hex(KEY)
+    fresh = {"key": key, "version": "0", "openings": "0"}
     db.executemany("INSERT OR IGNORE INTO record_meta VALUES (?, ?)", fresh.items())
 
 

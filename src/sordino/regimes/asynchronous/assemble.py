@@ -57,7 +57,15 @@ def build(
     units = [f"client:{i}" for i in range(len(sizes))]
     edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
-    ledgers = vault(study, folder, run, fingerprints, setup.records, labels=setup.labels(units))
+    ledgers = vault(
+        study,
+        folder,
+        run,
+        fingerprints,
+        setup.records,
+        labels=setup.labels(units),
+        public=setup.published(study),
+    )
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)

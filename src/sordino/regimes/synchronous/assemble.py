@@ -73,7 +73,13 @@ def build(
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
     ledgers = vault(
-        study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
+        study,
+        folder,
+        run,
+        setup.units(fingerprints),
+        known,
+        labels=setup.labels(units),
+        public=setup.published(study),
     )
     most = budget(study, privacy.epsilon)
     budgets = [budget(study, epsilon) for epsilon in personal.epsilons(study)]

@@ -13,6 +13,7 @@ import torch
 from msgspec import UNSET
 
 from sordino.data import stream as streams
+from sordino.data.stream.checked import is_foreign
 from sordino.engine.built import Built, vault
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import answering, lineage, origin, protective
@@ -74,6 +75,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         known,
         # an entity's record books them, too
         {party(m): f"{run}/{party(m)}" for m in range(len(held))},
+        public=study.data.published and not is_foreign(study.data.stream),
     )
     simulation = Events(
         engine=partial(_engine, study, split, own),

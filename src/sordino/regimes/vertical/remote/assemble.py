@@ -97,10 +97,10 @@ def conducted(
     pays: Sequence[int] | None,
     *,
     names: Sequence[str] = (),
-    data: str = "elsewhere",
+    data: str | None = None,
 ) -> Built:
-    """The objects at the server; its ledger books ``names`` of the data with this fingerprint, or
-    every unit.
+    """The objects at the server, which has no data; at a site its ledger books ``names`` of the
+    data with this fingerprint.
     """
     study, split = common_.study, common_.split()
     torch.set_num_threads(study.execution.threads)
@@ -116,7 +116,8 @@ def conducted(
         noise = None if release is None else single(release)
         return Half(rules, server, len(stream.classes), noise)
 
-    own = common_.fingerprint or data
+    own = common_.fingerprint or data or "elsewhere"
+    prints = {unit: f"{own}/{unit}" for unit in names or units(study)}
     simulation = Events(
         engine=engine,
         stream=stream,
@@ -124,7 +125,7 @@ def conducted(
         # accuracy alone
         respond=responding(study, len(stream.classes), partial(Seeded, study.seed)),
         limit=limit_of(study, pays),
-        vault=vault(study, folder, run, {unit: f"{own}/{unit}" for unit in names or units(study)}),
+        vault=vault(study, folder, run, prints, public=data is None),
         units=(promised(study),) if study.privacy.unit != "none" else (),
         **common(study, split, run),
     )
