@@ -19,7 +19,8 @@ RUN /opt/sordino/bin/pip install --no-cache-dir ".[network,edge]"
 FROM python:3.11-slim
 COPY --from=build /opt/sordino /opt/sordino
 RUN useradd --uid 10001 --create-home sordino && mkdir /work && chown sordino /work
-ENV PATH=/opt/sordino/bin:$PATH OMP_NUM_THREADS=1
+# The key of fingerprints outlives the container, beside the data; it is not for others.
+ENV PATH=/opt/sordino/bin:$PATH OMP_NUM_THREADS=1 SORDINO_DATA_KEY=/work/.sordino.key
 USER sordino
 WORKDIR /work
 ENTRYPOINT ["sordino"]

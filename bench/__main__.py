@@ -19,6 +19,7 @@ from bench import (
     federation,
     flare,
     network,
+    own_models,
     rounds,
     starting,
     step,
@@ -35,7 +36,7 @@ def main() -> None:
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
     federations = (network, federation, flare)
     parts = (
-        *(step, wavelets, features, rounds, clients, arrivals, events),
+        *(step, own_models, wavelets, features, rounds, clients, arrivals, events),
         *(*federations, accounting, starting),
     )
     for part in parts:

@@ -48,7 +48,7 @@ def main(ledger: Path, name: str) -> float:
     step = so.privacy.PoissonSampled(
         sampling_rate=1 / len(loader), event=so.privacy.Gaussian(noise_multiplier=SIGMA)
     )
-    prints = {"digits": so.fingerprint(x.numpy().tobytes())}
+    prints = {"digits": so.fingerprint(x.numpy().tobytes(), public=True)}
     with so.Ledger.create(ledger, prints) as book:
         for epoch in range(EPOCHS):
             # First the charge, then the work: what is not booked is not released.

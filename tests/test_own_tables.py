@@ -131,7 +131,8 @@ def test_the_documented_data_set_is_read_by_its_name(
     assert about["classes"] == ["left", "right"]
     assert sum(each["examples"] for each in about["clients"]) == 400
     # whatever its module says, this program does not know whether these rows are published
-    assert "data" not in about and not any(each.get("labels") for each in about["clients"])
+    assert "data" not in about
+    assert not any(each.get("labels") for each in about["clients"])
     assert about["modules"]["spirals"]["beside"]
     assert "spirals" in names()
     for name, message in (

@@ -22,11 +22,11 @@ from sordino.errors import StudyError
 from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
-from sordino.training.outline import FAST
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
 from sordino.training.perexample.gram import squared_norms
 from sordino.training.perexample.paths import path_of
+from sordino.training.perexample.plan import compiled
 from sordino.training.perexample.separable import known
 
 NOBODY = CLASSES
@@ -366,7 +366,7 @@ def test_a_layer_that_was_changed_is_not_the_layer_of_its_name(
     assert known(nn.Linear(3, 4))
     assert not known(make())
     flat = Flat(nn.Sequential(make(), nn.Tanh(), nn.Linear(4, CLASSES)))
-    assert path_of(flat, (3,)).name != FAST.name
+    assert compiled(flat, (3,)) is None
 
 
 def test_a_type_that_was_changed_is_not_known_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,25 +399,3 @@ def test_settings_and_batches_that_the_proof_does_not_cover_are_refused() -> Non
     finally:
         torch.set_float32_matmul_precision("highest")
     assert MARGIN < 1.0
-
-
-class Counting(nn.Module):
-    """Keeps something of what it saw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(6, CLASSES)
-        self.seen: Tensor
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen = self.seen + 1.0
-        return self.head(x) * self.seen  # type: ignore[no-any-return]
-
-
-def test_a_module_that_keeps_what_it_saw_is_refused() -> None:
-    flat, out = Flat(Counting()), torch.empty(21, dtype=torch.float64)
-    with pytest.raises(StudyError, match="changes 'seen'"):
-        ClippedSum(flat, cross_entropy)(
-            torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64), 1.0, out
-        )

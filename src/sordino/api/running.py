@@ -175,6 +175,7 @@ class Run:
         import numpy as np
         import torch
 
+        from sordino.entropy import Seeded
         from sordino.federation.study import HorizontalStudy
         from sordino.training import models
 
@@ -182,10 +183,12 @@ class Run:
         if not isinstance(study, HorizontalStudy):
             raise StudyError("the parts of this model lie at several parties; take .weights()")
         shape = np.asarray(example).shape
-        module = models.build(study.model.name, shape, classes, np.random.default_rng(0))
+        # what is not trained (frozen parameters, buffers) is not in the file: it is as it was made
+        module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
         held = {name: torch.from_numpy(each) for name, each in self.weights().items()}
+        trained = {name for name, each in module.named_parameters() if each.requires_grad}
         try:
-            module.load_state_dict(held)
+            module.load_state_dict(held, strict=trained != held.keys())
         except RuntimeError as error:
             raise StudyError(f"the model of {self.folder} does not fit: {error}") from None
         return module.eval()

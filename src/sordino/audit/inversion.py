@@ -140,7 +140,7 @@ def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> M
     A label that no example pulls is taken to be pulled up against all others alike.
     """
     with torch.no_grad():
-        slopes = loss.slope(flat.module(x), y)[1].cpu().numpy().astype(np.float64)
+        slopes = loss.slope(flat.copy()[0](x.clone()), y)[1].cpu().numpy().astype(np.float64)
     found = np.full((classes, classes), 1.0 / classes) - np.eye(classes)
     for label in range(classes):
         of_label = slopes[y.cpu().numpy() == label]

@@ -208,7 +208,7 @@ def _losses(
 ) -> Scores:
     found.flat.load(weights.to(found.flat.weights))
     with torch.no_grad():
-        scores = found.flat.module(model_input(torch.from_numpy(x)))
+        scores = found.flat.copy()[0](model_input(torch.tensor(x)))
         losses = loss_of(found.study)(scores, torch.from_numpy(y))
     kept: Scores = losses.numpy().astype(np.float64)
     return kept

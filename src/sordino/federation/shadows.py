@@ -212,7 +212,7 @@ def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
         return np.concatenate(
             [
                 confidence(
-                    flat.module(model_input(torch.from_numpy(part.x))).double().numpy(), part.y
+                    flat.copy()[0](model_input(torch.tensor(part.x))).double().numpy(), part.y
                 )
                 for part in divided.parts
             ]

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino import modules
 from sordino.errors import StudyError
-from sordino.training.state import changed, state
+from sordino.training.copies import Copies
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -26,13 +27,13 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     """Refuse a module in which one example can touch another's loss, or the module itself.
 
     The guarantee does not rest on this: a module that is not known to keep examples apart sees one
-    at a time (:mod:`sordino.training.perexample.general`). But what it learns so is not what it
-    does on a batch, when it is measured or used. So layers known to mix examples are refused by
-    name, and anything else is tried: changing one example of a batch must leave the others' scores
-    as they were. A forward pass must leave the module's buffers and attributes as they were: what
-    it carries over is raw data. State that cannot be seen so (globals, closures) is its author's
-    responsibility. Layers that draw random numbers are refused, too: they would draw from a global
-    generator, so that a run could not be resumed to the same end.
+    at a time (:mod:`sordino.training.perexample.general`), and what it writes is thrown away
+    (:mod:`sordino.training.copies`). But what it learns so is not what it does on a batch, when it
+    is measured or used. So layers known to mix examples are refused by name, and anything else is
+    tried: changing one example of a batch must leave the others' scores as they were, and a forward
+    pass must leave parameters and buffers as they were. Layers that draw random numbers are
+    refused, too: they would draw from a global generator, so that a run could not be resumed to the
+    same end.
 
     Args:
         module: to be trained.
@@ -67,15 +68,23 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     batch = torch.from_numpy(rng.standard_normal((3, *shape))).to(like)
     other = batch.clone()
     other[1] = torch.from_numpy(rng.standard_normal(shape)).to(like)
-    before = state(module)
-    with torch.no_grad():
-        first, second, again = module(batch), module(other), module(batch)
-    moved = changed(before, module)
-    if moved is not None:
+    tried = Copies(module).copy()
+    try:
+        with torch.no_grad():
+            first, second, again = (tried(x.clone()) for x in (batch, other, batch))
+    except Exception as error:  # a user's module may raise anything
         raise StudyError(
-            f"model: a forward pass changes {moved!r}: it would carry raw data from step to "
-            "step; make it constant"
-        )
+            f"model: it fails on three examples of random numbers ({modules.told_of(error)}); "
+            "make it work for every input of its shape"
+        ) from error
+    held = [*module.named_parameters(), *module.named_buffers()]
+    after = [*tried.parameters(), *tried.buffers()]
+    for (name, was), now in zip(held, after, strict=True):
+        if not torch.equal(was.nan_to_num(), now.nan_to_num()):
+            raise StudyError(
+                f"model: a forward pass changes {name!r}, and what it changes is forgotten after "
+                "each example, for it would carry raw data from step to step; make it constant"
+            )
     if not torch.allclose(first, again, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise StudyError(
             "model: two passes over the same batch differ, so it keeps a state or draws "

@@ -1,12 +1,15 @@
 """Accuracy and mean loss on a data set, by a forward pass that keeps nothing.
 
-A sequence of known layers goes through the forward half of its plan, any other module through its
-own ``forward``. Batches of 200 keep the activations of the papers' networks within the cache.
+A sequence of known layers goes through the forward half of its plan. Of any other module a
+throw-away copy gets each batch, or each example where the rows are private: then one row may change
+its own scores alone. Batches of 200 keep the activations of the papers' networks within the cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from torch import Tensor
 from sordino.training.flat import Flat
 from sordino.training.kernels import model_input
 from sordino.training.loss import Loss
+from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
 
 
@@ -32,12 +36,15 @@ class Evaluator:
         self._flat, self._loss, self._batch = flat, loss, batch
         self._plans: dict[tuple[int, ...], Plan | None] = {}
 
-    def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
-        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,)."""
+    def __call__(self, x: Tensor, y: Tensor, *, private: bool = False) -> Evaluation:
+        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,).
+
+        Where they are ``private``, the module sees one at a time; one that it fails on has no
+        scores.
+        """
         right, total = 0, 0.0
         with torch.no_grad():
-            plan = self._plan(model_input(x[:1]))
-            forward = self._flat.module if plan is None else plan.forward
+            forward = self._forward(model_input(x[:1]), private)
             for start in range(0, len(x), self._batch):
                 labels = y[start : start + self._batch]
                 scores = forward(model_input(x[start : start + self._batch]))
@@ -48,13 +55,22 @@ class Evaluator:
     def scores(self, x: Tensor) -> Tensor:
         """Scores (n, classes), on a processor, of examples x (n, ...), bytes or model input."""
         with torch.no_grad():
-            plan = self._plan(model_input(x[:1]))
-            forward = self._flat.module if plan is None else plan.forward
+            forward = self._forward(model_input(x[:1]))
             parts = [  # copies: a plan writes the scores of each batch into the same buffer
                 forward(model_input(x[start : start + self._batch])).cpu().clone()
                 for start in range(0, len(x), self._batch)
             ]
         return torch.cat(parts)
+
+    def _forward(self, x: Tensor, private: bool = False) -> Callable[[Tensor], Tensor]:
+        """What gives scores (n, classes) of batches like ``x`` (1, ...)."""
+        plan = self._plan(x)
+        if plan is not None:
+            return plan.forward
+        if not private:
+            return lambda batch: self._flat.copy()[0](batch.clone())
+        classes = self._flat.copy()[0](torch.zeros_like(x)).shape[1]
+        return partial(OneByOne(self._flat, self._loss).scores, classes=classes)
 
     def _plan(self, x: Tensor) -> Plan | None:
         shape = tuple(x.shape[1:])

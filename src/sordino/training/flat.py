@@ -5,6 +5,10 @@ speak of matrices. Copying between the two at every step costs as much as the no
 here the vector *is* the storage: every trainable parameter of the module becomes a view
 into it, and an update of the vector is an update of the model.
 
+Layers of known types work on these views (:mod:`sordino.training.perexample.plan`). Any other
+module could write into them. So it is never called on data itself: :meth:`Flat.copy` makes
+throw-away copies, with copies of the weights (:mod:`sordino.training.copies`).
+
 Order of the vector. Parameters stand in the order of ``module.named_parameters()``,
 each in row-major order of its shape, except that a 4-D convolution weight of shape
 (out, in, height, width) is stored as (out, height, width, in): the channels-last order
@@ -35,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
+from sordino.training.copies import Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Flat:
     (``module.to``, ``module.double``) would tear them apart; move first, flatten then.
 
     Attributes:
-        module: the module, in training mode, ready to be called.
+        module: the module, in training mode; not to be called on data, see :meth:`copy`.
         weights: the vector (d,), in the parameters' dtype and on their device.
         layout: the slots, in order.
     """
@@ -120,7 +125,9 @@ class Flat:
         self.weights = torch.empty(
             sum(slot.size for slot in self.layout), dtype=dtype, device=device
         )
+        self._trained = [parameter for _, parameter in trainable]
         self._by_parameter: dict[int, Slot] = {}
+        self._copies: Copies | None = None
         for slot, (_, parameter) in zip(self.layout, trainable, strict=True):
             view = slot.logical(self.weights)
             view.copy_(parameter.data)
@@ -141,6 +148,18 @@ class Flat:
             )
         self.weights.copy_(vector)
         return self
+
+    def copy(self) -> tuple[nn.Module, list[Tensor]]:
+        """A throw-away copy of the module with these weights, and its parameters in their order.
+
+        Raises:
+            StudyError: for a module that cannot be copied.
+        """
+        if self._copies is None:
+            self._copies = Copies(self.module)
+        parameters: list[Tensor] = [nn.Parameter(p.detach().clone()) for p in self._trained]
+        given = dict(zip(self._by_parameter, parameters, strict=True))
+        return self._copies.copy(given), parameters
 
     def slot(self, parameter: Tensor) -> Slot | None:
         """Where a parameter lies; None if it is frozen or not of this module."""

@@ -19,6 +19,7 @@ References:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.optimizer import Optimizer
+from sordino.training.perexample.general import same_generators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,16 +73,18 @@ class LocalWork:
         flat.load(start)
         gradient = torch.empty_like(flat.weights)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
-        steps = self.optimizer.begin(self.learning_rate, flat.weights)
-        for chosen in self._batches(task):
-            if self.gradient_clip is None:
-                self.kernels.mean.of(self.examples, chosen, gradient)
-            else:
-                self.kernels.clipped.of(self.examples, chosen, self.gradient_clip, total)
-                gradient.copy_(total.div_(len(chosen)))
-            if self.proximal:
-                gradient.add_(flat.weights - start, alpha=self.proximal)
-            steps.take(flat.weights, gradient, 0.0)
+        # a copy: an optimizer of somebody's own must keep nothing for the next client
+        steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
+        with same_generators(flat.weights.device):
+            for chosen in self._batches(task):
+                if self.gradient_clip is None:
+                    self.kernels.mean.of(self.examples, chosen, gradient)
+                else:
+                    self.kernels.clipped.of(self.examples, chosen, self.gradient_clip, total)
+                    gradient.copy_(total.div_(len(chosen)))
+                if self.proximal:
+                    gradient.add_(flat.weights - start, alpha=self.proximal)
+                steps.take(flat.weights, gradient, 0.0)
         return flat.weights - start
 
     def _batches(self, task: Train) -> list[Tensor]:

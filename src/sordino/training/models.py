@@ -38,6 +38,7 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.copies import Copies
 from sordino.training.outline import SMALLEST
 
 Shape = tuple[int, ...]
@@ -132,7 +133,10 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
                 f"failed: {modules.told_of(error)}"
             ) from error
         _fits(name, module, shape, classes)
-    return module
+    if ":" not in name:
+        return module
+    # what a factory keeps of the module it made must not lead to the weights that are trained
+    return Copies(module).copy()
 
 
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:

@@ -117,8 +117,8 @@ def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
 def close_sets(ledger: Ledger, run: str) -> None:
     """A run has ended: freeze what was booked on sets that nobody else holds open."""
     with ledger.transaction() as db:
-        if not store.knows_records(db):
-            return
+        if not store.knows_records(db) or not store.meta(db, "key"):
+            return  # a run's own ledger has no later run
         for one in store.sets(db):
             if run in one.runs:
                 store.put_set(
@@ -285,8 +285,11 @@ def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool) -> Non
     db = ledger.connection
     live = len({each for one in pool.classes for each in one.sets})
     classes, kept, sizes = pool.settled(index.classes, max(MOST_CLASSES, 4 * live))
-    store.put_classes(db, kept, sizes)
-    store.put_index(db, replace(index, classes=classes), before)
+    if store.meta(db, "key"):
+        store.put_classes(db, kept, sizes)
+        store.put_index(db, replace(index, classes=classes), before)
+    else:  # a ledger of one run, which others see: nobody asks again who is in which class
+        store.put_classes(db, kept, [0] * len(kept))
     version = str(int(store.meta(db, "version")) + 1)
     store.put_meta(db, "version", version)
     ledger.noted_within(RECORDS, version, {"digest": store.digest(db)})

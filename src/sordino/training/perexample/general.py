@@ -13,8 +13,16 @@ two examples at once:
 
 Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
 the paths round differently, and a path that one example could choose would change what the others
-add. A state that a module keeps between calls is refused where it is seen
-(:mod:`sordino.training.state`); hidden in globals or closures it is its author's responsibility.
+add.
+
+Nothing passes from one call of the module's code to the next: each gets a copy of the module, which
+is thrown away (:mod:`sordino.training.copies`), copies of the examples, and the same state of the
+global random generators.
+
+An example on which the module fails contributes nothing, whatever it raises: rows of NaN. Under
+vmap, where one failure ends the call for all, the call is repeated with zeros in the places of half
+of the examples, until those that fail are found. All calls have the same shapes, so the others keep
+their bits.
 
 Both cost n x d memory, for as many examples at a time as fit 64 MB.
 
@@ -23,61 +31,60 @@ Shapes: x (n, ...), y (n, ...); per-example gradients (n, d).
 
 from __future__ import annotations
 
+import random
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from sordino.errors import StudyError
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.state import changed, state
 
 GRADIENT_BYTES = 64e6
 
-FAILURES = (
-    RuntimeError,
-    ValueError,
-    IndexError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    NotImplementedError,
-)
-"""What a module may raise that is not fit for an input."""
-
 
 class OneByOne:
-    """Materialised per-example gradients of a whole module."""
+    """Materialised per-example gradients of a whole module, and its scores."""
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._flat, self._loss = flat, loss
-        self._parameters = {
-            name: p for name, p in flat.module.named_parameters() if flat.slot(p) is not None
-        }
         self._mapped_shapes: dict[tuple[object, ...], bool] = {}
         self.piece = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and gradients (n, d) in the flat vector's order.
-
-        Raises:
-            StudyError: where the module works for zeros and random numbers of this shape, but not
-                for this batch.
-        """
+        """Losses (n,) and gradients (n, d) in the flat vector's order; NaN where it has none."""
         if not self.maps(x, y):
             return self.loop(x, y)
-        try:
-            return self._mapped(x, y)
-        except FAILURES as error:
-            # to go on by the loop would round the other examples' gradients differently
-            raise StudyError(
-                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails on a "
-                f"batch of data ({error}); check the data's values (such as tokens outside of the "
-                "table), or make the module work for every input"
-            ) from error
+        with same_generators(x.device):
+            try:
+                return self._mapped(x, y)
+            except Exception:  # a user's module may raise anything
+                new = self._flat.weights.new_full
+                losses, rows = new((len(x),), torch.nan), new((len(x), self._flat.dim), torch.nan)
+                self._halves(x, y, 0, len(x), losses, rows)
+                return losses, rows
+
+    def _halves(
+        self, x: Tensor, y: Tensor, start: int, stop: int, losses: Tensor, rows: Tensor
+    ) -> None:
+        """Fill in what examples ``start`` to ``stop`` have, where together they fail."""
+        middle = (start + stop) // 2
+        for first, last in ((start, middle), (middle, stop)):
+            if first == last or last - first == stop - start:
+                continue
+            some = slice(first, last)
+            alone, label = torch.zeros_like(x), torch.zeros_like(y)
+            alone[some], label[some] = x[some], y[some]
+            try:
+                found = self._mapped(alone, label)
+            except Exception:  # a user's module may raise anything
+                self._halves(x, y, first, last, losses, rows)
+            else:
+                losses[some], rows[some] = found[0][some], found[1][some]
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
         """Whether vmap can follow the module on inputs and labels of such shapes and types."""
@@ -92,66 +99,98 @@ class OneByOne:
             generator = torch.Generator().manual_seed(0)
             inputs[1] = torch.randn(tuple(x.shape[1:]), generator=generator, dtype=x.dtype)
         labels = torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device)
-        before = state(self._flat.module)
-        with torch.no_grad():
+        with torch.no_grad(), same_generators(x.device):
             try:
                 self._mapped(inputs, labels)
-                follows = True
-            except FAILURES:
-                follows = False
-                self._one(inputs[:1], labels[:1])  # an error of the module itself is told as it is
-        moved = changed(before, self._flat.module)
-        if moved is not None:
-            raise StudyError(
-                f"model: a forward pass changes {moved!r}: it would carry raw data from step "
-                "to step; make it constant"
-            )
-        return follows
+            except Exception:  # a user's module may raise anything
+                # an error of the module itself is told as it is
+                self._one(inputs[:1], labels[:1], self._flat.weights.clone().unsqueeze(0))
+                return False
+        return True
 
     def _mapped(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        def single(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-            scores = functional_call(self._flat.module, parameters, (image.unsqueeze(0),))
+        module, parameters = self._flat.copy()
+        named = {
+            slot.name: p.detach() for slot, p in zip(self._flat.layout, parameters, strict=True)
+        }
+
+        def single(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            scores = functional_call(module, weights, (image.unsqueeze(0),))
             return self._loss(scores, label.unsqueeze(0)).sum()
 
-        detached = {name: p.detach() for name, p in self._parameters.items()}
+        _set_generators(x.device)
         with warnings.catch_warnings():
             # :func:`.paths.path_of` tells what it costs
             warnings.filterwarnings("ignore", "There is a performance drop")
-            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
-        return losses.detach(), self._rows(grads.values(), len(x))
+            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(
+                named, x.clone(), y.clone()
+            )
+        rows = x.new_empty((len(x), self._flat.dim), dtype=self._flat.weights.dtype)
+        self._write(grads.values(), rows)
+        return losses.detach().to(rows.dtype), rows
 
-    def _rows(self, grads: Iterable[Tensor], n: int) -> Tensor:
-        rows = self._flat.weights.new_empty((n, self._flat.dim))
+    def _write(self, grads: Iterable[Tensor | None], rows: Tensor) -> None:
         for slot, grad in zip(self._flat.layout, grads, strict=True):
-            ordered = grad.permute(0, 1, 3, 4, 2) if len(slot.shape) == 4 else grad
-            rows[:, slot.offset : slot.offset + slot.size] = ordered.reshape(n, -1)
-        return rows
+            place = rows[:, slot.offset : slot.offset + slot.size]
+            if grad is None:
+                place.zero_()
+            else:
+                ordered = grad.permute(0, 1, 3, 4, 2) if len(slot.shape) == 4 else grad
+                place.copy_(ordered.reshape(len(rows), -1))
 
     def loop(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The same by one backward pass per example: slow, and right by construction.
+        """The same by one backward pass per example: slow, and right by construction."""
+        losses = self._flat.weights.new_empty(len(x))
+        rows = self._flat.weights.new_empty((len(x), self._flat.dim))
+        with same_generators(x.device):
+            for i in range(len(x)):
+                some = slice(i, i + 1)
+                try:
+                    losses[i] = self._one(x[some], y[some], rows[some])
+                except Exception:  # a user's module may raise anything
+                    losses[i] = rows[i] = torch.nan
+        return losses, rows
 
-        An example on which the module fails has no gradient, so it contributes none: rows of NaN.
-        """
-        losses, rows = [], []
-        for i in range(len(x)):
-            try:
-                loss, row = self._one(x[i : i + 1], y[i : i + 1])
-            except FAILURES:
-                loss, row = (
-                    self._flat.weights.new_full(shape, torch.nan)
-                    for shape in ((), (1, self._flat.dim))
-                )
-            losses.append(loss)
-            rows.append(row)
-        return torch.stack(losses), torch.cat(rows)
-
-    def _one(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss () and gradient (1, d) of a batch of one."""
-        parameters = list(self._parameters.values())
+    def _one(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
+        """The loss () of a batch of one; its gradient goes into ``row`` (1, d)."""
+        module, parameters = self._flat.copy()
+        _set_generators(x.device)
         with torch.enable_grad():
-            value = self._loss(self._flat.module(x), y).sum()
+            value = self._loss(module(x.clone()), y.clone()).sum()
         grads = torch.autograd.grad(value, parameters, allow_unused=True)
-        whole = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)
-        ]
-        return value.detach(), self._rows((g.unsqueeze(0) for g in whole), 1)
+        self._write((None if g is None else g.unsqueeze(0) for g in grads), row)
+        return value.detach()
+
+    def scores(self, x: Tensor, classes: int) -> Tensor:
+        """Scores (n, classes) of each example by itself; NaN where the module fails."""
+        found = self._flat.weights.new_full((len(x), classes), torch.nan)
+        with torch.no_grad(), same_generators(x.device):
+            for i in range(len(x)):
+                _set_generators(x.device)
+                try:
+                    found[i] = self._flat.copy()[0](x[i : i + 1].clone())[0]
+                except Exception:  # a user's module may raise anything
+                    continue
+        return found
+
+
+@contextmanager
+def same_generators(device: torch.device) -> Iterator[None]:
+    """Set the global random generators to a fixed state, and leave them as they were."""
+    held = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            _set_generators(device)
+            yield
+    finally:
+        random.setstate(held[0])
+        np.random.set_state(held[1])
+
+
+def _set_generators(device: torch.device) -> None:
+    """Let a module that draws random numbers draw the same whatever was drawn before."""
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)

@@ -102,7 +102,8 @@ def plain_layers(module: nn.Module) -> list[nn.Module] | None:
 
     def walk(part: nn.Module) -> bool:
         if type(part) is nn.Sequential and known(part):
-            return all(walk(child) for child in part.children())
+            # a layer that stands there twice counts twice, which ``children`` would not tell
+            return all(child is not None and walk(child) for child in part._modules.values())
         found.append(part)
         return known(part)
 

@@ -7,7 +7,8 @@ and back passes all of them. So fast paths are for layers whose type says so, ta
 this list; every other module is differentiated example by example (:mod:`.general`).
 
 A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks,
-no ``forward`` of its own, no parametrization, no compiled call, no global hooks.
+no method of its own, no parametrization, parameters of exactly torch's type, no compiled call, no
+global hooks.
 
 >>> known(nn.Linear(2, 3)), known(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)))
 (True, False)
@@ -57,11 +58,11 @@ _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS
 def known(layer: nn.Module) -> bool:
     """Whether a layer is of a listed type, and does what its type does."""
     kind: Any = type(layer)
-    if kind.forward is not _FORWARD.get(kind) or not {
-        "forward",
-        "__call__",
-        "_call_impl",
-    }.isdisjoint(vars(layer)):
+    if kind.forward is not _FORWARD.get(kind) or any(
+        callable(getattr(kind, name, None)) for name in vars(layer)
+    ):
+        return False
+    if any(p is not None and type(p) is not nn.Parameter for p in layer._parameters.values()):
         return False
     own = (
         layer._forward_hooks

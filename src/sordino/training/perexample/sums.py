@@ -313,12 +313,10 @@ class MeanGradient:
     def _by_autograd(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
         flat = self._paths.flat
-        named = dict(flat.module.named_parameters())
+        module, parameters = flat.copy()
         with torch.enable_grad():
-            mean = self._paths.loss(flat.module(x), y).mean()
-        gradients = torch.autograd.grad(
-            mean, [named[slot.name] for slot in flat.layout], allow_unused=True
-        )
+            mean = self._paths.loss(module(x.clone()), y).mean()
+        gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
         for slot, gradient in zip(flat.layout, gradients, strict=True):
             if gradient is None:
                 slot.flat(out).zero_()

@@ -1,0 +1,117 @@
+"""Own modules share no storage and no state with what is released: refused, or within the clip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from own_kinds import BOUNDED, CLASSES, REFUSED
+from torch import Tensor, nn
+
+import sordino as so
+from digits import small
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.training import models
+from sordino.training.check import check_private
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import ClippedSum, MeanGradient
+
+pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules", "ignore::FutureWarning")
+SHAPE, CLIP, STEPS = (6,), 0.1, 3
+
+
+def made(name: str) -> Flat:
+    """As a study makes it, of initial weights that are always the same."""
+    module = models.build(f"own_kinds:make_{name}", SHAPE, CLASSES, np.random.default_rng(0))
+    check_private(module, SHAPE)
+    return Flat(module)
+
+
+def batch(n: int = 5) -> tuple[Tensor, Tensor]:
+    x = torch.randn(n, *SHAPE, generator=torch.Generator().manual_seed(1))
+    x[3, 0] = x[-2, 0] = 0.125
+    return x, torch.arange(n) % CLASSES
+
+
+def sums(name: str, first: int) -> list[Tensor]:
+    """Sums of some steps: of all examples from ``first``, and of all but the outlier."""
+    (x, y), flat, found = batch(), made(name), []
+    x[0] = 40.0
+    kernel, data = ClippedSum(flat, cross_entropy), x.clone()
+    torch.manual_seed(0)
+    for step in range(STEPS):
+        for start in (first, 1):
+            weights, out = flat.weights.clone(), torch.empty(flat.dim, dtype=torch.float64)
+            kernel(x[start:], y[start:], CLIP, out)
+            found.append(out)
+            assert torch.equal(flat.weights, weights), "the forward pass wrote into the vector"
+            assert torch.equal(x, data), "the forward pass wrote into the data"
+        flat.load(flat.weights + 0.01 * torch.sin(torch.arange(flat.dim) + step))
+    return found
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_an_outlier_moves_one_sum_by_the_clip_and_later_sums_not_at_all(name: str) -> None:
+    """With the outlier in a batch, others moved by up to 2 C each, in that batch and in all later
+    ones (107.9 C), and rows of the released vector were renormalised without noise.
+    """
+    without, with_ = sums(name, 1), sums(name, 0)  # in this order: classes may remember, too
+    for step in range(STEPS):
+        moved = with_[2 * step] - without[2 * step]
+        assert float(moved.norm()) <= CLIP * (1 + 1e-3)
+        assert torch.equal(with_[2 * step + 1], without[2 * step + 1])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_copies_would_share_is_refused_before_it_sees_data(name: str) -> None:
+    with pytest.raises(StudyError, match=REFUSED[name][1]):
+        made(name)
+
+
+def passed_on(name: str, first: int) -> tuple[int, Tensor]:
+    """Right answers on private rows from ``first``, and the gradient of another client later."""
+    (x, y), flat = batch(12), made(name)
+    x[0] = 40.0
+    torch.manual_seed(0)
+    evaluator, mean = Evaluator(flat, cross_entropy), MeanGradient(flat, cross_entropy)
+    right = evaluator(x[first:], y[first:], private=True).accuracy * len(x[first:])
+    evaluator(x[first:], y[first:])
+    out = torch.empty_like(flat.weights)
+    for some in (slice(first, 6), slice(6, 12)):
+        mean(x[some], y[some], out)
+    return round(right), out
+
+
+@pytest.mark.parametrize("name", ["InDeque", "InClass", "InWeights", "Renormalises"])
+def test_nothing_passes_from_client_to_client_or_from_evaluation_to_training(name: str) -> None:
+    """Whole clients, and private rows that a model is measured on: one more row is one more right
+    answer at most, and the next client's gradient has the same bits.
+    """
+    without, with_ = passed_on(name, 1), passed_on(name, 0)
+    assert 0 <= with_[0] - without[0] <= 1
+    assert torch.equal(with_[1], without[1])
+
+
+def test_a_layer_that_stands_twice_in_a_sequence_is_used_twice() -> None:
+    twice = nn.Tanh()
+    module = nn.Sequential(nn.Linear(6, 4), twice, nn.Linear(4, 4), twice, nn.Linear(4, CLASSES))
+    flat, (x, y) = Flat(module), batch()
+    loss = Evaluator(flat, cross_entropy)(x, y).loss
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(module(x), y)
+    assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_what_is_released_is_the_vector_and_nothing_that_a_module_wrote(tmp_path: Path) -> None:
+    """With steps of next to no length, the model at the end is the first one."""
+    study = small(model="own_kinds:halves", method=so.DpSgd(learning_rate=1e-12, tau=2))
+    run = so.run(study, out=tmp_path / "run", progress=False)
+    drawn = Seeded(run.study.checked.seed).at("model")
+    first = models.build("own_kinds:halves", (1, 8, 8), 10, drawn)
+    for key, weights in run.weights().items():
+        assert np.allclose(weights, first.get_parameter(key).detach(), atol=1e-6)
