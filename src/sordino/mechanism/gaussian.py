@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
 LONGEST = 1e19
 """Norms above it have a square that float32 does not hold."""
 
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Bounds C within which nothing vanishes or overflows in float32 that the proofs rest on."""
+
 COUNT_SHARE = 1.0 / 400.0
 COUNT_SENSITIVITY = 0.5
 """An example adds 1/2 or -1/2 to the excess, or nothing."""
@@ -198,9 +201,22 @@ def length(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
+def checked_clip(clip: float, place: str = "privacy.clip") -> float:
+    """C itself, if it is one for which the bound of contributions is proven.
+
+    Raises:
+        StudyError: if it is not, naming its place.
+    """
+    if not SMALLEST <= clip <= LARGEST:
+        raise StudyError(
+            f"{place} must be a number from {SMALLEST:g} to {LARGEST:g}, where float32 keeps "
+            f"the bound; got {clip}: choose one in between, or rescale the data"
+        )
+    return clip
+
+
 def _check(clip: float, noise_multiplier: float) -> None:
-    if not (clip > 0 and math.isfinite(clip)):
-        raise StudyError(f"clip must be a positive number; got {clip}")
+    checked_clip(clip)
     if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
         raise StudyError(
             f"noise_multiplier must be a positive number; got {noise_multiplier}. For no "

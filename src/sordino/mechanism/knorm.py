@@ -57,7 +57,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.gaussian import Euclidean, length
+from sordino.mechanism.gaussian import Euclidean, checked_clip, length
 from sordino.mechanism.grid import FINE
 from sordino.privacy import event
 
@@ -99,9 +99,11 @@ class _Radial(Euclidean):
     measure: Literal["flat"] = "flat"
 
     def __post_init__(self) -> None:
-        for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
-            if not (value > 0 and math.isfinite(value)):
-                raise StudyError(f"{name} must be a positive number; got {value}")
+        checked_clip(self.clip)
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise StudyError(
+                f"noise_multiplier must be a positive number; got {self.noise_multiplier}"
+            )
         if self.dimension < 1:
             raise StudyError(f"dimension must be a whole number from 1; got {self.dimension}")
 

@@ -37,11 +37,9 @@ import torch
 from torch import Tensor
 
 from sordino.errors import DataError, StudyError
-from sordino.mechanism.gaussian import LONGEST, SHRINK, normal_within
+from sordino.mechanism.gaussian import LARGEST, LONGEST, SHRINK, SMALLEST, normal_within
 from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
-
-SMALLEST, LARGEST = 1e-12, 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

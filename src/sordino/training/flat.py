@@ -115,10 +115,11 @@ class Flat:
                 "convert it with module.to(...) first"
             )
         dtype, device = kinds.pop()
-        if not dtype.is_floating_point:
+        if dtype not in (torch.float32, torch.float64):
             raise StudyError(
-                f"model: parameters of type {dtype}; only real floating-point parameters can "
-                "be trained"
+                f"model: parameters of type {dtype}; only float32 and float64 keep the bound of a "
+                "contribution: convert the model with module.float(). Its forward may compute in a "
+                "shorter type inside"
             )
         self.module = module
         self.layout = _slots(module)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from sordino.entropy import Entropy
-from sordino.errors import LocalProtocolError
+from sordino.errors import LocalProtocolError, StudyError
 from sordino.mechanism import Bounded, Learning, Tailed, length, shortened
 from sordino.mechanism.overclaimed import Overclaimed
 from sordino.message import Contribution, Train, Update
@@ -78,7 +78,7 @@ class LocalWork:
         with same_generators(flat.weights.device):
             for chosen in self._batches(task):
                 if self.gradient_clip is None:
-                    self.kernels.mean.of(self.examples, chosen, gradient)
+                    self._mean(chosen, gradient)
                 else:
                     self.kernels.clipped.of(self.examples, chosen, self.gradient_clip, total)
                     gradient.copy_(total.div_(len(chosen)))
@@ -86,6 +86,17 @@ class LocalWork:
                     gradient.add_(flat.weights - start, alpha=self.proximal)
                 steps.take(flat.weights, gradient, 0.0)
         return flat.weights - start
+
+    def _mean(self, chosen: Tensor, out: Tensor) -> None:
+        """The mean gradient into ``out``; NaN where the model fails on an example, so that the
+        client adds nothing: an error would tell of the example.
+        """
+        try:
+            self.kernels.mean.of(self.examples, chosen, out)
+        except StudyError:
+            raise  # of the study, not of an example
+        except Exception:  # a user's module may raise anything
+            out.fill_(torch.nan)
 
     def _batches(self, task: Train) -> list[Tensor]:
         """Indices of the tau batches: shuffled, cut, and shuffled again when used up."""

@@ -54,14 +54,18 @@ class CrossEntropy:
     """See the module's docstring."""
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(scores, labels, reduction="none")
+        there, labels = _there(scores, labels)
+        losses = F.cross_entropy(scores, labels, reduction="none")
+        return torch.where(there, losses, losses * torch.nan)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
+        there, labels = _there(scores, labels)
         log_share = torch.log_softmax(scores, 1)
         losses = F.nll_loss(log_share, labels, reduction="none")
         slopes, index = log_share.exp_(), labels.unsqueeze(1)
-        return losses, slopes.scatter_add_(1, index, torch.full_like(index, -1, dtype=slopes.dtype))
+        slopes.scatter_add_(1, index, torch.full_like(index, -1, dtype=slopes.dtype))
+        return _known(there, losses, slopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,13 @@ class MulticlassHinge:
         return (1 + rival - scores.gather(1, index)).squeeze(1), which
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return self._margin(scores, labels)[0].clamp_min(0)
+        there, labels = _there(scores, labels)
+        losses = self._margin(scores, labels)[0].clamp_min(0)
+        return torch.where(there, losses, losses * torch.nan)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`. At the kink itself the slope is zero."""
+        there, labels = _there(scores, labels)
         margin, which = self._margin(scores, labels)
         inside = (margin > 0).to(scores.dtype).unsqueeze(1)
         slopes = (
@@ -85,7 +92,21 @@ class MulticlassHinge:
             .scatter_(1, which, inside)
             .scatter_(1, labels.unsqueeze(1), -inside)
         )
-        return margin.clamp_min(0), slopes
+        return _known(there, margin.clamp_min(0), slopes)
+
+
+def _there(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Which labels are classes, and labels that are: the first class instead of what is none.
+
+    An example whose label is none has no gradient, so it adds nothing; an error would tell of it.
+    """
+    there = (labels >= 0) & (labels < scores.shape[1])
+    return there, torch.where(there, labels, torch.zeros_like(labels))
+
+
+def _known(there: Tensor, losses: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses and slopes, NaN where the label is no class."""
+    return losses.masked_fill(~there, torch.nan), slopes.masked_fill(~there.unsqueeze(1), torch.nan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from sordino.engine.latency import Constant, Latency
 from sordino.engine.study.source import Table
 from sordino.errors import StudyError
 from sordino.mechanism import GaussianNoise, Noise
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.privacy import accountant
 from sordino.registry import did_you_mean
 from sordino.section import Section
@@ -302,7 +303,8 @@ class NoisyPromise(Promise):
     )
     clip: float = Field(
         1.0,
-        gt=0,
+        ge=SMALLEST,
+        le=LARGEST,
         allow_inf_nan=False,
         description="C, the largest norm of one contribution to a sum; larger ones are scaled "
         "down to "

@@ -61,7 +61,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.gaussian import normal_within
+from sordino.mechanism.gaussian import checked_clip, normal_within
 from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, averaging, discounts, learned
@@ -96,12 +96,16 @@ class HaarGaussian:
     learns: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
-            if not (value > 0 and math.isfinite(value)):
-                raise StudyError(f"{name} must be a positive number; got {value}")
+        checked_clip(self.clip)
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise StudyError(
+                f"noise_multiplier must be a positive number; got {self.noise_multiplier}"
+            )
         for name, values in (("clip_weights", self.clip_weights), ("noise", self.noise)):
             if not all(x > 0 and math.isfinite(x) for x in self.basis.each(values)):
                 raise StudyError(f"{name} must be positive numbers; got {values}")
+        for weight in self.clip_weights:
+            checked_clip(self.clip / weight, f"privacy.clip / a clip weight of {weight:g}")
         if self._spread > _WIDEST:
             raise StudyError(
                 f"clip weights may differ by a factor of {_WIDEST:g}, beyond which float32 "

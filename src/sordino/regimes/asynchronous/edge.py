@@ -18,7 +18,6 @@ Shapes: weights and gradients (d,), examples (n, ...).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -29,6 +28,7 @@ import torch
 from sordino.entropy import Numbered
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Bounded, length
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
@@ -166,9 +166,10 @@ class PrivateEdge(Site):
         """See :class:`Edge`."""
         covers_one(self.unit, permit, self.price, task.task)
         # any other will do: the noise grows with it
-        if task.clip is None or not 0.0 < task.clip < math.inf:
+        if task.clip is None or not SMALLEST <= task.clip <= LARGEST:
             raise LocalProtocolError(
-                f"task {task.task}: the clip must be a positive number; got {task.clip}"
+                f"task {task.task}: the clip must be a number from {SMALLEST:g} to {LARGEST:g}; "
+                f"got {task.clip}"
             )
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)

@@ -16,6 +16,7 @@ from typing import cast
 from sordino.engine.methods import METHODS
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.modules import raised
 from sordino.privacy import accountant, epsilon_after, noise_multiplier
 from sordino.privacy.leftout import left_out
@@ -25,8 +26,6 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
-# clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
-SMALLEST, LARGEST = 1e-12, 1e12
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:

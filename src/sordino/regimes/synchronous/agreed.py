@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from sordino.engine.effect import Book
 from sordino.errors import StudyError
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.message import Train
 from sordino.regimes.synchronous.protocol import Synchronous
 
@@ -69,7 +68,7 @@ def _objection_to_noise(rules: Synchronous, task: Train) -> str | None:
     first = method.round_noise(method.start(terms), terms, task.round)
     clip = terms.clip if task.clip is None else task.clip
     sigma = terms.sigma if task.noise_multiplier is None else task.noise_multiplier
-    if not (0.0 < clip < math.inf or (task.clip is None and not terms.sigma)):
+    if not (SMALLEST <= clip <= LARGEST or (task.clip is None and not terms.sigma)):
         return f"its clip is {clip}"
     if not method.adapts_clip and clip != first.clip:
         return f"its clip is {clip}, and the study's is {first.clip}"

@@ -23,6 +23,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.method import Method
 from sordino.engine.methods import METHODS
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.message import Update, Vector
 from sordino.privacy import fixed_order
 from sordino.training.optimizer import Optimizer, Sgd
@@ -131,10 +132,17 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What bounds one round's contributions, and the noise of their sum: C (or S) and sigma."""
+    """What bounds one round's contributions, and the noise of their sum: C (or S) and sigma.
+
+    A finite C is brought to where its bound is proven: a method that follows releases may leave it.
+    """
 
     clip: float
     noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if math.isfinite(self.clip):
+            object.__setattr__(self, "clip", min(max(self.clip, SMALLEST), LARGEST))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.study.sections import Epsilon
 from sordino.federation.study import HorizontalStudy, SampledPromise
+from sordino.mechanism.gaussian import checked_clip
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
@@ -186,6 +187,7 @@ class SynchronousStudy(HorizontalStudy):
     def _fits_together(self) -> SynchronousStudy:
         unit, name = self.privacy.unit, self.method.name
         self._can_look_at_public_examples()
+        self._keeps_its_bounds()
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
             raise ValueError(
                 f"participation.cohort is {self.participation.cohort}, but there are "
@@ -253,6 +255,16 @@ class SynchronousStudy(HorizontalStudy):
                 "method.clipping 'proxy': clients that share noise agree on its grid from "
                 "privacy.clip; leave clipping out, or set privacy.noise = 'own'"
             )
+
+    def _keeps_its_bounds(self) -> None:
+        """Refuse a schedule that leaves the bounds for which float32 keeps its promise."""
+        if self.privacy.unit == "none":
+            return
+        rounds, clip = self.budget.rounds, self.privacy.clip
+        for number in range(rounds):
+            factor = self.method.scale(number / rounds)[0]
+            place = f"privacy.clip times {factor:g}, of method '{self.method.name}' in round"
+            checked_clip(clip * factor, f"{place} {number + 1},")
 
     def _can_have_epsilons(self) -> None:
         """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""

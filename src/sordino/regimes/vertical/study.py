@@ -10,6 +10,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.study.base import Study
 from sordino.engine.study.sections import Epsilon, Execution, Promise
+from sordino.mechanism.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
 from sordino.regimes.vertical.streams import VerticalData
@@ -57,7 +58,11 @@ class Release(Section):
     """
 
     clip: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="C, the largest norm of the vector"
+        1.0,
+        ge=SMALLEST,
+        le=LARGEST,
+        allow_inf_nan=False,
+        description="C, the largest norm of the vector",
     )
     noise_multiplier: float | None = Field(
         None,

@@ -171,18 +171,22 @@ def _walk(rows: int, size: int, rest: int) -> Run:
 
 @cache
 def _found(classes: int) -> Run:
-    def run(y: Any, chosen: Any, features: int, places: Any, labels: Any) -> int:
-        """Where the chosen rows begin, and their labels; zero, or what is wrong with them."""
+    def run(y: Any, chosen: Any, features: int, places: Any, labels: Any, there: Any) -> int:
+        """Where the chosen rows begin, their labels, the first class for what is none, and which
+        are one; zero, or what is wrong with them.
+        """
+        wrong = 0
         for i in range(chosen.size):
             which = chosen[i]
             if which < 0 or which >= y.size:
                 return NO_EXAMPLE
             places[i], labels[i] = which * features, y[which]
-            if labels[i] < 0 or labels[i] >= classes:
-                return NO_CLASS
+            there[i] = labels[i] >= 0 and labels[i] < classes
+            if not there[i]:
+                labels[i], wrong = 0, NO_CLASS
         # the last of an odd number has itself for a partner
         places[chosen.size] = places[chosen.size - 1]
-        return 0
+        return wrong
 
     return compiled(run)
 
@@ -224,6 +228,7 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
         biased, over, count = b_at >= 0, 0, chosen.size
         few = max(min(FEW, count), 1)
         places, labels = np.empty(few + 1, np.int64), np.empty(few, np.int64)
+        there = np.empty(few, np.bool_)
         scores, squares = np.empty((few + 1) * classes, np.float32), np.empty(few + 1)
         pixel, bound = np.float32(scale), np.float32(clip)
         out[:] = 0
@@ -231,8 +236,9 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
             total[:] = 0.0
         for first in range(0, count, few):
             n = min(few, count - first)
-            wrong = found(y, chosen[first : first + n], features, places, labels)
-            if wrong:
+            wrong = found(y, chosen[first : first + n], features, places, labels, there)
+            # with privacy an example whose label is no class is left out: an error would tell of it
+            if wrong == NO_EXAMPLE or (wrong == NO_CLASS and not private):
                 return int(wrong)
             scores[:] = 0
             squares[:] = 0
@@ -248,7 +254,9 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                     biased,
                 )
                 seen = np.float32(norm)
-                finite = norm <= LONGEST
+                finite = there[i] and norm <= LONGEST
+                if not there[i]:
+                    here[i] = np.float32(np.nan)
                 norms[first + i] = seen if finite else np.float32(np.inf)
                 # left out, so that zero times infinity never arises; the others stay as they are
                 if private and not finite:

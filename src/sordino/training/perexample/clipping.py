@@ -43,15 +43,15 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sordino.errors import StudyError
 from sordino.training.jit import weighted
+from sordino.training.perexample.fixed import in_blocks
 
-SMALLEST, LARGEST = 1e-12, 1e12
 MARGIN = 1.0 - 2.0**-9
 """s."""
 
@@ -93,13 +93,6 @@ class Clipped:
         return int((self.norms > self.clip).sum()) if self.counted is None else self.counted
 
 
-def checked(clip: float) -> float:
-    """C itself, if it is one for which the bound is proven."""
-    if not SMALLEST <= clip <= LARGEST:
-        raise StudyError(f"privacy.clip must lie between {SMALLEST:g} and {LARGEST:g}; got {clip}")
-    return clip
-
-
 def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Tensor:
     """c_i (n,) of norms (n,) in float64; a norm of zero gives 1, an infinite one 0.
 
@@ -110,6 +103,10 @@ def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Te
 
 def squares(rows: Tensor) -> Tensor:
     """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most."""
+    return in_blocks(_squares, rows) if len(rows) else rows.new_zeros(0, dtype=torch.float64)
+
+
+def _squares(rows: Tensor) -> Tensor:
     if rows.dtype != torch.float32:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         return exact
@@ -133,6 +130,47 @@ def together(n: int) -> list[slice]:
     parts = -(-n // TOGETHER)
     size = -(-n // parts) if parts else 1
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def leaves(chosen: Tensor) -> Iterator[Tensor]:
+    """Indices (b,) in parts of at most :data:`TOGETHER`, ascending.
+
+    The numbers from 0 on are cut in halves until few enough lie in each: so a part depends on
+    nothing but its own indices, and one more of them changes no other part.
+
+    >>> [len(part) for part in leaves(torch.arange(700))]
+    [64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 60]
+    """
+    if len(chosen) <= TOGETHER:
+        yield from [chosen] if len(chosen) else []
+        return
+    ordered = chosen.sort().values
+    yield from _halved(ordered, 0, 1 << int(ordered[-1]).bit_length())
+
+
+def _halved(ordered: Tensor, low: int, high: int) -> Iterator[Tensor]:
+    if len(ordered) <= TOGETHER or high - low == 1:
+        yield from [ordered] if len(ordered) else []
+        return
+    middle = (low + high) // 2
+    cut = int(torch.searchsorted(ordered, middle))
+    yield from _halved(ordered[:cut], low, middle)
+    yield from _halved(ordered[cut:], middle, high)
+
+
+def joined(parts: list[Clipped], clip: float, like: Tensor) -> Clipped:
+    """What was found in the leaves of one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Clipped(like.new_zeros(0), clip, like.new_zeros(0))
+    counts = [part.counted for part in parts if part.counted is not None]
+    return Clipped(
+        torch.cat([part.norms for part in parts]),
+        clip,
+        torch.cat([part.loss for part in parts]),
+        sum(counts) if counts else None,
+    )
 
 
 def put(place: Tensor, part: Tensor, fresh: bool) -> None:

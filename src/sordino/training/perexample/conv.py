@@ -32,15 +32,22 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import add_rows, kept, squares
+from sordino.training.perexample.fixed import MANY, in_blocks
 from sordino.training.perexample.gram import cheaper, squared_norms, write_products
 from sordino.training.perexample.kernel import add_or_set
 from sordino.training.perexample.workspace import Workspace
 
 Pair = tuple[int, int]
+IMAGES = 8  # in a block on a processor: an image is more work than a call
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
 PATCH_BYTES = (
     1_000_000  # patches of as many examples as this are worked off while they are in the cache
 )
+
+
+def images(like: Tensor) -> int:
+    """Images in a block, where ``like`` lies."""
+    return IMAGES if like.device.type == "cpu" else MANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +186,16 @@ class ConvKernel:
         if self._weight is not None:
             self._grads = self._space.take("grads", (n, outputs, shape.patch))
             few = max(1, PATCH_BYTES // (positions * shape.patch * g.element_size()))
-            for start in range(0, n, few):
-                piece = slice(start, start + few)
-                torch.bmm(g[piece].transpose(1, 2), self.unfold(a[piece]), out=self._grads[piece])
+            in_blocks(
+                lambda g, a: torch.bmm(g.transpose(1, 2), self.unfold(a)),
+                g,
+                a,
+                size=min(images(g), few),
+                into=self._grads,
+            )
             squared += squares(self._grads.view(n, -1))
         if self._bias is not None:
-            self._bias_grads = g.sum(1)
+            self._bias_grads = in_blocks(lambda g: g.sum(1), g)
             squared += squares(self._bias_grads)
         return squared
 
@@ -218,8 +229,11 @@ class ConvKernel:
         if self._formed:
             weight, bias = self._grads[part], self._bias_grads[part]
         else:
-            weight = torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part])
-            bias = self._outputs[part].sum(1)
+            g = self._outputs[part]
+            weight = in_blocks(
+                lambda g, a: torch.bmm(g.transpose(1, 2), a), g, self._patches[part], size=images(g)
+            )
+            bias = in_blocks(lambda g: g.sum(1), g)
         for slot, grads in ((self._weight, weight), (self._bias, bias)):
             if slot is not None:
                 slot.columns(rows).copy_(grads.flatten(1))

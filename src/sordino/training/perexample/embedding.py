@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import kept, squares
+from sordino.training.perexample.fixed import pairs_in_blocks
 
 
 def supported(layer: nn.Embedding) -> bool:
@@ -43,14 +44,7 @@ class EmbeddingKernel:
 
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are tokens."""
-        tokens, g = self._flattened(a, g)
-        ordered, order = tokens.sort(dim=1, stable=True)
-        run = torch.zeros_like(ordered)
-        run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
-        self._tokens = torch.zeros_like(ordered).scatter_(1, run, ordered)
-        self._rows = torch.zeros_like(g).scatter_add_(
-            1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g))
-        )
+        self._tokens, self._rows = pairs_in_blocks(_runs, *self._flattened(a, g))
         return squares(self._rows.flatten(1))
 
     def leave(self, keep: Tensor) -> None:
@@ -83,3 +77,14 @@ class EmbeddingKernel:
         if fresh:
             place.zero_()
         place.index_add_(0, tokens.reshape(-1), g.reshape(-1, g.shape[2]))
+
+
+def _runs(tokens: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Every example's different tokens (n, P), and the sums of their gradients (n, P, dim)."""
+    ordered, order = tokens.sort(dim=1, stable=True)
+    run = torch.zeros_like(ordered)
+    run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    rows = torch.zeros_like(g).scatter_add_(
+        1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g))
+    )
+    return torch.zeros_like(ordered).scatter_(1, run, ordered), rows

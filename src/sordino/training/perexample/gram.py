@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from sordino.training.perexample.clipping import VANISHING, put, together
+from sordino.training.perexample.fixed import block, in_blocks
 
 MOVE = 8
 GRAM_BYTES = 32e6  # Gram matrices of as many examples as this at a time
@@ -44,15 +45,13 @@ def cheaper(positions: int, inputs: int, outputs: int) -> bool:
 
 def squared_norms(a: Tensor, g: Tensor, *, weight: bool, bias: bool) -> Tensor:
     """Upper bounds (n,) in float64 of squared gradient norms, of W and bias as asked, together."""
-    n, positions = g.shape[:2]
+    positions = g.shape[1]
     few = max(
         1, int(GRAM_BYTES / (8 * (positions * (2 * positions + a.shape[2] + g.shape[2]) + 1)))
     )
-    found = [
-        _squared(a[i : i + few].double(), g[i : i + few].double(), weight, bias)
-        for i in range(0, n, few)
-    ]
-    return torch.cat(found) if found else g.new_zeros(0, dtype=torch.float64)
+    return in_blocks(
+        lambda a, g: _squared(a.double(), g.double(), weight, bias), a, g, size=min(block(g), few)
+    )
 
 
 def _squared(a: Tensor, g: Tensor, weight: bool, bias: bool) -> Tensor:

@@ -25,8 +25,17 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import add_rows, kept, put, squares, together
+from sordino.training.perexample.fixed import in_blocks
 from sordino.training.perexample.gram import squared_norms, write_products
 from sordino.training.perexample.workspace import Workspace
+
+
+def _products(g: Tensor, a: Tensor) -> Tensor:
+    return torch.bmm(g.transpose(1, 2), a)
+
+
+def _positions(g: Tensor) -> Tensor:
+    return g.sum(1)
 
 
 class LinearKernel:
@@ -51,10 +60,10 @@ class LinearKernel:
             return squared_norms(a, g, weight=self._weight is not None, bias=self._bias is not None)
         squared = torch.zeros(len(a), dtype=torch.float64, device=a.device)
         if self._weight is not None:
-            self._made = torch.bmm(g.transpose(1, 2), a).flatten(1)
+            self._made = in_blocks(_products, g, a).flatten(1)
             squared += squares(self._made)
         if self._bias is not None:
-            self._shift = g.sum(1)
+            self._shift = in_blocks(_positions, g)
             squared += squares(self._shift)
         return squared
 
@@ -112,9 +121,9 @@ class LinearKernel:
             if g.ndim == 2:
                 torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place)
             else:
-                place.copy_(torch.bmm(g.transpose(1, 2), a))
+                place.copy_(in_blocks(_products, g, a))
         if self._bias is not None:
-            self._bias.columns(rows).copy_(g if g.ndim == 2 else g.sum(1))
+            self._bias.columns(rows).copy_(g if g.ndim == 2 else in_blocks(_positions, g))
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

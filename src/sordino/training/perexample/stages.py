@@ -3,7 +3,8 @@ r"""The steps a plan is made of, each with a forward and a backward move written
 Images are (n, height, width, channels) between stages, so that a convolution's patches,
 a pool's slices and a rectifier's vectors are all contiguous in the channels; everything
 else is as in torch. A stage keeps what its backward move needs, in buffers that live from
-step to step: forward, then backward, and never two batches at once.
+step to step: forward, then backward, and never two batches at once. What a library rounds goes to
+it in blocks of one shape (:mod:`.fixed`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat
 from sordino.training.perexample import pool
-from sordino.training.perexample.conv import ConvKernel, gradients
+from sordino.training.perexample.conv import ConvKernel, gradients, images
 from sordino.training.perexample.embedding import EmbeddingKernel
+from sordino.training.perexample.fixed import in_blocks
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.linear import LinearKernel
 from sordino.training.perexample.norm import NormKernel
@@ -78,12 +80,11 @@ class Tanh:
         self._y = like
 
     def forward(self, x: Tensor) -> Tensor:
-        self._y = torch.tanh(x, out=self._space.take("y", tuple(x.shape)))
+        self._y = in_blocks(torch.tanh, x, into=self._space.take("y", tuple(x.shape)))
         return self._y
 
     def backward(self, g: Tensor) -> Tensor:
-        result: Tensor = torch.ops.aten.tanh_backward(g, self._y)
-        return result
+        return in_blocks(lambda g, y: torch.ops.aten.tanh_backward(g, y), g, self._y)
 
 
 class Flatten:
@@ -108,24 +109,31 @@ class Opaque:
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
-        self._x: Tensor | None = None
-        self._y: Tensor | None = None
+        self._seen: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, x: Tensor) -> Tensor:
+        self._seen = []
+        return in_blocks(self._forward, x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
-            self._x = _logical(x).detach().requires_grad_()
+            x = _logical(x).detach().requires_grad_()
             # A copy if the layer works in place: other stages still need what it would overwrite.
-            self._y = self._layer(
-                self._x.clone() if getattr(self._layer, "inplace", False) else self._x
-            )
-        return _physical(self._y.detach())
+            y = self._layer(x.clone() if getattr(self._layer, "inplace", False) else x)
+        self._seen.append((x, y))
+        return _physical(y.detach())
 
     def backward(self, g: Tensor) -> Tensor:
-        if self._x is None or self._y is None:
-            raise RuntimeError("backward before forward")
-        (result,) = torch.autograd.grad(self._y, self._x, _logical(g))
-        self._x = self._y = None
-        return _physical(result)
+        seen = iter(self._seen)
+
+        def work(g: Tensor) -> Tensor:
+            x, y = next(seen)
+            (result,) = torch.autograd.grad(y, x, _logical(g))
+            return _physical(result)
+
+        found = in_blocks(work, g)
+        self._seen = []
+        return found
 
 
 def _logical(x: Tensor) -> Tensor:
@@ -162,17 +170,24 @@ class LinearStage:
     def forward(self, x: Tensor) -> Tensor:
         self.last_input = x
         y = self._space.take("y", (*x.shape[:-1], self._layer.out_features))
-        rows, into = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
-        if self._layer.bias is None:
-            torch.mm(rows, self._layer.weight.t(), out=into)
-        else:
-            torch.addmm(self._layer.bias, rows, self._layer.weight.t(), out=into)
-        return y
+        return in_blocks(self._forward, x, into=y)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        rows, layer = x.reshape(-1, x.shape[-1]), self._layer
+        y = (
+            torch.mm(rows, layer.weight.t())
+            if layer.bias is None
+            else torch.addmm(layer.bias, rows, layer.weight.t())
+        )
+        return y.view(*x.shape[:-1], -1)
 
     def backward(self, g: Tensor) -> Tensor:
         into = self._space.take("g", tuple(self.last_input.shape))
-        torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight, out=into.view(-1, into.shape[-1]))
-        return into
+        return in_blocks(self._backward, g, into=into)
+
+    def _backward(self, g: Tensor) -> Tensor:
+        rows = torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight)
+        return rows.view(*g.shape[:-1], -1)
 
 
 class ConvStage:
@@ -185,6 +200,9 @@ class ConvStage:
 
     def forward(self, x: Tensor) -> Tensor:
         self.last_input = x
+        return in_blocks(self._forward, x, size=images(x))
+
+    def _forward(self, x: Tensor) -> Tensor:
         layer = self._layer
         y = torch.conv2d(
             _logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation
@@ -192,9 +210,10 @@ class ConvStage:
         return _physical(y)
 
     def backward(self, g: Tensor) -> Tensor:
-        result, _, _ = gradients(
-            self.kernel, _logical(self.last_input), _logical(g), (True, False, False)
-        )
+        return in_blocks(self._backward, self.last_input, g, size=images(g))
+
+    def _backward(self, x: Tensor, g: Tensor) -> Tensor:
+        result, _, _ = gradients(self.kernel, _logical(x), _logical(g), (True, False, False))
         if result is None:
             raise RuntimeError("asked for an input gradient, got none")
         return _physical(result)
@@ -209,8 +228,11 @@ class EmbeddingStage:
         self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.last_input = x
-        return torch.embedding(self._layer.weight, x)
+        there = (x >= 0) & (x < len(self._layer.weight))
+        self.last_input = torch.where(there, x, torch.zeros_like(x))
+        rows = torch.embedding(self._layer.weight, self.last_input)
+        # an example with a token outside of the table has no gradient, so it adds nothing
+        return rows.masked_fill_(~there.unsqueeze(-1), torch.nan)
 
     def backward(self, g: Tensor) -> Tensor:
         raise RuntimeError("tokens have no gradient")

@@ -44,6 +44,25 @@ class Rows:
         return Rows(x.view(-1).numpy(), x.numel() // len(x), scale, y.numpy())
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Examples ``x`` (n, ...), as model input, with labels ``y`` (n,)."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def rows(self) -> Rows | None:
+        """See :class:`Store`."""
+        return Rows.of(self.x, self.y) if self.x.dtype == torch.float32 else None
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`Store`."""
+        if len(chosen) == len(self.y):  # all of them, in order
+            return self.x, self.y
+        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+
+
 class Store(Protocol):
     """A client's examples."""
 

@@ -5,36 +5,41 @@ Both run under ``no_grad`` over micro-batches; see the package's docstring for t
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.mechanism import checked_clip
 from sordino.training.flat import Flat as Parameters
 from sordino.training.flat import Slot
 from sordino.training.loss import Loss
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import (
     MOST,
+    TOGETHER,
     Clipped,
     add_rows,
-    checked,
     factors,
     finite,
+    joined,
     kept,
+    leaves,
     root,
     squares,
 )
+from sordino.training.perexample.fixed import block, in_blocks, pairs_in_blocks
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.paths import Paths
 from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
-from sordino.training.perexample.store import Store
+from sordino.training.perexample.store import Given, Store
 from sordino.training.perexample.workspace import Workspace
 
 # gradients of as many examples as this are written out at once, while they are in the cache
-ROW_BYTES = 3_000_000
+ROW_BYTES, FEW = 3_000_000, 16
 
 
 def _batches(path: Plan | None, paths: Paths, n: int) -> list[slice]:
@@ -53,47 +58,52 @@ class ClippedSum:
     def __call__(self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
         """Overwrite ``out`` (d,), float64, with the clipped sum over ``x`` (n, ...), ``y`` (n,).
 
-        A number is a flat bound C.
-
-        An empty batch gives zeros. What is returned is raw and must not leave its client.
+        A number is a flat bound C. An empty batch gives zeros. What is returned is raw and must not
+        leave its client.
 
         Raises:
             StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity
                 is not proven.
         """
-        bound = FlatBound(bound) if isinstance(bound, int | float) else bound
-        checked(bound.clip)
-        _provable(len(x), out)
-        if len(x) == 0:
-            out.zero_()
-            return Clipped(
-                self._paths.flat.weights.new_zeros(0),
-                bound.clip,
-                self._paths.flat.weights.new_zeros(0),
+        if len(x) > MOST:
+            raise StudyError(
+                f"a batch of {len(x)} examples: at most {MOST} can be summed within the proven "
+                "bound; lower the sampling rate"
             )
-        found = self._paths.here(x, y) if isinstance(bound, FlatBound) else None
+        given = Given(x, y)
+        return self.of(given, torch.arange(len(y), device=y.device), bound, out)
+
+    def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+        """The same over indices ``chosen`` (b,), in place where the module's path can.
+
+        Nothing that examples hold makes it fail: those that cannot be computed add nothing.
+        """
+        bound = FlatBound(bound) if isinstance(bound, int | float) else bound
+        checked_clip(bound.clip)
+        if isinstance(bound, Layers):
+            layers = len(layers_of(self._paths.flat))
+            checked_clip(bound.each(layers), f"privacy.clip / sqrt({layers} layers)")
+        _provable(out)
+        total = out
+        if not 0 < len(chosen) <= TOGETHER:
+            total = torch.empty_like(out.zero_())
+        parts = []
+        for leaf in leaves(chosen):
+            parts.append(self._leaf(examples, leaf, bound, total))
+            if total is not out:
+                out.add_(total)
+        return joined(parts, bound.clip, self._paths.flat.weights)
+
+    def _leaf(self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor) -> Clipped:
+        """Overwrite ``out`` with the clipped sum over a leaf."""
+        found = self._paths.in_place(examples, chosen) if isinstance(bound, FlatBound) else None
         if found is not None:
             single, rows, where = found
             return single.clipped(rows, where, bound.clip, out)
+        x, y = examples.take(chosen)
         with torch.no_grad():
             norms, losses = self._sum(self._paths.find(x), x, y, bound, out)
         return Clipped(norms.to(losses.dtype), bound.clip, losses)
-
-    def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """The same over indices ``chosen`` (b,), in place where the module's path can."""
-        clip = (
-            bound.clip
-            if isinstance(bound, FlatBound)
-            else None
-            if isinstance(bound, Layers | Measured | Shortened)
-            else bound
-        )
-        found = None if clip is None else self._paths.in_place(examples, chosen)
-        if clip is None or found is None:
-            return self(*examples.take(chosen), bound, out)
-        single, rows, where = found
-        _provable(len(chosen), out)
-        return single.clipped(rows, where, checked(clip), out)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
@@ -106,7 +116,7 @@ class ClippedSum:
                     slice(None),
                     self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim),
                 )
-            return self._paths.slow.gradients(x, y)[1].clone()
+            return self._slow(x, y)[1].clone()
 
     def _sum(
         self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor
@@ -130,7 +140,7 @@ class ClippedSum:
         contribute are left in their places, with zeros for gradients.
         """
         if path is None:
-            losses, rows = self._paths.slow.gradients(x, y)
+            losses, rows = self._slow(x, y)
             if isinstance(bound, Layers):
                 return _by_layers(self._paths.flat, rows, bound, out, fresh), losses
             return _add(rows, bound, out, fresh), losses
@@ -156,6 +166,13 @@ class ClippedSum:
                 kernel.write(factor, out, fresh)
         return norms, losses
 
+    def _slow(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and gradients, one after another or, side by side, in blocks of one shape."""
+        slow = self._paths.slow
+        if not slow.maps(x, y):
+            return slow.gradients(x, y)
+        return pairs_in_blocks(slow.gradients, x, y, size=min(block(x), slow.piece))
+
     def _collected(
         self, path: Plan, x: Tensor, y: Tensor
     ) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
@@ -173,12 +190,12 @@ class ClippedSum:
     ) -> Tensor:
         """Norms (n,); gradients are written, measured and added few at a time, in the cache."""
         weights, dim = self._paths.flat.weights, self._paths.flat.dim
-        few = max(1, int(ROW_BYTES / (dim * weights.element_size())))
+        few = max(1, min(FEW, int(ROW_BYTES / (dim * weights.element_size()))))
         norms = weights.new_empty(n, dtype=torch.float64)
         for start in range(0, n, few):
             part = slice(start, min(start + few, n))
             rows = _formed(kernels, part, self._space.take("rows", (part.stop - start, dim)))
-            norms[part] = _add(rows, bound, out, fresh and start == 0)
+            norms[part] = _add(rows, bound, out, fresh and start == 0, few)
         return norms
 
 
@@ -189,13 +206,23 @@ def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> 
     return rows
 
 
-def _add(rows: Tensor, bound: FlatBound | Measured | Shortened, out: Tensor, fresh: bool) -> Tensor:
+def _add(
+    rows: Tensor,
+    bound: FlatBound | Measured | Shortened,
+    out: Tensor,
+    fresh: bool,
+    few: int | None = None,
+) -> Tensor:
     """Norms (n,) of ``rows`` (n, d); their clipped sum goes to ``out``, added unless ``fresh``."""
     if isinstance(bound, Shortened):
-        short, norms = bound.rows(rows)
+        short, norms = pairs_in_blocks(bound.rows, rows, size=few)
         add_rows(out, short, short.new_ones(len(short)), fresh)
         return _usable(norms)
-    norms = root(squares(rows)) if isinstance(bound, FlatBound) else _usable(bound.norms(rows))
+    norms = (
+        root(squares(rows))
+        if isinstance(bound, FlatBound)
+        else _usable(in_blocks(bound.norms, rows, size=few))
+    )
     usable = finite(norms)
     factor = factors(
         norms,
@@ -210,9 +237,7 @@ def _add(rows: Tensor, bound: FlatBound | Measured | Shortened, out: Tensor, fre
 def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh: bool) -> Tensor:
     """:func:`_add` with each layer clipped by itself."""
     layers = layers_of(flat)
-    squared = [
-        torch.stack([squares(slot.columns(rows)) for slot in layer]).sum(0) for layer in layers
-    ]
+    squared = [_added([squares(slot.columns(rows)) for slot in layer]) for layer in layers]
     norms = _largest(squared, bound)
     usable = finite(norms)
     rows = kept(usable, rows)
@@ -225,13 +250,8 @@ def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh
     return norms
 
 
-def _provable(count: int, out: Tensor) -> None:
+def _provable(out: Tensor) -> None:
     """Refuse what the proof in :mod:`.clipping` does not cover."""
-    if count > MOST:
-        raise StudyError(
-            f"a batch of {count} examples: at most {MOST} can be summed within the proven "
-            "bound; lower the sampling rate"
-        )
     if out.dtype != torch.float64:
         raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
     if not exact_products():
@@ -247,15 +267,18 @@ def _together(kernels: list[tuple[Kernel, Tensor]], bound: FlatBound | Layers) -
     Plain, or the largest layer's in units of its C_l, times C.
     """
     squared = [square for _, square in kernels]
-    return (
-        _largest(squared, bound) if isinstance(bound, Layers) else root(torch.stack(squared).sum(0))
-    )
+    return _largest(squared, bound) if isinstance(bound, Layers) else root(_added(squared))
+
+
+def _added(squared: list[Tensor]) -> Tensor:
+    # one after another: a sum over an axis may go another way where the others are longer
+    return functools.reduce(torch.add, squared)
 
 
 def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
     found = root(torch.stack(squared).amax(0))  # NaN and infinity come through
     return torch.where(
-        finite(root(torch.stack(squared).sum(0))),
+        finite(root(_added(squared))),
         found * (bound.clip / bound.each(len(squared))),
         math.inf,
     )

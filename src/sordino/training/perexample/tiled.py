@@ -23,6 +23,7 @@ from sordino.training.jit import pool as jit_pool
 from sordino.training.jit.turn import turn
 from sordino.training.perexample import conv, pool
 from sordino.training.perexample.clipping import VANISHING, add_rows, kept, put, squares, together
+from sordino.training.perexample.fixed import in_blocks
 from sordino.training.perexample.gram import cheaper
 from sordino.training.perexample.kernel import add_or_set
 from sordino.training.perexample.workspace import Workspace
@@ -136,7 +137,7 @@ class TiledConv:
         squared = torch.empty(len(g), dtype=torch.float64)
         self._forward.by_example(a.numpy(), g.numpy(), self._grads.numpy(), squared.numpy())
         if self._bias is not None:
-            self._bias_grads = g.flatten(1, 2).sum(1)
+            self._bias_grads = in_blocks(lambda g: g.flatten(1, 2).sum(1), g)
             squared += squares(self._bias_grads)
         return squared.add_(self.shape.patch * self.shape.outputs * VANISHING)
 

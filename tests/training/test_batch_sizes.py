@@ -1,0 +1,170 @@
+"""One record is drawn or not: the others of a Poisson batch of n or n + 1 keep their bits.
+
+A library may round a row in another way where a matrix has another number of rows, and near the
+limit of float32 another rounding is another gradient: something, or nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from structures import CLASSES, STRUCTURES
+from test_sensitivity import Batch
+from torch import Tensor, nn
+
+from sordino.training import models
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples
+from sordino.training.loss import Loss, cross_entropy, loss_for
+from sordino.training.perexample import ClippedSum, FlatBound, Layers
+
+ALLOWED = 1.0 + 2.0**-20
+IMAGE = (1, 28, 28)
+BUILT_IN = {
+    "logistic": IMAGE,
+    "svm": IMAGE,
+    "mlp": IMAGE,
+    "cnn": IMAGE,
+    "cnn-small": IMAGE,
+    "cifar-cnn": (3, 32, 32),
+}
+SLOW = ("sorted by length", "trimmed padding", "data-dependent")
+
+
+class Own(nn.Sequential):
+    """A module that nobody knows."""
+
+
+def tanh() -> nn.Module:
+    return Own(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, CLASSES))
+
+
+OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "own, tanh": (tanh, (24,)),
+    "plain, tanh": (lambda: nn.Sequential(*tanh()), (24,)),  # type: ignore[misc]
+    "own, relu": (lambda: Own(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, CLASSES)), (24,)),
+    "own, images": (
+        lambda: Own(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(60, CLASSES)),
+        (2, 6, 5),
+    ),
+    "plain, images": (
+        lambda: nn.Sequential(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(60, CLASSES)),
+        (2, 6, 5),
+    ),
+}
+
+
+def made(name: str, n: int, seed: int) -> tuple[Flat, Loss, Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    if name in STRUCTURES:
+        batch = Batch.of(name, "random", "random", n, seed)
+        return batch.flat, batch.loss, batch.x, batch.y
+    if name in BUILT_IN:
+        shape, classes = BUILT_IN[name], 10
+        module, loss = models.build(name, shape, classes, rng), loss_for(name)
+    else:
+        torch.manual_seed(seed)
+        (make, shape), classes, loss = OWN[name], CLASSES, cross_entropy
+        module = make()
+    x = torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32))
+    return Flat(module), loss, x, torch.from_numpy(rng.integers(0, classes, n))
+
+
+def summed(kernel: ClippedSum, x: Tensor, y: Tensor, dim: int, clip: float = 1.0) -> Tensor:
+    out = torch.empty(dim, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kernel(x, y, FlatBound(clip), out)
+    return out
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *OWN, *(s for s in STRUCTURES if s not in SLOW)])
+def test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch(name: str) -> None:
+    most = 5 if name == "cifar-cnn" else 70
+    flat, loss, x, y = made(name, most, 7)
+    kernel = ClippedSum(flat, loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = kernel.rows(x, y).numpy().tobytes()
+        wide = 4 * flat.dim * (2 if flat.weights.dtype == torch.float64 else 1)
+        for n in (1, 2, 3, 5, 8, 13, 31, 32, 33, 40):
+            for start in (0, 1, most - n):
+                if start >= 0 and start + n <= most:
+                    part = kernel.rows(x[start : start + n], y[start : start + n])
+                    assert part.numpy().tobytes() == whole[start * wide : (start + n) * wide]
+
+
+def near_the_limit(name: str, seed: int, times: int) -> Iterator[tuple[Flat, Tensor, Tensor]]:
+    """Models in which the first example's gradient is just not left out, or just left out: it is
+    the longest, the others add something.
+    """
+    flat, loss, x, y = made(name, 9, seed)
+    kernel, rng = ClippedSum(flat, loss), np.random.default_rng(seed)
+    last = flat.layout[-2].flat(flat.weights)
+    own = last.double()
+    last.mul_(1e10)
+    order = torch.linalg.vector_norm(kernel.rows(x, y), dim=1).argsort(descending=True)
+    x, y = x[order].contiguous(), y[order]
+
+    def left_out(scale: float) -> bool:
+        last.copy_(own * scale)
+        return not float(summed(kernel, x[:1], y[:1], flat.dim).norm()) > 0.0
+
+    low, high = 1e10, 1e30
+    if left_out(low) or not left_out(high):
+        return
+    while high > low * (1 + 1e-9):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if left_out(middle) else (middle, high)
+    for _ in range(times):
+        last.copy_(own * low * (1 + 1e-7 * torch.from_numpy(rng.standard_normal(len(own)))))
+        yield flat, x, y
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", *OWN])
+def test_no_other_example_comes_or_goes_with_one_that_does(name: str) -> None:
+    """An own MLP with Tanh, a batch of one against two: 1.62 C."""
+    for seed in range(4):
+        for flat, x, y in near_the_limit(name, seed, 4):
+            kernel, before = ClippedSum(flat, cross_entropy), torch.zeros(())
+            for n in (1, 2, 3, 4):
+                after = summed(kernel, x[:n], y[:n], flat.dim)
+                assert n == 1 or float((after - before).norm()) <= ALLOWED
+                before = after
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *OWN, "tokens", "sequence, Gram", "group norm"])
+def test_one_more_example_moves_a_sum_no_further_than_the_clip(name: str) -> None:
+    most = 3 if name == "cifar-cnn" else 41
+    flat, loss, x, y = made(name, most, 11)
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 2, 5, 16, 31, 32, 40):
+        if n >= most:
+            continue
+        for clip in (1e-3, 1.0):
+            where = int(rng.integers(n + 1))  # it comes in between, and all after it move on
+            others = [i for i in range(n + 1) if i != where]
+            for bound in (FlatBound(clip), Layers(clip)):
+                with_it, without = (torch.empty(flat.dim, dtype=torch.float64) for _ in range(2))
+                kernel = ClippedSum(flat, loss)
+                kernel(x[: n + 1], y[: n + 1], bound, with_it)
+                kernel(x[others], y[others], bound, without)
+                assert float((with_it - without).norm()) <= clip * ALLOWED
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "own, tanh"])
+def test_large_batches_keep_their_parts_when_one_record_more_is_drawn(name: str) -> None:
+    """Gradients in one direction, so that roundings add up, and parts that are cut by index."""
+    flat, loss, x, y = made(name, 2000, 5)
+    store = Examples(x[:1] * torch.linspace(1, 2, 2000).view(-1, *[1] * (x.ndim - 1)), y)
+    kernel, rng = ClippedSum(flat, loss), np.random.default_rng(0)
+    drawn = np.flatnonzero(rng.random(2000) < 0.3)
+    with_it, without = (torch.empty(flat.dim, dtype=torch.float64) for _ in range(2))
+    kernel.of(store, torch.from_numpy(drawn), 1e-2, with_it)
+    for gone in (0, len(drawn) // 2, len(drawn) - 1):
+        kernel.of(store, torch.from_numpy(np.delete(drawn, gone)), 1e-2, without)
+        assert float((with_it - without).norm()) <= 1e-2
