@@ -229,14 +229,12 @@ def test_arrivals_and_rounds_add_up(tmp_path: Path) -> None:
     assert both.epsilon > max(without.epsilon, alone.epsilon)
 
 
-def test_a_person_has_one_budget_at_all_clients(tmp_path: Path) -> None:
-    """Each person has two rows, and they may lie at two clients: two releases, or one in which both
-    rows are.
-    """
+def test_a_person_has_one_budget_for_all_rows(tmp_path: Path) -> None:
+    """Each person has two rows, which lie at one client."""
     file = saved(tmp_path, "one.csv", table())
     told = (
         *DP_SGD,
-        f'data={{file="{file}", clients=3, person="who"}}',
+        f'data={{file="{file}", clients=3, person="who", person_rows=2}}',
         "privacy.epsilon=200",
         'privacy.accountant="rdp"',
     )
@@ -252,15 +250,15 @@ def test_what_data_person_cannot_be_is_said(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", table())
     for changes, message in (
         (
-            (f'data={{file="{file}", clients=3, person="whom"}}',),
+            (f'data={{file="{file}", clients=3, person="whom", person_rows=2}}',),
             r"no column 'whom' \(data.person\)",
         ),
         (
-            ('data={name="digits", clients=3, person="who"}',),
+            ('data={name="digits", clients=3, person="who", person_rows=1}',),
             "data.person: 'digits' names no persons",
         ),
         (
-            (f'data={{file="{file}", clients=3, person="label"}}',),
+            (f'data={{file="{file}", clients=3, person="label", person_rows=1}}',),
             "cannot be both the label and the person",
         ),
     ):
@@ -349,7 +347,10 @@ def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(
             y=rng.integers(0, 2, ROWS),
             who=who,
         )
-    asked = [*([()] * (2 - len(named))), *[(f'data.person="{name}"',) for name in named]]
+    asked = [
+        *([()] * (2 - len(named))),
+        *[(f'data.person="{name}"', "data.person_rows=1") for name in named],
+    ]
     run(tmp_path, "one", files[0], *DP_SGD, *asked[0])
     assert linked(tmp_path, str(files[0]), str(files[1]), "--on", "who")[0] == 0
     if len(named) == 1:  # nobody said whose the earlier rows were
@@ -417,7 +418,7 @@ def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", table())
     told = (
         *DP_SGD,
-        f'data={{file="{file}", clients=1, person="who"}}',
+        f'data={{file="{file}", clients=1, person="who", person_rows=2}}',
         "privacy.epsilon=200",
         'privacy.accountant="rdp"',
     )
@@ -496,7 +497,8 @@ def people(at_several: bool) -> pl.DataFrame:
 
 
 SHARED = (
-    'data={file="FILE", clients=3, person="who", client_column="where", partition="column"}',
+    'data={file="FILE", clients=3, person="who", person_rows=2, client_column="where", '
+    'partition="column"}',
     "privacy.accountant=rdp",
 )
 PLANNED = {
@@ -550,24 +552,16 @@ def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several
         assert ran == (told if len(ran) == len(told) else [min(told)])  # a round is all clients'
 
 
-@pytest.mark.parametrize(
-    ("changes", "cause"),
-    [
-        (DP_SGD, "one person has up to 6 examples, at up to 3 clients, which share one budget"),
-        (CLIENTS, "one person has rows at up to 3 clients"),
-    ],
-)
-def test_people_at_several_clients_are_named_by_the_plan_and_by_the_refusal(
-    tmp_path: Path, changes: tuple[str, ...], cause: str
-) -> None:
+def test_what_people_can_pay_for_is_said_by_the_plan_and_by_the_refusal(tmp_path: Path) -> None:
     file = saved(tmp_path, "people.csv", people(True))
-    asked = [each.replace("FILE", str(file)) for each in (*changes, *SHARED)]
-    asked.append("privacy.epsilon=3.0")
+    asked = [each.replace("FILE", str(file)) for each in (*DP_SGD, *SHARED)]
+    asked += ["privacy.epsilon=3.0", "data.person_rows=6"]
     planned, _ = assemble.plan(study(tmp_path, SYNCHRONOUS, file, asked))
+    cause = "data.person_rows = 6: up to 6 examples of one person share one budget"
     (said,) = [each for each in planned.warnings if cause in each]
     assert "it pays for 0 of" in said
-    assert "give all rows of a person to one client (data.client_column)" in said
+    assert "keep fewer rows of each person (data.person_rows)" in said
     with pytest.raises(BudgetExceeded, match=cause) as refused:
         run(tmp_path, "one", file, *asked)
-    assert "give all rows of a person to one client" in str(refused.value)
+    assert "keep fewer rows of each person" in str(refused.value)
     assert not (tmp_path / "one").exists()

@@ -168,7 +168,7 @@ def test_other_data_takes_no_persons_protection_away(
     rows = {"age": [1.0, 2.0], "patient": [1, 1], "label": [0, 1]}
     polars.DataFrame(rows).write_parquet("visits.parquet")
     study = so.Study(
-        data={"file": "visits.parquet", "person": "patient", "clients": 1},
+        data={"file": "visits.parquet", "person": "patient", "person_rows": 2, "clients": 1},
         model="logistic",
         method=so.DpSgd(learning_rate=0.5),
         privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.5),

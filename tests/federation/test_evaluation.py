@@ -362,17 +362,17 @@ def test_a_run_over_a_ledger_of_the_data_that_pays_for_tests_verifies(table: Pat
 @pytest.mark.parametrize("share", ["private share", "public share"])
 def test_nobody_both_trains_and_tests(table: Path, share: str) -> None:
     with pytest.raises(StudyError, match=r"would then both train and test.*test = 'file'"):
-        read(table, *data(f'test="{share}"', 'person="patient"'))
+        read(table, *data(f'test="{share}"', 'person="patient", person_rows=2'))
 
 
 def test_a_plan_says_that_persons_with_many_rows_spend_more(table: Path) -> None:
     lines = (table / "patients.csv").read_text().splitlines()
-    for each, warned in ((3, True), (1, False)):
-        people = [f"{line},p{i // each}" for i, line in enumerate(lines[1:])]
-        (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
-        planned, _ = build.plan(read(table, *data('person="patient"')))
+    people = [f"{line},p{i}" for i, line in enumerate(lines[1:])]
+    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+    for most, warned in ((3, True), (1, False)):
+        planned, _ = build.plan(read(table, *data(f'person="patient", person_rows={most}')))
         assert (
-            any("one person has up to 3 examples" in warning for warning in planned.warnings)
+            any("up to 3 examples of one person" in warning for warning in planned.warnings)
             == warned
         )
 
@@ -381,7 +381,10 @@ def test_a_promise_to_persons_says_so(table: Path) -> None:
     lines = (table / "patients.csv").read_text().splitlines()
     people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]
     (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
-    played(read(table, *data('person="patient"'), "privacy.noise_multiplier=8.0"), table / "run")
+    played(
+        read(table, *data('person="patient", person_rows=3'), "privacy.noise_multiplier=8.0"),
+        table / "run",
+    )
     about = json.loads((table / "run" / "run.json").read_text())
     assert "all examples of one person" in about["adjacency"]
     assert "all examples of one person replaced by none" in about["guarantee"]

@@ -77,10 +77,10 @@ def test_one_row_each_costs_what_a_row_costs(tmp_path: Path) -> None:
     """Across clients, too: patient 0 has rows at both hospitals."""
     single = list(range(60))
     several = [*single, *[0] * 4, *[7] * 3]
-    row = spent(tmp_path / "a", single, "")
+    row = spent(tmp_path / "a", single, "person_rows = 1")
     assert spent(tmp_path / "b", several, "person_rows = 1") == pytest.approx(row)
-    with pytest.raises(BudgetExceeded, match="one person has up to 5 examples"):
-        spent(tmp_path / "c", several, "")
+    with pytest.raises(BudgetExceeded, match="up to 5 examples of one person share one budget"):
+        spent(tmp_path / "c", several, "person_rows = 5")
 
 
 def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

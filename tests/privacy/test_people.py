@@ -25,6 +25,7 @@ from sordino.privacy import (
     Vault,
     accountant,
 )
+from sordino.privacy.chain import BEGIN
 from sordino.privacy.records import Records, histories, link
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -37,12 +38,15 @@ def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = N
     """A unit with these rows; whoever has the same number is the same row."""
     words = np.array(rows, dtype=np.uint64)
     own = None if people is None else np.array(people, dtype=np.uint64)
-    return Records(unit, kind, np.stack([words + np.uint64(10**6), words], axis=1), own)
+    most = 1 if people is None else max(map(people.count, people))
+    return Records(unit, kind, np.stack([words + np.uint64(10**6), words], axis=1), own, most)
 
 
 def booked(
     vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = ""
 ) -> None:
+    if vault.ledger.noted(BEGIN, vault.run) is None:
+        vault.begin(vault.run, {}, {})
     vault.charge(
         [
             Charge(

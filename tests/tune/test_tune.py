@@ -392,7 +392,7 @@ def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     rows = "".join(f"{i % 7},{i % 5},p{i // 2},{'xy'[i % 2]}\n" for i in range(80))
     (tmp_path / "mine.csv").write_text("a,b,who,label\n" + rows, encoding="utf-8")
     data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "mine.csv"}"'
-    path = written(tmp_path, data + '\nperson = "who"')
+    path = written(tmp_path, data + '\nperson = "who"\nperson_rows = 2')
     found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
     with pytest.raises(BudgetExceeded, match="over the budget"):  # a person has two rows
         private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
 
@@ -24,6 +24,7 @@ from sordino import privacy
 from sordino.api import shown
 from sordino.errors import LedgerError, StudyError
 from sordino.privacy import Budget, Charge, Entry, Event, Permit
+from sordino.privacy.chain import RECORDS
 from sordino.privacy.rounding import epsilon_text
 from sordino.verify import places
 
@@ -125,6 +126,7 @@ class Ledger:
         Raises:
             BudgetExceeded: if the unit would pass its budget. Do not release then.
             StudyError, ResumeError: if the key was booked before.
+            LedgerError: for a set of records, which only runs charge.
         """
         _refuse_odd(event, epsilon, delta)
         ledger, name = self._of(unit)
@@ -132,35 +134,22 @@ class Ledger:
         charge = Charge(
             unit=name, event=event, count=count, why=why, method=method, round=round, key=named
         )
-
-        def admit(touched: Sequence[str], budget: Budget) -> None:
-            if not touched:
-                raise StudyError(
-                    f"{ledger.path}: a release with the key {named!r} is booked already. With "
-                    "other noise it is a second release: give it another key, and pay for it"
-                )
-            budget.admit(name, ledger.booked(name).items())
-
-        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant), admit)
+        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant), once=True)
         return permit
 
     def epsilon(self, delta: float, unit: str | None = None, accountant: str = ACCOUNTANT) -> float:
         """What a unit has spent: a proven upper bound; of all units, the highest.
 
+        Of a set of records that is what its records were in, in all runs.
+
         Args:
             delta: in (0, 1).
         """
-        if unit is not None:
-            ledger, name = self._of(unit)
-            return ledger.epsilon(name, delta, accountant)
-        return max(
-            (
-                each.epsilon(name, delta, accountant)
-                for each in self._ledgers
-                for name in each.units()
-            ),
-            default=0.0,
-        )
+        if unit is None:
+            found = [_epsilons(each, each.units(), delta, accountant) for each in self._ledgers]
+            return max((one for each in found for one in each.values()), default=0.0)
+        ledger, name = self._of(unit)
+        return _epsilons(ledger, [name], delta, accountant)[name]
 
     def remaining(
         self,
@@ -174,7 +163,9 @@ class Ledger:
         """How often ``event`` may still happen within the budget; None where nothing limits it."""
         _refuse_odd(event, epsilon, delta)
         ledger, name = self._of(unit)
-        return Budget(epsilon, delta, accountant).remaining_steps(event, ledger.spent(name))
+        budget = Budget(epsilon, delta, accountant)
+        left = [budget.remaining_steps(event, one) for one in _histories(ledger, [name])[name]]
+        return min((steps for steps in left if steps is not None), default=None)
 
     def entries(self, unit: str | None = None) -> list[Entry]:
         """Every charge, in the order of its booking."""
@@ -243,10 +234,10 @@ class Ledger:
             (
                 name,
                 str(sum(entry.count for entry in each.entries(name))),
-                epsilon_text(each.epsilon(name, delta, ACCOUNTANT)),
+                epsilon_text(epsilon),
             )
             for each in self._ledgers
-            for name in each.units()
+            for name, epsilon in _epsilons(each, each.units(), delta, ACCOUNTANT).items()
         ]
         head = ("unit", "releases", f"epsilon at delta {delta:g} ({ACCOUNTANT})")
         return shown.page("Privacy ledger", shown.table(head, rows))
@@ -266,6 +257,29 @@ def _refuse_odd(event: object, epsilon: object, delta: object) -> None:
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not isinstance(value, SupportsFloat) or isinstance(value, bool):
             raise StudyError(f"{name} must be a number; got {value!r}")
+
+
+def _histories(
+    ledger: privacy.Ledger, units: Iterable[str]
+) -> dict[str, tuple[tuple[tuple[Event, int], ...], ...]]:
+    """Of each unit, its own history; and of sets of records all that their records were in."""
+    from sordino.privacy.records import bounds  # arrays take a while to import
+
+    together = bounds(ledger) if ledger.notes(RECORDS) else {}
+    return {unit: (ledger.spent(unit), *together.get(unit, ())) for unit in units}
+
+
+def _epsilons(
+    ledger: privacy.Ledger, units: Iterable[str], delta: float, accountant: str
+) -> dict[str, float]:
+    """Each unit's epsilon."""
+    price = privacy.accountant(accountant).epsilon
+    return {
+        unit: max(
+            ledger.epsilon(unit, delta, accountant), *(price(one, delta) for one in histories)
+        )
+        for unit, histories in _histories(ledger, units).items()
+    }
 
 
 def _close(ledgers: Sequence[privacy.Ledger]) -> None:

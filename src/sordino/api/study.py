@@ -193,6 +193,8 @@ class Study:
         """
         found = kept(data, Path(folder or FOLDER), keys)
         mine = {k: value for k, value in self.table["data"].items() if k not in _OF_A_SOURCE}
+        if keys.get("person", "") is None:
+            mine.pop("person_rows", None)
         return self.replace(data={**mine, **found})
 
     def __eq__(self, other: object) -> bool:

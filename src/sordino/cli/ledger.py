@@ -204,6 +204,32 @@ def _units(kept: Kept, terms: Terms) -> None:
 
 
 @app.command()
+def end(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a ledger of the data, as in privacy.ledger.")
+    ],
+    run: Annotated[str, typer.Argument(help="The run's name, 16 digits, as in its run.json.")],
+) -> None:
+    """End a run that will not go on: its promise no longer limits other runs over its records.
+
+    What it has spent stays spent.
+    """
+    from sordino.privacy import Ledger
+    from sordino.privacy.chain import BEGIN
+    from sordino.privacy.records import close_sets
+    from sordino.privacy.vault import data_ledger
+
+    path = data_ledger(folder)
+    if not path.is_file():
+        raise StudyError(f"{folder}: there is no data ledger here")
+    with Ledger.open(path) as ledger:
+        if ledger.noted(BEGIN, run) is None:
+            raise StudyError(f"{path}: no run {_clean(run)} began in this ledger")
+        close_sets(ledger, run)
+    say.people(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
+
+
+@app.command()
 def epsilon(
     run: Run,
     delta: Annotated[float | None, typer.Option(help="Another delta than the run's.")] = None,

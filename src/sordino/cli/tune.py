@@ -143,6 +143,8 @@ def _public(
     )
     if only_plan:
         return
+    if (warning := public.book(found[0].study, on, declared=declared)) is not None:
+        say.people(warning)
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(task.folder for task in tasks)

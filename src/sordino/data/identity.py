@@ -131,6 +131,20 @@ def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
     return np.sort(order[place < most]).astype(np.int64)
 
 
+def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The client (n,) at which each person has all rows: that of one of the person's rows, which
+    depends on nobody else's.
+
+    >>> at_one(np.array([7, 5, 7, 7, 5], np.uint64), np.array([0, 0, 1, 2, 1])).tolist()
+    [1, 1, 1, 1, 1]
+    """
+    names, person, rows = np.unique(who, return_inverse=True, return_counts=True)
+    order = np.argsort(person.reshape(-1), kind="stable")
+    chosen = np.cumsum(rows) - rows + (names % rows.astype(np.uint64)).astype(np.int64)
+    found: npt.NDArray[np.int64] = client[order[chosen]][person.reshape(-1)]
+    return found
+
+
 def words(x: npt.NDArray[Any], *others: npt.NDArray[Any]) -> Words:
     """(n, 2): of all columns (the features and ``others``), and of the features alone.
 

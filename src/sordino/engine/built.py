@@ -39,6 +39,11 @@ PUBLIC = "public"
 class Paid(Protocol):
     """What is measured on private rows, at a price."""
 
+    @property
+    def budget(self) -> Budget:
+        """What may be spent on these rows in all."""
+        ...
+
     def spent(self) -> float:
         """Epsilon of these rows so far."""
         ...

@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -40,7 +39,6 @@ from sordino.engine import begun, checkpoint, folders, made, recorded, records, 
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
-from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import (
     CHECKPOINTS,
@@ -56,7 +54,7 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError
-from sordino.privacy import Budget, Charge, NonPrivate
+from sordino.privacy import Budget, Charge, NonPrivate, Vault
 from sordino.training.allocator import tune
 
 
@@ -148,11 +146,8 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
-        promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
         built.simulation.vault.begin(
-            run,
-            records.plain(begun.facts(draft, full, records.plain(about))),
-            list(dict.fromkeys(promised)),
+            run, records.plain(begun.facts(draft, full, records.plain(about))), _promised(built)
         )
         built.simulation.vault.close()
         folder = folders.take(draft, folder, out, study.name)
@@ -258,7 +253,6 @@ def _play(
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
     if moment.ended is None:
-        book_public(run, sim)
         with Recorder(
             folder,
             regime=study.regime,
@@ -269,6 +263,7 @@ def _play(
             heads=sim.vault.heads,
         ) as recorder:
             try:
+                book_public(run, sim.vault)
                 moment = sim.run(moment, recorder)
             except BudgetExceeded as refusal:
                 refused = refusal
@@ -284,21 +279,33 @@ def _play(
     return outcome
 
 
-def book_public(run: str, sim: Play[Any]) -> None:
-    """Book rows that were declared public as public, before a model is measured on them."""
-    if PUBLIC in sim.vault.names:
+def _promised(built: Built) -> dict[str, Budget]:
+    """What each unit is promised: at most so much, in all that its records were ever in."""
+    sim = built.simulation
+    budgets = getattr(sim, "budgets", None) or (sim.budget,) * len(sim.units)
+    found: dict[str, Budget] = {}
+    for unit, budget in zip(sim.units, budgets, strict=True):  # units may be alike: all clients
+        found[unit] = min(budget, found.get(unit, budget), key=lambda each: each.epsilon)
+    return found | ({} if built.evaluation is None else {UNIT: built.evaluation.budget})
+
+
+def book_public(run: str, vault: Vault) -> None:
+    """Book rows that were declared public as public, before anything is computed from them.
+
+    Raises:
+        BudgetExceeded: if one of them has a promise of a run that has not ended.
+    """
+    if PUBLIC in vault.names:
         charge = Charge(
             unit=PUBLIC,
-            event=NonPrivate(
-                reason="they were declared public, and models were measured on them exactly"
-            ),
+            event=NonPrivate(reason="they were declared public, and used without any protection"),
             count=1,
             why="rows that the study declares public",
             method="measure",
             round=0,
             key=f"{run}/public",
         )
-        sim.vault.charge([charge], Budget(math.inf, sim.budget.delta, sim.budget.accountant))
+        vault.charge([charge], Budget(math.inf, 1e-5))
 
 
 def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: float) -> Outcome:

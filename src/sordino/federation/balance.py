@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from sordino.engine.balance import CLOSE, Balance, enough, priced, remedies
 from sordino.engine.plan import Plan
@@ -25,57 +23,19 @@ if TYPE_CHECKING:
     from sordino.federation.regime import HorizontalRegime
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """How much of the data one person is.
-
-    Attributes:
-        rows: the most that one person has, at all clients together.
-        clients: the most that one person is at.
-        whole: whether whole clients are protected.
-    """
-
-    rows: int
-    clients: int
-    whole: bool
-
-    @property
-    def words(self) -> str:
-        """Why a charge counts more than once for somebody; empty where it does not."""
-        if self.whole and self.clients > 1:
-            return (
-                f"data.person: one person has rows at up to {self.clients} clients, so every "
-                "client is priced for what the others of its people release"
-            )
-        if self.whole or self.rows == 1:
-            return ""
-        where = f", at up to {self.clients} clients" if self.clients > 1 else ""
-        return (
-            f"data.person: one person has up to {self.rows} examples{where}, which share one budget"
-        )
-
-    @property
-    def remedy(self) -> str:
-        """What helps besides more noise."""
-        return (
-            "give all rows of a person to one client (data.client_column), or keep one row of each "
-            "(data.person_rows = 1)"
-            if self.clients > 1
-            else "keep fewer rows of each person (data.person_rows)"
-        )
+def _of_persons(study: HorizontalStudy) -> str:
+    """Why a charge counts more than once for everybody; empty where it does not."""
+    most = study.data.person_rows or 1
+    if most == 1 or study.privacy.unit != "sample":
+        return ""
+    return f"data.person_rows = {most}: up to {most} examples of one person share one budget"
 
 
-def shared(known: Sequence[Records]) -> Shared:
-    """How many rows one person has in these units, and in how many of them."""
-    people = [
-        np.unique(each.people, return_counts=True) for each in known if each.people is not None
-    ]
-    whole = any(each.kind == CLIENT for each in known)
-    if not people:
-        return Shared(1, 1, whole)
-    _, at = np.unique(np.concatenate([who for who, _ in people]), return_inverse=True)
-    rows = np.bincount(at.reshape(-1), weights=np.concatenate([rows for _, rows in people]))
-    return Shared(int(rows.max()), int(np.bincount(at.reshape(-1)).max()), whole)
+FEWER = "keep fewer rows of each person (data.person_rows)"
+ALIKE = (
+    "clients hold the same records, of which each has the least epsilon of those who hold it: give "
+    "them the same privacy.epsilons, or each its own records"
+)
 
 
 def _burdens(study: HorizontalStudy, known: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
@@ -110,12 +70,16 @@ def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan)
         Budget(epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant)
         for epsilon in regime.epsilons(study)
     ]
-    known = [records(part, unit, kind) for part, unit in zip(divided.parts, units, strict=True)]
+    known = [
+        records(part, unit, kind, study.data.person_rows)
+        for part, unit in zip(divided.parts, units, strict=True)
+    ]
     before = _burdens(study, known)
     for i, (unit, own) in enumerate(zip(units, budgets, strict=True)):
         told = [
-            (regime.steps(study, divided.sizes, i, own, each), priced(each.spent, own), each)
+            (regime.steps(study, divided.sizes, _least(budgets, each), each), spent, each)
             for each in before[unit]
+            for spent in (priced(each.spent, own),)
         ]
         steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
         name = divided.names[i] if divided.names else None
@@ -124,7 +88,7 @@ def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan)
     worst = min(range(len(units)), key=lambda i: (_fewer(found[i].steps), -found[i].spent))
 
     def event(sigma: float) -> Event:
-        return dearest[worst].of(regime.event(study, divided.sizes, worst, sigma))
+        return dearest[worst].of(lambda i: regime.event(study, divided.sizes, i, sigma))
 
     charged = "rounds" if privacy.unit == "client" else regime.charged
     scheduled = None if regime.scheduled(study) else event
@@ -137,11 +101,22 @@ def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan)
         scheduled,
         plan.noise_multiplier,
     )
-    people = shared(known)
-    if people.words and (steps := found[worst].steps) is not None:
-        said.append(_of_people(people, steps, wanted, charged, plan, budgets[worst], scheduled))
+    why = _of_persons(study)
+    if why and (steps := found[worst].steps) is not None:
+        said.append(_of_people(why, steps, wanted, charged, plan, budgets[worst], scheduled))
+    if any(_differ(budgets, each) for own in before.values() for each in own):
+        said.append(f"privacy.epsilons: {ALIKE}")
     shown = () if privacy.ledger == "run" else tuple(found)
     return replace(plan, left=shown, warnings=(*plan.warnings, *said))
+
+
+def _least(budgets: Sequence[Budget], burden: Burden) -> Budget:
+    """The budget of records: the least of those of the clients that hold them."""
+    return min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
+
+
+def _differ(budgets: Sequence[Budget], burden: Burden) -> bool:
+    return len({budgets[i] for i in burden.units}) > 1
 
 
 def _fewer(steps: int | None) -> float:
@@ -149,7 +124,7 @@ def _fewer(steps: int | None) -> float:
 
 
 def _of_people(
-    people: Shared,
+    why: str,
     steps: int,
     wanted: int,
     charged: str,
@@ -157,28 +132,26 @@ def _of_people(
     budget: Budget,
     event: Callable[[float], Event] | None,
 ) -> str:
-    """What people with several rows, or at several clients, can pay for; and the remedy."""
+    """What people with several rows can pay for; and the remedy."""
     if steps >= wanted:
-        return f"{people.words}; it pays for {wanted} {charged}, which is all that is planned"
+        return f"{why}; it pays for {wanted} {charged}, which is all that is planned"
     raised = None if event is None else enough(event, plan.noise_multiplier, wanted, (), budget)
     noise = "raise privacy.noise_multiplier" + (
         "" if raised is None else f" from {plan.noise_multiplier:.4g} to {raised * CLOSE:.4g}"
     )
-    ways = (
-        f"{people.remedy}"
-        if event is not None and raised is None
-        else f"{noise}, or {people.remedy}"
-    )
+    ways = FEWER if event is not None and raised is None else f"{noise}, or {FEWER}"
     end = ", and the run is refused" if steps == 0 else ""
-    return f"{people.words}; it pays for {steps} of {wanted} {charged}{end}: {ways}"
+    return f"{why}; it pays for {steps} of {wanted} {charged}{end}: {ways}"
 
 
-def remedy(known: Sequence[Records], usual: str) -> str:
-    """What helps where not even one charge can be paid for; people are named where they are why.
+def remedy(study: HorizontalStudy, epsilons: Sequence[float], usual: str) -> str:
+    """What helps where not even one charge can be paid for.
 
     Args:
-        known: who is in each client's data; nobody where nobody asks.
-        usual: what helps otherwise.
+        epsilons: of the clients.
+        usual: what helps in any case.
     """
-    people = shared([each for each in known if each.unit.startswith("client:")])
-    return f"{people.words}. {usual}, or {people.remedy}" if people.words else usual
+    why = _of_persons(study)
+    found = f"{why}. {usual}, or {FEWER}" if why else usual
+    differ = identified(study) and len(set(epsilons)) > 1
+    return f"{found}. It may be that {ALIKE}" if differ else found

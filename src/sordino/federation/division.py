@@ -11,6 +11,7 @@ import numpy as np
 
 from sordino import data as datasets
 from sordino.data.dataset import Span
+from sordino.data.identity import Words, at_one
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import evaluation
@@ -100,6 +101,9 @@ def federation(study: HorizontalStudy) -> Federation:
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     indices, held = _dealt(study, train.y, train.client)
+    if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
+        assert train.words is not None
+        indices = _whole_people(indices, train.words[:, 2])
     if held:
         validation = train.take(np.sort(np.concatenate(held)))
     counts = (
@@ -115,6 +119,26 @@ def federation(study: HorizontalStudy) -> Federation:
     return Federation(
         tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
     )
+
+
+def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:
+    """Rows of each client, with all rows of a person moved to the client of one of them.
+
+    Raises:
+        StudyError: if a client has none then.
+    """
+    client = np.full(len(who), -1)
+    for i, part in enumerate(parts):
+        client[part] = i
+    dealt = np.flatnonzero(client >= 0)
+    client[dealt] = at_one(who[dealt], client[dealt])
+    found = tuple(np.flatnonzero(client == i) for i in range(len(parts)))
+    if not all(map(len, found)):
+        raise StudyError(
+            "data.person: all rows of a person are dealt to one client, and a client has no rows "
+            "then. Give fewer data.clients, or person_rows = 1"
+        )
+    return found
 
 
 def examples(study: H) -> H:
@@ -173,13 +197,12 @@ def loss_of(study: HorizontalStudy) -> Loss:
     return loss_for(study.model.name, number=study.data.span is not None)
 
 
-def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
-    """Who is in a client's data."""
+def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:
+    """Who is in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
-    return Records(
-        unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None
-    )
+    people = part.words[:, 2] if part.words.shape[1] == 3 else None
+    return Records(unit, kind, part.words[:, :2], people, 1 if most is None else most)
 
 
 def tensors(

@@ -27,7 +27,7 @@ from sordino import data as datasets
 from sordino.data.dataset import Corpus, Dataset
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
-from sordino.data.identity import first_rows
+from sordino.data.identity import at_one, first_rows
 from sordino.data.labels import shown_name
 from sordino.data.notices import listening, notice
 from sordino.engine.built import UNIT
@@ -102,13 +102,19 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
 
 
 def _capped(train: Dataset, most: int) -> Dataset:
-    """The first rows of each person, whichever client holds them."""
+    """The first rows of each person at one client; which, depends on that person's rows alone.
+
+    The number of clients that a person is at would otherwise be a part of the price.
+    """
     assert train.words is not None
-    kept = first_rows(train.words[:, 2], most)
+    who, kept = train.words[:, 2], np.arange(len(train))
+    if train.client is not None and most > 1:
+        kept = np.flatnonzero(at_one(who, train.client) == train.client)
+    kept = kept[first_rows(who[kept], most)]
     if len(kept) < len(train):
         notice(
-            f"note, for you alone: {len(train) - len(kept)} of {len(train)} rows are left out, the "
-            f"later ones of persons with more than data.person_rows = {most}"
+            f"note, for you alone: {len(train) - len(kept)} of {len(train)} rows are left out, of "
+            f"persons with more than data.person_rows = {most}, or with rows at several clients"
         )
     return train.take(kept)
 

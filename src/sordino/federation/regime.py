@@ -108,12 +108,11 @@ class HorizontalRegime(Regime[H]):
         """What each client may spend."""
         return (study.privacy.epsilon or 0.0,) * study.data.clients
 
-    def steps(
-        self, study: H, sizes: Sequence[int], client: int, own: Budget, burden: Burden
-    ) -> int | None:
-        """Charges that these records of a client can still pay for; None without a limit."""
-        event = self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0)
-        return own.remaining_steps(burden.of(event), burden.spent)
+    def steps(self, study: H, sizes: Sequence[int], own: Budget, burden: Burden) -> int | None:
+        """Charges that these records can still pay for; None without a limit."""
+        sigma = study.privacy.noise_multiplier or 0.0
+        event = burden.of(lambda client: self.event(study, sizes, client, sigma))
+        return own.remaining_steps(event, burden.spent)
 
     def bounded(self, study: H) -> bool:
         """Whether the mechanism bounds what clients send; a paper's literal form may have none."""

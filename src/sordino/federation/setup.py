@@ -120,7 +120,7 @@ class SharedSetup:
             counts=divided.counts,
             classes=classes,
             fingerprints=prints,
-            records=_records(study, divided, paid=paid),
+            records=known_records(study, divided, paid=paid),
             shaping=divided.shaping or _shaping(divided, prints),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
@@ -283,12 +283,16 @@ def _shaping(divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
     return (*prints, *(each.fingerprint() for each in sets))
 
 
-def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tuple[Records, ...]:
-    """Who is in each client's data, and in a test set that is paid for."""
+def known_records(
+    study: HorizontalStudy, divided: Federation, *, paid: bool
+) -> tuple[Records, ...]:
+    """Who is in each client's data, in a test set that is paid for, and in what is declared public
+    to a ledger of the data.
+    """
     if not identified(study):
         return ()
     found = [
-        records(part, f"client:{i}", SAMPLE)
+        records(part, f"client:{i}", SAMPLE, study.data.person_rows)
         for i, part in enumerate(divided.parts)
         if part.words is not None or not divided.remote
     ]
@@ -300,7 +304,9 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
         divided.validation,
         divided.test if study.data.testing in ("public share", "file") else None,
     ]
-    shown = [records(part, PUBLIC, SAMPLE) for part in aside if part is not None and len(part)]
+    shown = [
+        records(part, PUBLIC, SAMPLE, len(part)) for part in aside if part is not None and len(part)
+    ]
     if not shown:
         return tuple(found)
     public = shown[0] if len(shown) == 1 else _together(shown)

@@ -18,6 +18,7 @@ import numpy as np
 from sordino import data as datasets
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
+from sordino.data.identity import first_rows
 from sordino.engine import regimes
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
@@ -53,11 +54,6 @@ def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:
         raise StudyError(
             "data.target = 'number': an agreement names classes, and labels of a network are "
             "classes so far. Use `sordino run`"
-        )
-    if study.data.person_rows is not None:
-        raise StudyError(
-            "data.person_rows: no site knows which rows of a person another one has. Leave rows "
-            "out of the files before, and the key out of the study"
         )
     if not study.data.encoding.plain:
         raise StudyError(
@@ -187,6 +183,16 @@ def read_own(
         raise DataError(
             f"{path}: its examples have shape {found.shape} and type {found.x.dtype}; agreed are "
             f"{wanted.shape} and {wanted.type}"
+        )
+    most = study.data.person_rows
+    if (
+        most is not None
+        and found.words is not None
+        and len(first_rows(found.words[:, 2], most)) < len(found)
+    ):
+        raise DataError(
+            f"{path}: a person has more rows than the agreed data.person_rows = {most}, which is "
+            "what everybody is priced at. Leave rows out of the file"
         )
     if len(found) != rows:
         raise DataError(

@@ -33,6 +33,12 @@ META = {"format": FORMAT, "adjacency": ADJACENCY}
 MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 UNIT, BEGIN, SEAL, RECORDS = "unit", "begin", "seal", "records"
 KINDS = (UNIT, BEGIN, SEAL, RECORDS)
+OUTSIDE = "outside"
+"""Key of a note of records: the last entry up to which charges on sets that no run made are counted
+for every record that may have been in them."""
+PROMISED = "promised"
+"""Key of a note of a run's beginning: of each set of records, epsilon, delta and accountant of the
+budget that nobody may exceed until the run has ended. Notes of versions before have none."""
 
 Row = tuple[Any, ...]
 Head = tuple[int, str]

@@ -25,7 +25,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import storage
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
@@ -59,8 +59,8 @@ __all__ = [
     "Verified",
 ]
 
-Admit = Callable[[Sequence[str], Budget], None]
-"""Refuses, by an error, charges on these units; their totals count them already."""
+Admit = Callable[[Mapping[str, Budget]], None]
+"""Refuses, by an error, charges on sets of records; their totals count them already."""
 
 
 class Ledger(LedgerReader):
@@ -163,27 +163,72 @@ class Ledger(LedgerReader):
         return Note(*row)
 
     def charge(
-        self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None
+        self,
+        charges: Sequence[Charge],
+        budget: Budget | Mapping[str, Budget],
+        admit: Admit | None = None,
+        *,
+        once: bool = False,
     ) -> tuple[Permit, ...]:
         """Book all of the charges, durably, or none.
 
-        ``admit`` is asked, inside of the transaction, instead of holding each unit's own history
-        against the budget.
+        Args:
+            budget: of every unit alike, or of each.
+            admit: is asked, inside of the transaction, about units that are sets of records, whose
+                own history is not all that their records were in. Without it they are refused.
+            once: whether a key that was booked before is refused, whatever its content.
 
         Raises:
             BudgetExceeded: if a unit would pass the budget; nothing was booked.
             ResumeError: if a key was booked before with other content.
-            LedgerError: for a unit that is not kept here, a chain that is broken, or a file that
-                cannot be written.
+            LedgerError: for a unit that is not kept here, a set of records that is closed or that
+                nobody may charge by itself, a chain that is broken, or a file that cannot be
+                written.
         """
         with self._writing():
-            return self._book(charges, budget, admit)
+            permits, touched = self._book(charges)
+            if once and not touched:
+                raise StudyError(
+                    f"{self.path}: a release with the key {charges[0].key!r} is booked already. "
+                    "With other noise it is a second release: give it another key, and pay for it"
+                )
+            own = {
+                unit: budget if isinstance(budget, Budget) else budget[unit]
+                for unit in sorted(touched)
+            }
+            sets = {unit: own.pop(unit) for unit in tuple(own) if self._is_set(unit, admit)}
+            for unit, most in own.items():
+                most.admit(unit, self._totals[unit].items())
+            if sets and admit is not None:
+                admit(sets)
+            return permits
 
-    def _book(
-        self, charges: Sequence[Charge], budget: Budget, admit: Admit | None
-    ) -> tuple[Permit, ...]:
+    def _is_set(self, unit: str, admit: Admit | None) -> bool:
+        """Tell a set of records from a unit that stands for itself.
+
+        Raises:
+            LedgerError: for a set that takes no such charge.
+        """
+        found = self._db.execute("SELECT live FROM record_sets WHERE unit = ?", (unit,)).fetchone()
+        if found is None:
+            return False
+        if not found[0]:
+            raise LedgerError(
+                f"{self.path}: {unit} is a set of records that was closed, for its run had ended; "
+                "open it again with `sordino run --resume`"
+            )
+        if admit is None:
+            raise LedgerError(
+                f"{self.path}: {unit} is a set of records, which runs charge: what is charged on "
+                "it must count for each record, wherever it is used. Charge a unit of your own, or "
+                "train on these records with `sordino run`"
+            )
+        return True
+
+    def _book(self, charges: Sequence[Charge]) -> tuple[tuple[Permit, ...], set[str]]:
+        """Write the charges that are new, to be admitted before the transaction ends."""
         self._refresh()
-        permits, rows, touched = [], [], set()
+        permits, rows, touched = [], [], set[str]()
         new: dict[str, tuple[Charge, Head]] = {}
         seq, prev = self._walk.head
         for charge in charges:
@@ -221,14 +266,9 @@ class Ledger(LedgerReader):
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
             permits.append(issue(charge, *booked))
-        if admit is not None:
-            admit(sorted(touched), budget)
-        else:
-            for unit in sorted(touched):
-                budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._walk.head = (seq, prev)
-        return tuple(permits)
+        return tuple(permits), touched
 
     def charged(self, key: str) -> bool:
         """Whether a release with this key is booked."""

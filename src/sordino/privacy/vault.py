@@ -10,6 +10,7 @@ everybody in it, and what is held against the budget is the whole history of tho
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,9 @@ from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.fingerprints import PLACE, of_another_key, place
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, SEAL, Charge, Head
+from sordino.privacy.chain import BEGIN, PROMISED, SEAL, Charge, Head
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import Ledger
+from sordino.privacy.ledger import Admit, Ledger
 from sordino.privacy.permit import Permit
 from sordino.privacy.storage import LedgerExists
 
@@ -118,26 +119,29 @@ class Vault:
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Permit, ...]:
         """Book the charges, durably: all or none."""
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
-        admit = None if self.prices is None else self.prices.admit(self._units)
-        permits = self.ledger.charge(named, budget, admit)
+        permits = self.ledger.charge(named, budget, self._admit)
         return tuple(
             permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True)
         )
 
+    @property
+    def _admit(self) -> Admit | None:
+        return None if self.prices is None else self.prices.admit(self._units, self.run)
+
     def charge_each(self, charges: Sequence[Charge], budgets: Mapping[str, Budget]) -> None:
         """Book the charges, durably, all or none, where each unit has a budget of its own."""
-        own = {self._name(unit): budget for unit, budget in budgets.items()}
-        inner = None if self.prices is None else self.prices.admit(self._units)
-
-        def admit(touched: Sequence[str], _: Budget) -> None:
-            for unit in touched:
-                if inner is None:
-                    own[unit].admit(unit, self.ledger.booked(unit).items())
-                else:
-                    inner([unit], own[unit])
-
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
-        self.ledger.charge(named, next(iter(own.values())), admit)
+        self.ledger.charge(named, self._least(budgets), self._admit)
+
+    def _least(self, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
+        """The least of the budgets of each name in the ledger: units with the same records have
+        one.
+        """
+        found: dict[str, Budget] = {}
+        for unit, budget in budgets.items():
+            name = self._name(unit)
+            found[name] = min(budget, found.get(name, budget), key=lambda each: each.epsilon)
+        return found
 
     def spent(self, unit: str, until: int | None = None) -> History:
         """What was booked on a unit itself, to entry ``until``; a data ledger counts more."""
@@ -158,11 +162,20 @@ class Vault:
         """A bound on what a unit has spent, or the refusal: see :meth:`Budget.check`."""
         return max(map(partial(budget.check, unit), self.histories(unit, until)), default=0.0)
 
-    def remaining(self, unit: str, event: Event, budget: Budget) -> int | None:
-        """How often ``event`` may still be charged on a unit; None where nothing limits it."""
+    def remaining(
+        self, unit: str, events: Mapping[str, Event], budgets: Mapping[str, Budget]
+    ) -> int | None:
+        """How often each unit's event may still be charged on all units alike, for what this one
+        holds; None where nothing limits it.
+        """
         if self.prices is None:
-            return budget.remaining_steps(event, self.spent(unit))
-        return self.prices.remaining(self._name(unit), event, budget, self.run)
+            return budgets[unit].remaining_steps(events[unit], self.spent(unit))
+        own: dict[str, list[Event]] = {}
+        for each, event in events.items():
+            if each in self.names:  # others' ledgers are elsewhere
+                own.setdefault(self.names[each], []).append(event)
+        least = self._least({each: budgets[each] for each in events if each in self.names})
+        return self.prices.remaining(self._name(unit), own, least)
 
     def blame(self) -> str | None:
         """Why nothing can be paid for after a release without a bound; :meth:`Prices.blame`."""
@@ -182,10 +195,22 @@ class Vault:
 
             close_sets(self.ledger, self.run)
 
-    def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
-        """Note in the ledger what a run begins with, and which of its units have a promise."""
+    def begin(self, run: str, facts: Mapping[str, Any], promised: Mapping[str, Budget]) -> None:
+        """Note in the ledger what a run begins with, and what its units are promised.
+
+        Charges of other runs are held against the promises of those that have begun. One that the
+        records' histories exceed already binds nobody.
+        """
+        units = {unit: self._name(unit) for unit in promised}
+        kept = {}
+        if self.prices is not None:
+            for name, most in self._least(promised).items():
+                if math.isfinite(most.epsilon) and self.prices.within(name, most):
+                    kept[name] = [most.epsilon, most.delta, most.accountant]
         self.ledger.note(
-            BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}}
+            BEGIN,
+            run,
+            {**facts, "units": units, **({} if self.prices is None else {PROMISED: kept})},
         )
 
     def begun(self, run: str) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> None:
     built = assemble.build(study, folder, note.tuning)
     simulation = built.simulation
     try:
-        session.book_public(note.tuning, simulation)
+        session.book_public(note.tuning, simulation.vault)
         simulation.vault.charge_each(*_charges(price, own, simulation.units, note))
         simulation.vault.finish()
     finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,19 @@ from sordino.comparison.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.engine.assemble import calibrated, plan
+from sordino.engine.built import PUBLIC
 from sordino.engine.files import replace_file
 from sordino.engine.runs import load
+from sordino.engine.session import book_public
 from sordino.engine.study.sections import SHARE
 from sordino.errors import StudyError
-from sordino.federation.division import examples, federation
-from sordino.federation.evaluation import has_test
+from sordino.federation.division import examples, federation, records
+from sordino.federation.evaluation import corpus, has_test
 from sordino.federation.study import HorizontalStudy
 from sordino.files import MOST_LOG, read_below, there
 from sordino.fingerprints import keyed
+from sordino.privacy import Vault
+from sordino.privacy.records.group import SAMPLE
 from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
@@ -137,6 +142,44 @@ def keep_digest(file: Path, place: Path, *, write: bool) -> None:
     elif write:
         place.parent.mkdir(parents=True, exist_ok=True)
         replace_file(place, digest)
+
+
+def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
+    """Book rows that are declared public in the lasting ledger of the study's data, before
+    candidates train on them; what people are told of it.
+
+    Raises:
+        StudyError: if a row that is declared public looks like one that is not.
+        BudgetExceeded: if one of them has a promise of a run that has not ended.
+    """
+    if on != VALIDATION and file_of(on) is None:
+        return None
+    what = called(on)
+    if study.privacy.ledger == "run":
+        return (
+            f"warning: {what}: models train on these rows without any protection, and nothing "
+            "lasting remembers it, because the study names no ledger of its data (privacy.ledger)"
+        )
+    from sordino.federation.setup import known_records
+
+    if on == VALIDATION:
+        found = known_records(study, federation(examples(study)), paid=False)
+        known = [each for each in found if each.unit == PUBLIC]
+    else:
+        rows = corpus(moved(study, on, declared=declared), identify=True)
+        parts = [part for part in (rows.train, rows.test) if len(part) and part.words is not None]
+        joined = [records(part, PUBLIC, SAMPLE) for part in parts]
+        known = [replace(joined[0], rows=np.concatenate([each.rows for each in joined]))]
+    tuning = secrets.token_hex(8)
+    with Vault.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as vault:
+        try:
+            book_public(tuning, vault)
+        finally:
+            vault.finish()
+    return (
+        f"warning: {what}: models train on these rows without any protection. The ledger in "
+        f"{study.privacy.ledger} records them as public: nothing can be promised for them any more"
+    )
 
 
 def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:

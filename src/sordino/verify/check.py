@@ -17,7 +17,7 @@ from sordino.errors import LedgerError, SordinoError, StudyError
 from sordino.files import there
 from sordino.fingerprints import KEYED
 from sordino.parsing import json_of, toml_of
-from sordino.privacy import Event, Ledger, accountant
+from sordino.privacy import Entry, Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.storage import Clock, said, seen_by_others
@@ -31,6 +31,7 @@ from sordino.verify.stated import (
     called,
     close,
     differing,
+    exceeded,
     in_words,
     number_of,
     numbers_in,
@@ -124,7 +125,22 @@ class Check:
         units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         kept = Kept(ledger.path, found.entries, found.digest, terms, units)
         self.verdict.ledgers.append(kept)
+        with said(ledger.path, self.clock):
+            self.verdict.problems += [
+                f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
+                "run made it: no history of these records counts it until the next run over this "
+                "ledger begins, and what was certified since is too low"
+                for entry in self.outside(ledger)
+            ]
         return kept
+
+    def outside(self, ledger: Ledger) -> Sequence[Entry]:
+        """Charges on sets of records that no run made, and that their records do not count."""
+        if not ledger.notes(RECORDS):
+            return ()
+        from sordino.privacy.records import outside  # arrays take a while to import
+
+        return outside(ledger)
 
     def run(self, folder: Path) -> None:
         """Hold a run folder against its ledger, or its ledgers."""
@@ -191,6 +207,8 @@ class Check:
         )
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.shown(study, opened[0][0], own=privacy.get("ledger") == "run")
+        if seal is not None and not plain:
+            problems += [f"{folder}: {each}" for each in exceeded(begin.facts, seal.facts, privacy)]
         tested = None if plain else spent.pop(TEST, None)
         self.checkpoint(folder, opened)
         if seal is None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sordino.engine import begun
-from sordino.privacy.chain import Note
+from sordino.engine.built import UNIT as TEST
+from sordino.privacy.chain import PROMISED, Note
 from sordino.privacy.rounding import epsilon_text
 
 CLOSE = 1e-6  # relative: accountants of other versions may differ in last digits
@@ -51,6 +52,40 @@ def at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, f
     ):
         return dict(spent)
     return {unit: told for told, (unit, _) in zip(stated, own, strict=True)}
+
+
+def exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
+    """Every client that was promised less than its records have spent when the run was sealed.
+
+    What was promised stands in the note of the beginning, or, of versions before, in the study.
+    """
+    units, told, promise = begin.get("units"), seal.get("spent"), begin.get("promise")
+    each = told.get("each") if isinstance(told, dict) else None
+    if (
+        not isinstance(units, dict)
+        or not isinstance(each, list)
+        or not isinstance(promise, dict)
+        or promise.get("form") != "sound"
+    ):
+        return
+    clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
+    own, kept = privacy.get("epsilons"), begin.get(PROMISED)
+    if len(clients) != len(each):
+        return
+    for client, spent in zip(clients, map(number_of, each), strict=True):
+        number = client.removeprefix("client:")
+        if isinstance(kept, dict):
+            found = kept.get(units[client])
+            most = number_of(found[0] if isinstance(found, list) and found else "inf")
+        elif isinstance(own, list) and number.isdigit() and int(number) < len(own):
+            most = number_of(own[int(number)])
+        else:
+            most = number_of(privacy.get("epsilon", "inf"))
+        if spent > most * (1 + CLOSE):
+            yield (
+                f"{client[:80]} was promised an epsilon of at most {epsilon_text(most)}, and its "
+                f"records had spent {epsilon_text(spent)} when the run was sealed"
+            )
 
 
 def called(begins: Sequence[Note]) -> dict[str, str]:

@@ -97,8 +97,9 @@ class Data(Table):
     person_rows: int | None = Field(
         None,
         ge=1,
-        description="the first so many rows of each person are trained on, at all clients together,"
-        " and others are left out: 1 costs a person no more than a row",
+        description="with person: the first so many rows of each person are trained on, all at "
+        "one client, and others are left out; public, and what everybody is priced at: 1 costs a "
+        "person no more than a row",
     )
     clients: int = Field(10, ge=1, description="how many clients hold the data")
     partition: SerializeAsAny[Partition] = Iid()
@@ -155,6 +156,12 @@ class Data(Table):
             raise ValueError(
                 "person_rows bounds the rows of each person, and no column says whose a row is: "
                 "name it in person"
+            )
+        if self.person is not None and self.person_rows is None:
+            raise ValueError(
+                f"person = '{self.person}' needs person_rows, the most rows of one person that are "
+                "trained on: it decides the price, so it must be public and not come from the "
+                "rows. Set person_rows = 1, or a few where persons have many useful rows"
             )
         if self.client_column and not self.partition.by_column:
             raise ValueError(

@@ -15,7 +15,7 @@ pool       classes under construction
 from sordino.privacy.records.identity import Records
 from sordino.privacy.records.peek import Burden, burdens, histories
 from sordino.privacy.records.people import close_sets, link, open_sets
-from sordino.privacy.records.price import Prices, bounds
+from sordino.privacy.records.price import Prices, bounds, outside
 
 __all__ = [
     "Burden",
@@ -27,4 +27,5 @@ __all__ = [
     "histories",
     "link",
     "open_sets",
+    "outside",
 ]

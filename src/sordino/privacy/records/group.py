@@ -36,6 +36,7 @@ fixed values; in the regime of events it is, for the number of events is public.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -102,12 +103,19 @@ def grouped(event: Event, size: int) -> Event:
     raise TypeError(f"no group of {event!r} is known")
 
 
-def together(event: Event, sizes: Sequence[int]) -> Event:
-    """One ``event`` on every set of a run, as it bounds an entity with so many units in each set
-    that it is in.
+def together(sets: Iterable[Sequence[Event]], size: int) -> tuple[Event, ...]:
+    """The events of some sets, as they bound an entity that is so many units in one of them, it is
+    not known which.
     """
-    each = tuple(grouped(event, size) for size in sizes)
-    return each[0] if len(each) == 1 else Composed(each)
+    found = Counter[Event]()
+    for events in sets:
+        found |= Counter(events)
+    return tuple(grouped(event, size) for event, times in found.items() for _ in range(times))
+
+
+def composed(events: Sequence[Event]) -> Event:
+    """Several events as one."""
+    return events[0] if len(events) == 1 else Composed(tuple(events))
 
 
 def replaced(event: Event) -> Event:
@@ -187,17 +195,3 @@ def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
         count = 1 if isinstance(one, NonPrivate) else times[event, kind]
         found[one] = found.get(one, 0) + count
     return tuple(found.items())
-
-
-def beside_others(event: Event, held: Iterable[tuple[int, int]]) -> Event:
-    """One ``event`` on every client of a run, as it bounds a client some of whose records' people
-    are at other clients, too.
-
-    Args:
-        held: of such people, at how many clients they are, and how many records have this.
-    """
-    counts: list[tuple[Counts, int]] = [
-        ({(event, CLIENT, clients): 1}, records) for clients, records in held if clients > 1
-    ]
-    more = tuple(Repeated(one, count) for one, count in of_client((), counts))
-    return Composed((event, *more)) if more else event

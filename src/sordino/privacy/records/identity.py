@@ -45,12 +45,15 @@ class Records:
         kind: what a charge on it protects: "sample", "client", "entity" or "label".
         rows: (n, 2) words of all values and of the features, or (0, 2).
         people: (n,) words of persons, or None; then every row is a person's of its own.
+        most: rows that one person may have here: a public bound, at which everybody is priced. A
+            price by the rows that somebody has would tell how many these are.
     """
 
     unit: str
     kind: str
     rows: Words
     people: Words | None = None
+    most: int = 1
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[1] != 2 or self.rows.dtype != np.uint64:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sordino.errors import LedgerError
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, SAMPLE
 
@@ -70,13 +71,21 @@ def _check(
 
 
 def groups(
-    pairs: Sequence[tuple[int, int]], numbers: Sequence[int], kinds: Sequence[str], person: bool
+    pairs: Sequence[tuple[int, int]],
+    numbers: Sequence[int],
+    kinds: Sequence[str],
+    most: Sequence[int],
+    person: bool,
 ) -> frozenset[Group]:
-    """What a pattern comes to; ``numbers`` and ``kinds`` are of the sets, by place.
+    """Return what a pattern comes to; the other lists are of the sets, by place.
 
     Rows that look the same are different records, each in one set: one group of alternatives. Rows
-    of one person add up: in a set of examples each counts, whole clients that hold some of them are
-    all in the same release, and entities appear by name.
+    of one person add up: in a set of examples everybody counts as one who has the most rows that
+    are allowed, whole clients that hold some of them are all in the same release, and entities
+    appear by name.
+
+    Raises:
+        LedgerError: if a person has more rows in a set than are allowed.
     """
     found: set[Group] = set()
     for kind in {kinds[place] for place, _ in pairs}:
@@ -85,7 +94,12 @@ def groups(
         if not person:
             found.add((sets, 1))
         elif kind == SAMPLE:
-            found |= {((numbers[place],), rows) for place, rows in own}
+            if any(rows > most[place] for place, rows in own):
+                raise LedgerError(
+                    "a person has more rows in one client's data than data.person_rows says, which "
+                    "is what every person is priced at. Leave rows out, or raise it"
+                )
+            found |= {((numbers[place],), most[place]) for place, _ in own}
         elif kind == CLIENT:
             found.add((sets, len(sets)))
         else:

@@ -4,8 +4,7 @@ for them: for plans, which open nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -15,21 +14,21 @@ import numpy.typing as npt
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.arrays import Index
-from sordino.privacy.records.classes import Class, added, history, maximal
+from sordino.privacy.records.arrays import Index, rows_found
+from sordino.privacy.records.classes import Class, Group, added, history, maximal
 from sordino.privacy.records.group import (
     CLIENT,
     SAMPLE,
     Counts,
     Spent,
-    beside_others,
+    composed,
     together,
     translated,
 )
 from sordino.privacy.records.identity import Records, Words, digests, name_of
 from sordino.privacy.records.members import membership
 from sordino.privacy.records.people import MIXED, PEOPLE
-from sordino.privacy.records.price import SHOWN, of_own_client, since
+from sordino.privacy.records.price import SHOWN, fewer, of_own_client, since
 
 
 def _sum(parts: Sequence[Counts]) -> Counts:
@@ -43,23 +42,22 @@ class Burden:
 
     Attributes:
         spent: a history that covers theirs.
-        sizes: how many rows their person has in each unit that the person is in.
-        held: where whole clients are charged, at how many clients people of this one are, and how
-            many people; empty where none is at another.
+        sets: the sets that hold them, each by the places of the units that it is.
+        size: how many rows of theirs a person counts as.
     """
 
     spent: Spent
-    sizes: tuple[int, ...] = (1,)
-    held: tuple[tuple[int, int], ...] = ()
+    sets: tuple[tuple[int, ...], ...]
+    size: int = 1
 
-    def of(self, event: Event) -> Event:
-        """One ``event`` on every unit."""
-        return beside_others(event, self.held) if self.held else together(event, self.sizes)
+    def of(self, event: Callable[[int], Event]) -> Event:
+        """One event on every unit, which ``event`` gives by the unit's place."""
+        return composed(together([[event(i) for i in each] for each in self.sets], self.size))
 
     @property
-    def alone(self) -> bool:
-        """Whether a charge counts for them as it is booked."""
-        return self.sizes == (1,) and not self.held
+    def units(self) -> tuple[int, ...]:
+        """Places of the units that hold them."""
+        return tuple(i for each in self.sets for i in each)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,32 +142,39 @@ def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple
     kind, were opened now; ``ledger`` is None where there is none yet.
     """
     known = None if ledger is None else _Known.of(ledger)
-    before = {each.unit: ((),) if known is None else known.histories(each) for each in wanted}
-    found = {unit: [Burden(spent) for spent in spents] for unit, spents in before.items()}
-    named = [each for each in wanted if each.people is not None]
-    if not named:
-        return {unit: tuple(each) for unit, each in found.items()}
-    people, entity = np.unique(
-        np.concatenate([each.people for each in named if each.people is not None]),
-        return_inverse=True,
-    )
-    place = np.repeat(np.arange(len(named)), [len(each.rows) for each in named])
-    members = membership(entity.reshape(-1).astype(np.int64), place, len(named))
-    classes = np.full(len(people), -1) if known is None else known.of_people(people)
-    pairs, counts = np.unique(
-        np.stack([members.patterns, classes], axis=1), axis=0, return_counts=True
-    )
-    shared: dict[int, Counter[int]] = {}
-    for (pattern, number), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        inside = members.pairs[pattern]
-        for at, _ in inside:
-            unit, kind = named[at].unit, named[at].kind
-            if kind == CLIENT:
-                shared.setdefault(at, Counter())[len(inside)] += count
-                continue
-            spent = translated(known.spent[number], kind) if known and number >= 0 else ()
-            found[unit].append(Burden(spent, tuple(sorted(rows for _, rows in inside))))
-    for at, held in shared.items():
-        others = tuple((size, count) for size, count in sorted(held.items()) if size > 1)
-        found[named[at].unit] = [replace(one, held=others) for one in found[named[at].unit]]
+    found: dict[str, list[Burden]] = {}
+    for (sets, at), part in _parts(wanted):
+        size = part.most if part.people is not None and part.kind == SAMPLE else 1
+        spent = ((),) if known is None else known.histories(part)
+        found.setdefault(wanted[at].unit, []).extend(Burden(each, sets, size) for each in spent)
     return {unit: tuple(dict.fromkeys(each)) for unit, each in found.items()}
+
+
+def _parts(
+    wanted: Sequence[Records],
+) -> Iterator[tuple[tuple[tuple[tuple[int, ...], ...], int], Records]]:
+    """The records of each unit, parted by the sets that hold them, and the unit's place."""
+    places = np.repeat(np.arange(len(wanted)), [len(each.rows) for each in wanted])
+    _, entity, _ = rows_found(Index.empty(), np.concatenate([each.rows for each in wanted]), 0)
+    members = membership(entity, places, len(wanted))
+    alike: dict[str, list[int]] = {}
+    for i, each in enumerate(wanted):
+        alike.setdefault(name_of(each, each.rows, each.people), []).append(i)
+    same = {i: tuple(group) for group in alike.values() for i in group}
+    patterns = members.patterns[np.searchsorted(members.entities, entity)]
+    for at, each in enumerate(wanted):
+        if each.kind == CLIENT:  # what a whole client is charged is its own
+            yield ((same[at],), at), each
+            continue
+        own = patterns[places == at]
+        patterns_of: dict[tuple[Group, ...], list[int]] = {}
+        for pattern in np.unique(own).tolist():
+            # the same sets may be several patterns: of other numbers of rows
+            first = tuple(sorted({same[i][0] for i, _ in members.pairs[pattern]}))
+            patterns_of.setdefault(((first, 1),), []).append(pattern)
+        for ((held, _),), chosen in fewer(patterns_of).items():
+            of = [pattern for each_of in chosen for pattern in each_of]
+            rows = np.isin(own, of)
+            people = None if each.people is None else each.people[rows]
+            part = replace(each, rows=each.rows[rows], people=people)
+            yield (tuple(same[i] for i in held), at), part

@@ -23,17 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.errors import LedgerError, ResumeError
-from sordino.privacy.chain import RECORDS
-from sordino.privacy.event import NonPrivate
+from sordino.privacy.chain import OUTSIDE, RECORDS
+from sordino.privacy.event import Event, NonPrivate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.arrays import Book, Index, people_found, rows_found
-from sordino.privacy.records.classes import Class, added, bridged, closed, frozen, joined
+from sordino.privacy.records.classes import Class, added, bridged, closed, frozen, history, joined
 from sordino.privacy.records.group import SAMPLE
 from sordino.privacy.records.identity import Records, Words, digests, name_of
 from sordino.privacy.records.members import Membership, groups, membership
 from sordino.privacy.records.pool import Pool
-from sordino.privacy.records.price import since
+from sordino.privacy.records.price import contains, counted_until, outside, since
 from sordino.privacy.records.store import Set
 
 MOST_CLASSES = 4096
@@ -94,13 +94,17 @@ def open_sets(
                 store.put_set(db, replace(old, runs=tuple(dict.fromkeys((*old.runs, run)))))
                 continue
             number, free = (free, free + 1) if old is None else (old.number, free)
-            store.put_set(db, Set(number, name, records.kind, True, ledger.spent(name), (run,)))
+            # what a unit of this name was charged before it was a set counts for every record
+            counts = () if old is None else ledger.spent(name)
+            store.put_set(db, Set(number, name, records.kind, True, counts, (run,)))
             fresh.append((number, records))
         if fresh:
             opening = int(store.meta(db, "openings"))
             store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
-            _keep(ledger, _Opening(fresh, opening, pool).entered(before), before, pool)
+            index = _counted(ledger, sets, before, pool)
+            opened = _Opening(fresh, opening, pool).entered(index)
+            _keep(ledger, opened, before, pool, ledger.head()[0])
     return names
 
 
@@ -173,6 +177,38 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
     return sum(map(len, together.values()))
 
 
+def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) -> Index:
+    """The index once charges on sets that no run made are in the histories of their records.
+
+    Versions before let anybody charge a set by its name. Who is in a set that is closed is not
+    known any more: all those count whose histories hold what runs charged it.
+    """
+    found = outside(ledger)
+    if not found:
+        return index
+    totals = since(ledger, {one.number: one for one in sets.values()}, None)
+    own = {one.number: dict(ledger.spent(one.unit)) for one in sets.values()}
+    missing: dict[int, dict[Event, int]] = {}
+    for entry in found:
+        one = sets[entry.unit]
+        own[one.number][entry.event] -= entry.count
+        if not one.live or entry.event in dict(one.before):  # else its set counts it
+            counts = missing.setdefault(one.number, {})
+            counts[entry.event] = counts.get(entry.event, 0) + entry.count
+    numbers = []
+    for each in tuple(pool.classes):
+        whole = history(each, totals)
+        for one in sets.values():
+            more = missing.get(one.number)
+            spent = tuple((event, count) for event, count in own[one.number].items() if count > 0)
+            if more and (one.number in each.sets or contains(whole, one.kind, spent)):
+                size = max((size for _, kind, size in whole if kind == one.kind), default=1)
+                new = {(event, one.kind, size): count for event, count in more.items()}
+                each = replace(each, frozen=frozen(added(dict(each.frozen), new)))
+        numbers.append(pool.put(each))
+    return replace(index, classes=np.array(numbers, np.uint32)[index.classes])
+
+
 class _Opening:
     """Sets that are opened together."""
 
@@ -181,6 +217,7 @@ class _Opening:
         self.numbers = [number for number, _ in fresh]
         self.kinds = [records.kind for records in self.records]
         self.named = [records.people is not None for records in self.records]
+        self.most = [records.most for records in self.records]
         self.opening, self.pool = opening, pool
 
     def entered(self, before: Index) -> Index:
@@ -230,7 +267,7 @@ class _Opening:
             fresh[i] = pool.put(
                 replace(
                     old,
-                    live=old.live | groups(pairs, self.numbers, self.kinds, old.person),
+                    live=old.live | groups(pairs, self.numbers, self.kinds, self.most, old.person),
                     loose=old.loose or not all(self.named[place] for place, _ in pairs),
                     runs=old.runs | 1 << self.opening,
                 )
@@ -280,8 +317,11 @@ def _together(pairs: npt.NDArray[np.int64]) -> dict[int, list[int]]:
     return found
 
 
-def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool) -> None:
-    """Write everything, with equal classes as one and no more of them than can be."""
+def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool, counted: int = 0) -> None:
+    """Write everything, with equal classes as one and no more of them than can be.
+
+    ``counted`` is the entry up to which charges that no run made are counted, if any more are.
+    """
     db = ledger.connection
     live = len({each for one in pool.classes for each in one.sets})
     classes, kept, sizes = pool.settled(index.classes, max(MOST_CLASSES, 4 * live))
@@ -292,4 +332,5 @@ def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool) -> Non
         store.put_classes(db, kept, [0] * len(kept))
     version = str(int(store.meta(db, "version")) + 1)
     store.put_meta(db, "version", version)
-    ledger.noted_within(RECORDS, version, {"digest": store.digest(db)})
+    facts = {"digest": store.digest(db), OUTSIDE: counted or counted_until(ledger)}
+    ledger.noted_within(RECORDS, version, facts)

@@ -10,29 +10,44 @@ spent.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from sordino.errors import BudgetExceeded, LedgerError
+from sordino.errors import BudgetExceeded
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.event import Composed, Event, NonPrivate, encode
+from sordino.privacy.chain import BEGIN, OUTSIDE, PROMISED, RECORDS, Entry
+from sordino.privacy.event import Event, NonPrivate, encode
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.classes import Class, Totals, added, history, maximal, most, of_group
+from sordino.privacy.records.classes import (
+    Class,
+    Group,
+    Totals,
+    added,
+    history,
+    maximal,
+    most,
+    of_group,
+)
 from sordino.privacy.records.group import (
     CLIENT,
     Column,
     Counts,
     Spent,
-    beside_others,
+    composed,
     of_client,
     together,
     translated,
 )
 from sordino.privacy.records.store import Set
 
+K = TypeVar("K")
+_TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
 
@@ -72,44 +87,116 @@ class Prices:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._seen = _Seen()
+        self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
-    def admit(self, names: Mapping[str, str]) -> Callable[[Sequence[str], Budget], None]:
-        """What refuses charges that are about to be booked; ``names`` are units' for people."""
+    def admit(self, names: Mapping[str, str], run: str) -> Callable[[Mapping[str, Budget]], None]:
+        """Return what refuses charges on sets that are about to be booked.
 
-        def check(touched: Sequence[str], budget: Budget) -> None:
+        A charge on one set raises the history of every set that shares a record with it. So each
+        promise to such a set that still binds, of this run or of another one that has not ended, is
+        held against its own budget.
+
+        Args:
+            names: of this run's sets, for people.
+            run: who charges.
+        """
+
+        def check(charged: Mapping[str, Budget]) -> None:
             seen = self._refreshed()
             totals = since(self.ledger, seen.sets, None)
-            for unit in touched:
-                # kept, and of no record: a party's features, which its entity books as well
-                if unit not in seen.numbers:
-                    self._never_a_set(unit)
-                    budget.admit(names.get(unit, unit), self.ledger.booked(unit).items())
-                    continue
-                number = seen.numbers[unit]
-                if seen.sets[number].kind == CLIENT:
-                    self._ask(
-                        budget, names.get(unit, unit), [self._client(seen, number, totals, None)]
-                    )
-                    continue
-                for one, counts in self._upper(seen, number):
-                    live = _live(one, totals)
-                    kind = seen.sets[number].kind
+            own = {seen.numbers[unit]: budget for unit, budget in charged.items()}
+            for number in sorted(self._sharing(seen, own)):
+                unit = seen.sets[number].unit
+                if number in own:
+                    self._within(seen, number, own[number], names.get(unit, unit), totals, own)
+                for whose, budget in self._promises(unit).items():
+                    if budget == own.get(number):
+                        continue
+                    name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
                     try:
-                        budget.admit(names.get(unit, unit), translated(added(counts, live), kind))
-                    except BudgetExceeded:
-                        alike = [
-                            dict(each.frozen)
-                            for each, _ in seen.classes[number]
-                            if each.live == one.live
-                        ]
-                        whole = maximal(alike, len(alike))
-                        self._ask(
-                            budget,
-                            names.get(unit, unit),
-                            [translated(added(each, live), kind) for each in whole],
-                        )
+                        self._within(seen, number, budget, name, totals, own)
+                    except BudgetExceeded as refusal:
+                        if whose == run:
+                            raise
+                        raise BudgetExceeded(
+                            f"{refusal}. Run {whose} promised this to records that it shares with "
+                            "this run, and has not ended: finish it with `sordino run --resume`, "
+                            "or, if it will not go on, end it with `sordino ledger end`"
+                        ) from refusal
 
         return check
+
+    def within(self, unit: str, budget: Budget) -> bool:
+        """Tell whether no history of a unit's records exceeds a budget yet."""
+        seen = self._refreshed()
+        self.ledger.refresh()
+        number = seen.numbers.get(unit)
+        try:
+            if number is None:
+                budget.admit(unit, self.ledger.spent(unit))
+            else:
+                totals = since(self.ledger, seen.sets, None)
+                self._within(seen, number, budget, unit, totals, {number})
+        except BudgetExceeded:
+            return False
+        return True
+
+    def _sharing(self, seen: _Seen, numbers: Collection[int]) -> set[int]:
+        """Sets that share a record with one of these, and these."""
+        found = set(numbers)
+        for number in numbers:
+            for one, _ in seen.classes.get(number, ()):
+                found |= one.sets
+        return found
+
+    def _promises(self, unit: str) -> dict[str, Budget]:
+        """The budgets that runs promised to a set which they hold open, by run."""
+        (runs,) = self.ledger.connection.execute(
+            "SELECT runs FROM record_sets WHERE unit = ?", (unit,)
+        ).fetchone()
+        found = {}
+        for run in json.loads(runs):
+            if run not in self._promised:
+                if (note := self.ledger.noted(BEGIN, run)) is None:
+                    continue  # it has not begun, and promises nothing yet
+                self._promised[run] = {
+                    name: Budget(*promised)
+                    for name, promised in note.facts.get(PROMISED, {}).items()
+                }
+            if unit in self._promised[run]:
+                found[run] = self._promised[run][unit]
+        return found
+
+    def _within(
+        self,
+        seen: _Seen,
+        number: int,
+        budget: Budget,
+        name: str,
+        totals: Totals,
+        charged: Collection[int],
+    ) -> None:
+        """Hold a set's records that are in one of the charged sets against a budget.
+
+        Raises:
+            BudgetExceeded: if the history of one exceeds it.
+        """
+        kind = seen.sets[number].kind
+        if kind == CLIENT:
+            self._ask(budget, name, [self._client(seen, number, totals, None)])
+            return
+        for one, counts in self._upper(seen, number):
+            if one.sets.isdisjoint(charged):
+                continue
+            live = _live(one, totals)
+            try:
+                budget.admit(name, translated(added(counts, live), kind))
+            except BudgetExceeded:
+                alike = [
+                    dict(each.frozen) for each, _ in seen.classes[number] if each.live == one.live
+                ]
+                whole = maximal(alike, len(alike))
+                self._ask(budget, name, [translated(added(each, live), kind) for each in whole])
 
     def _ask(self, budget: Budget, name: str, histories: Sequence[Spent]) -> None:
         for spent in histories:
@@ -122,58 +209,69 @@ class Prices:
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
         """What bounds the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
-        return [spent for spent, _ in self._priced(unit, until)]
+        return self._priced(unit, until)
 
-    def remaining(self, unit: str, event: Event, budget: Budget, run: str) -> int | None:
-        """How often ``event`` can be charged on all sets alike, for this set's records."""
-        left = [
-            budget.remaining_steps(each, spent)
-            for spent, each in self._priced(unit, None, event, run)
-        ]
-        found = [steps for steps in left if steps is not None]
-        return min(found) if found else None
+    def remaining(
+        self,
+        unit: str,
+        events: Mapping[str, Sequence[Event]],
+        budgets: Mapping[str, Budget],
+    ) -> int | None:
+        """How often the events of every set can be charged on all sets alike, for the records of
+        this one.
 
-    def _priced(
-        self, unit: str, until: int | None, event: Event | None = None, run: str = ""
-    ) -> list[tuple[Spent, Event]]:
-        """Histories, and what one ``event`` on every set is to the records that have them."""
+        What admission will hold them against: the budget of each set that a record is in, and what
+        other runs promised to sets of this kind that share it.
+        """
+        seen = self._refreshed()
+        self.ledger.refresh()
+        if (number := seen.numbers.get(unit)) is None:
+            spent = self.ledger.spent(unit)
+            return budgets[unit].remaining_steps(composed(events[unit]), spent)
+        totals, kind = since(self.ledger, seen.sets, None), seen.sets[number].kind
+        if kind == CLIENT:
+            own = self._client(seen, number, totals, None)
+            return budgets[unit].remaining_steps(composed(events[unit]), own)
+        on = {seen.numbers[name]: each for name, each in events.items() if name in seen.numbers}
+        alike: dict[tuple[Group, ...], list[Counts]] = {}
+        most: dict[tuple[Group, ...], set[Budget]] = {}
+        for one, _ in seen.classes.get(number, ()):
+            found = [(tuple(each for each in sets if each in on), size) for sets, size in one.live]
+            key = tuple(sorted(group for group in found if group[0]))
+            alike.setdefault(key, []).append(history(one, totals))
+            for each in one.sets:
+                other = seen.sets[each]
+                if other.kind == kind:
+                    told = {budgets[other.unit]} if other.unit in budgets else set[Budget]()
+                    most.setdefault(key, set()).update(told, self._promises(other.unit).values())
+        left = []
+        for key, groups in fewer({key: key for key in alike}).items():
+            whole = composed(
+                [
+                    event
+                    for sets, size in key
+                    for event in together([on[each] for each in sets], size)
+                ]
+            )
+            histories = maximal([one for each in groups for one in alike[each]], SHOWN)
+            left += [
+                budget.remaining_steps(whole, translated(one, kind))
+                for one in histories
+                for budget in {budget for each in groups for budget in most[each]}
+            ]
+        return min((steps for steps in left if steps is not None), default=None)
+
+    def _priced(self, unit: str, until: int | None) -> list[Spent]:
         seen = self._refreshed()
         number = seen.numbers.get(unit)
         self.ledger.refresh()
         if number is None:
-            return [(self.ledger.spent(unit, until), event or Composed(()))]
+            return [self.ledger.spent(unit, until)]
         totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
         if kind == CLIENT:
-            whole = Composed(()) if event is None else self._on_clients(seen, number, run, event)
-            return [(self._client(seen, number, totals, until), whole)]
-        by_size: dict[tuple[int, ...], list[Counts]] = {}
-        for one, _ in seen.classes.get(number, ()):
-            sizes = tuple(
-                sorted(
-                    size
-                    for group, size in one.live
-                    if any(self._of(seen, each, kind, run) for each in group)
-                )
-            )
-            by_size.setdefault(sizes if event is not None else (), []).append(history(one, totals))
-        found = []
-        for sizes, counts in by_size.items():
-            whole = Composed(()) if event is None else together(event, sizes)
-            found += [(translated(one, kind), whole) for one in maximal(counts, SHOWN)]
-        return found
-
-    def _on_clients(self, seen: _Seen, number: int, run: str, event: Event) -> Event:
-        """One ``event`` on every client of a run, as it bounds this one."""
-        held = [
-            (size, records)
-            for one, records in seen.classes.get(number, ())
-            for group, size in one.live
-            if number in group and any(self._of(seen, each, CLIENT, run) for each in group)
-        ]
-        return beside_others(event, held)
-
-    def _of(self, seen: _Seen, number: int, kind: str, run: str) -> bool:
-        return run in seen.sets[number].runs and seen.sets[number].kind == kind
+            return [self._client(seen, number, totals, until)]
+        counts = [history(one, totals) for one, _ in seen.classes.get(number, ())]
+        return [translated(one, kind) for one in maximal(counts, SHOWN)]
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
@@ -235,17 +333,21 @@ class Prices:
             seen.upper[number] = list(found.values())
         return seen.upper[number]
 
-    def _never_a_set(self, unit: str) -> None:
-        if (
-            self.ledger.connection.execute(
-                "SELECT 1 FROM record_sets WHERE unit = ?", (unit,)
-            ).fetchone()
-            is not None
-        ):
-            raise LedgerError(
-                f"{self.ledger.path}: {unit} was closed, for its run had ended; open it "
-                "again with `sordino run --resume`"
-            )
+
+def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K]]:
+    """At most :data:`SHOWN` ways of being in sets, or two: one that covers all that share."""
+    if len(keys) <= SHOWN:
+        return {key: [value] for key, value in keys.items()}
+    shared = [group for key in keys if len(key) > 1 or len(key[0][0]) > 1 for group in key]
+    size = max((size for _, size in shared), default=1)
+    sets = tuple(sorted({each for group, _ in shared for each in group}))
+    one = all(len(key) == 1 for key in keys)
+    cover = ((sets, size),) if one else tuple(((each,), size) for each in sets)
+    found: dict[tuple[Group, ...], list[K]] = {}
+    for key, value in keys.items():
+        alone = len(key) == 1 and len(key[0][0]) == 1
+        found.setdefault(key if alone else cover, []).append(value)
+    return found
 
 
 def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
@@ -293,14 +395,38 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
                 among = [(counts, size) for each, counts, size in known if one.number in each.sets]
             else:
                 among = [
-                    (counts, size) for _, counts, size in known if _contains(counts, one.kind, own)
+                    (counts, size) for _, counts, size in known if contains(counts, one.kind, own)
                 ]
             alike[key] = _bound(one.kind, own, among, SHOWN if len(alike) < SHOWN else 1)
         found[one.unit] = alike[key]
     return found
 
 
-def _contains(counts: Counts, kind: str, own: Spent) -> bool:
+def outside(ledger: Ledger) -> list[Entry]:
+    """Charges on sets that no run made, and that no record's history counts yet.
+
+    The key of every charge of a run or a tuning begins with its name.
+    """
+    sets = {unit for (unit,) in ledger.connection.execute("SELECT unit FROM record_sets")}
+    rows = ledger.connection.execute(
+        "SELECT seq, unit, key FROM entries WHERE seq > ?", (counted_until(ledger),)
+    ).fetchall()
+    begun = {note.name for note in ledger.notes(BEGIN)}
+    chosen = {
+        seq
+        for seq, unit, key in rows
+        if unit in sets and key.partition("/")[0] not in begun and not _TUNED.match(key)
+    }
+    return [entry for entry in ledger.entries() if entry.seq in chosen] if chosen else []
+
+
+def counted_until(ledger: Ledger) -> int:
+    """The last entry up to which charges that no run made are counted for all records."""
+    notes = ledger.notes(RECORDS)
+    return int(notes[-1].facts.get(OUTSIDE, 0)) if notes else 0
+
+
+def contains(counts: Counts, kind: str, own: Spent) -> bool:
     """Whether a history has all of a set's charges, for several rows of a person in columns."""
     booked: dict[Event, int] = {}
     for (event, of, _), count in counts.items():

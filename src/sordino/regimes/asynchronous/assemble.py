@@ -85,7 +85,7 @@ def build(
     )
     first = simulation.first(setup.first())
     facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
-    told = remedy(setup.records, "Raise noise_multiplier or lower method.batch")
+    told = remedy(study, epsilons(study), "Raise noise_multiplier or lower method.batch")
     return setup.built(
         study,
         priced,
@@ -178,39 +178,16 @@ def _payable(
     """Updates that each edge can still pay for, by its ledger; None if nothing is promised."""
     if study.privacy.unit == "none" or study.form == "paper":
         return None
-    found: dict[Any, int | None] = {}
-
-    def most(edge: int, own: Budget) -> int | None:
-        if units[edge] not in vault.names:  # of another site, which has a ledger of its own
-            return own.remaining_steps(edges[edge].price, ())
-        what = (
-            vault.histories(units[edge]),
-            edges[edge].price,
-            own,
-            None if study.data.person is None else edge,
-        )
-        if what not in found:
-            found[what] = vault.remaining(units[edge], edges[edge].price, own)
-        return found[what]
-
-    # edges with the very same data have one ledger and share what it has left
-    sharing: dict[Any, list[int]] = {}
-    for edge, unit in enumerate(units):
-        sharing.setdefault(vault.names.get(unit, unit), []).append(edge)
-    left: dict[int, int | None] = {}
-    for group in sharing.values():
-        own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)
-        each = [most(edge, own) for edge in group]
-        left |= dict.fromkeys(
-            group,
-            min(steps for steps in each if steps is not None) // len(group)
-            if None not in each
-            else None,
-        )
-    if all(steps is None for steps in left.values()):
+    events = {unit: edge.price for unit, edge in zip(units, edges, strict=True)}
+    most = dict(zip(units, budgets, strict=True))
+    left = [
+        vault.remaining(unit, events, most)
+        if unit in vault.names
+        # of another site, which has a ledger of its own
+        else most[unit].remaining_steps(events[unit], ())
+        for unit in units
+    ]
+    if all(steps is None for steps in left):
         return None
     endless = int(np.iinfo(np.int64).max)
-    return tuple(
-        endless if (steps := left[edge]) is None else min(steps, endless)
-        for edge in range(len(units))
-    )
+    return tuple(endless if steps is None else min(steps, endless) for steps in left)

@@ -98,13 +98,13 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         self,
         study: AsynchronousStudy,
         sizes: Sequence[int],
-        client: int,
         own: Budget,
         burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        event = self.event(study, sizes, client, plan.multipliers(study)[client])
-        return own.remaining_steps(burden.of(event), burden.spent)
+        sigmas = plan.multipliers(study)
+        event = burden.of(lambda client: self.event(study, sizes, client, sigmas[client]))
+        return own.remaining_steps(event, burden.spent)
 
     def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""

@@ -107,7 +107,9 @@ def build(
     first = Moment(regime.start(setup.first()))
     facts = _facts(study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
-    remedies = remedy(known, "Raise noise_multiplier or lower sampling_rate")
+    remedies = remedy(
+        study, personal.epsilons(study), "Raise noise_multiplier or lower sampling_rate"
+    )
     return setup.built(
         study, priced, simulation, first, facts=facts, paid=paid, remedy=remedies, evaluation=tested
     )
@@ -209,32 +211,34 @@ def _payable(
         return None  # noisy models, whose price nobody could pay
     if study.form == "paper" or vault.prices is None:
         return (priced.steps,) * len(set(units))
-    found = []
-    for client, unit in enumerate(dict.fromkeys(units)):
-        budget = budgets[client]
+    found, alone = [], len(set(budgets)) == 1 and len(set(vault.names.values())) == len(vault.names)
+    most = dict(zip(dict.fromkeys(units), budgets, strict=False))
+    for client, unit in enumerate(most):
         if unit not in vault.names:  # of another site, which has a ledger of its own
             found.append(priced.steps)
             continue
-        if len(schedule(study)) > 1 and study.data.person is None:
+        if len(schedule(study)) > 1 and study.data.person is None and alone:
             found.append(
                 min(
-                    scheduled_steps(study, budget.accountant, before)
+                    scheduled_steps(study, budgets[client].accountant, before)
                     for before in vault.histories(unit)
                 )
             )
             continue
         # Rows of one person weigh more than a schedule knows: then its dearest event stands for
         # all.
-        many = (
-            [event for event, _ in spending(study, priced.steps)]
+        sigma = study.privacy.noise_multiplier
+        each = (
+            [dict.fromkeys(most, event) for event, _ in spending(study, priced.steps)]
             if len(schedule(study)) > 1
-            else []
+            else [
+                {
+                    other: step(study, sigma * personal.scale(study, i))
+                    for i, other in enumerate(most)
+                }
+            ]
         )
-        left = [
-            vault.remaining(unit, event, budget)
-            for event in many
-            or [step(study, study.privacy.noise_multiplier * personal.scale(study, client))]
-        ]
+        left = [vault.remaining(unit, events, most) for events in each]
         found.append(min(priced.steps if steps is None else steps for steps in left))
     return tuple(found)
 

@@ -110,18 +110,21 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         self,
         study: SynchronousStudy,
         sizes: Sequence[int],
-        client: int,
         own: Budget,
         burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
         if not self.scheduled(study):
-            return super().steps(study, sizes, client, own, burden)
-        if burden.alone and study.data.person is None:
+            return super().steps(study, sizes, own, burden)
+        if len(burden.units) == 1 and study.data.person is None:
             return plan.scheduled_steps(study, own.accountant, burden.spent)
+
         # As the run does: its dearest event stands for all.
+        def alike(event: Event) -> Callable[[int], Event]:
+            return lambda _: event
+
         most = [
-            own.remaining_steps(burden.of(event), burden.spent)
+            own.remaining_steps(burden.of(alike(event)), burden.spent)
             for event, _ in plan.spending(study, self.wanted(study))
         ]
         return min((steps for steps in most if steps is not None), default=None)
