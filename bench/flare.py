@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import msgspec
-
-from bench.network import SITES, STUDY
+from bench.network import SITES, STUDY, rate, watched
 from sordino.engine import study as studies
 from sordino.network import demo
 from sordino.network.flare import demo as demos
@@ -78,7 +76,7 @@ def updates() -> tuple[float, float]:
         path.write_text(STUDY.format(sites=SITES, updates=UPDATES))
         study = studies.read(path, [f"execution.evaluate_every={UPDATES // 10}"])
         laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport="nvflare")
-        log, begun, first = laid.server / "run" / "rounds.jsonl", [0.0], [0.0]
+        begun, first = [0.0], [0.0]
 
         def told(words: str) -> None:
             if words.startswith("submitted"):
@@ -91,12 +89,10 @@ def updates() -> tuple[float, float]:
                 time.sleep(0.05)
             first[0] = time.monotonic()
 
-        if demos.play(laid, told, scripted=False, tries=1):
-            raise SystemExit("the run over NVFlare failed")
-        rows = [msgspec.json.decode(row) for row in log.read_bytes().splitlines()]
-    found = [(row["round"], row["time"]) for row in rows if "accuracy" in row and "time" in row]
-    (number, begin), (last, end) = found[0], found[-1]
-    return float((last - number) / (end - begin)), first[0] - begun[0]
+        with watched(laid.server / "run" / "rounds.jsonl") as seen:
+            if demos.play(laid, told, scripted=False, tries=1):
+                raise SystemExit("the run over NVFlare failed")
+    return rate(seen), first[0] - begun[0]
 
 
 def measure() -> list[dict[str, Any]]:

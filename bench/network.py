@@ -118,16 +118,44 @@ def updates(transport: Transport) -> float:
         path.write_text(STUDY.format(sites=SITES, updates=UPDATES))
         study = studies.read(path, [f"execution.evaluate_every={UPDATES // 10}"])
         laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport=transport)
-        if demo.play(laid, lambda words: None, scripted=False, more=["--quiet"]):
-            raise SystemExit(f"the run over {transport} failed")
-        rows = (laid.server / "run" / "rounds.jsonl").read_bytes().splitlines()
-    found = [(row["round"], row["time"]) for row in map(msgspec.json.decode, rows) if _round(row)]
-    (first, begin), (last, end) = found[0], found[-1]
-    return float((last - first) / (end - begin))
+        with watched(laid.server / "run" / "rounds.jsonl") as seen:
+            if demo.play(laid, lambda words: None, scripted=False, more=["--quiet"]):
+                raise SystemExit(f"the run over {transport} failed")
+    return rate(seen)
 
 
-def _round(row: dict[str, Any]) -> bool:
-    return "accuracy" in row and "time" in row
+@contextmanager
+def watched(log: Path) -> Iterator[list[tuple[int, float]]]:
+    """Rounds whose model was measured, and when that appeared in the log, which does not say it."""
+    seen: list[tuple[int, float]] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        length = 0
+        while not over.wait(0.01):
+            if not log.exists() or log.stat().st_size == length:
+                continue
+            with log.open("rb") as file:
+                file.seek(length)
+                whole = file.read().rpartition(b"\n")[0]
+            length += len(whole) + bool(whole)
+            rows = map(msgspec.json.decode, whole.splitlines())
+            now = time.monotonic()
+            seen.extend((row["round"], now) for row in rows if "accuracy" in row and "round" in row)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def rate(seen: list[tuple[int, float]]) -> float:
+    """Updates a second, from the first row to the last one of another round."""
+    (first, begin), (last, end) = seen[0], next(each for each in seen if each[0] == seen[-1][0])
+    return (last - first) / (end - begin)
 
 
 def measure() -> list[dict[str, Any]]:

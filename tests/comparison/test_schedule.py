@@ -13,6 +13,7 @@ from sordino.comparison import folders, result, schedule, tables
 from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.comparison.tables import content
 from sordino.engine import study as studies
+from sordino.engine.folders import locked
 from sordino.engine.records import plain
 from sordino.engine.runs import load
 from sordino.errors import StudyError
@@ -108,13 +109,21 @@ def test_rounds_of_a_log_that_is_being_written(tmp_path: Path) -> None:
 
 def test_one_comparison_at_a_time(tmp_path: Path) -> None:
     with (
-        folders.held(tmp_path / "out"),
+        locked(tmp_path / "out", make=True),
         pytest.raises(StudyError, match="running there"),
-        folders.held(tmp_path / "out"),
+        locked(tmp_path / "out", make=True),
     ):
         pass
-    with folders.held(tmp_path / "out"):
+    with locked(tmp_path / "out"):
         pass
+
+
+def test_what_a_run_leaves_that_begins_just_now_is_not_swept_away(tmp_path: Path) -> None:
+    for name in (".seed-0.0123abcd", ".seed-1.0123abcd"):
+        (tmp_path / name).mkdir()
+    with locked(tmp_path / ".seed-1.0123abcd"):
+        folders.sweep([tmp_path / "seed-0", tmp_path / "seed-1"])
+        assert [each.name for each in tmp_path.iterdir()] == [".seed-1.0123abcd"]
 
 
 @pytest.mark.parametrize(

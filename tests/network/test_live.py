@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
     assert len(models) == 1
     assert not (found.server / "journal.bin").exists()
     assert not found.net.refused
+    for each in found.done:  # how long a round took tells of batches, whose sizes are secret
+        folder = found.folder(each)
+        assert '"time"' not in (folder / "rounds.jsonl").read_text()
+        assert isinstance(json.loads((folder / "run.json").read_text())["result"]["seconds"], int)
     for each in found.names:  # it knows of no releases but its own
         promised = str(runs.load(found.folder(each)).about.guarantee)
         assert promised.startswith(OWN[name])

@@ -119,10 +119,10 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     runs = play.needed(grids, out)
     assert len(runs) == 4  # two series with two seeds, in both entries
     said: list[str] = []
-    seen = play.play(runs, 2, (), False, said.append)
+    seen = play.play(runs, 2, False, said.append)
     assert not seen.failed
     assert said[-1].startswith("4/4  ali-dpfl-table-1: ")
-    again = play.play(runs, 2, (), False, said.append)
+    again = play.play(runs, 2, False, said.append)
     assert said[-1] == "4 of 4 runs were finished before"
     assert not again.seconds
 
@@ -131,7 +131,7 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     half.write_text(half.read_text().replace('"done"', '"running"'))
     made = runs[0].folder / "environment.json"
     made.write_text(made.read_text().replace('"code": "', '"code": "other'))
-    assert not play.play(runs, 1, (), True, said.append).failed
+    assert not play.play(runs, 1, True, said.append).failed
 
     found = [Results(grid, out, {}) for grid in grids]
     pairs = [Reproduced(each, collected(each)) for each in found]
@@ -161,7 +161,7 @@ def test_a_folder_with_another_run_is_refused(home: Path, tmp_path: Path) -> Non
     (run.folder / "run.json").write_text('{"name": "another", "status": "done"}')
     (run.folder / "study.toml").write_text("")
     with pytest.raises(StudyError, match="holds another run than"):
-        play.play([run], 1, (), True, lambda text: None)
+        play.play([run], 1, True, lambda text: None)
 
 
 @pytest.mark.usefixtures("here")
@@ -170,14 +170,14 @@ def test_what_is_damaged_is_named_and_the_rest_goes_on(home: Path, tmp_path: Pat
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     out = tmp_path / "out"
     first, second = play.needed([grid], out)
-    assert not play.play([second], 1, (), True, lambda text: None).failed
+    assert not play.play([second], 1, True, lambda text: None).failed
     seconds_of(second.folder).write_bytes(b"\xff no number")
     first.folder.mkdir(parents=True)
     (first.folder / "run.json").write_text('{"name": ')
     draft = first.folder.parent / f".{first.folder.name}.1a2b"
     draft.mkdir()
     said: list[str] = []
-    seen = play.play([first, second], 1, (), False, said.append)
+    seen = play.play([first, second], 1, False, said.append)
     assert said[0] == "1 of 2 runs were finished before"
     assert said[1].startswith("2/2  ali-dpfl-table-1: one round, 2, seed 3: failed: ")
     assert not draft.exists()
@@ -204,7 +204,7 @@ def test_an_unforeseen_error_ends_one_run_only(
 
     monkeypatch.setattr("sordino.reproduction.worker._carried_out", carried_out)
     monkeypatch.setattr(play, "batches", lambda runs, at_once: [list(runs.items())])
-    seen = play.play(runs, 1, (), True, lambda text: None)
+    seen = play.play(runs, 1, True, lambda text: None)
     assert seen.failed == {runs[0].folder: "ZeroDivisionError: division by zero"}
 
 
@@ -299,4 +299,4 @@ def test_processes_get_fewer_runs_towards_the_end(home: Path, tmp_path: Path) ->
 @pytest.mark.nightly
 def test_runs_are_made_in_processes(home: Path, tmp_path: Path) -> None:
     grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
-    assert not play.play(play.needed([grid], tmp_path), 2, (), True, lambda text: None).failed
+    assert not play.play(play.needed([grid], tmp_path), 2, True, lambda text: None).failed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -283,6 +285,57 @@ def test_the_ledger_holds_the_stated_price_and_only_the_best_is_left(
     assert "another run would be another release" in refused.stderr
     with pytest.raises(Exception, match="holds another tuning"):
         private.tune(priced(tmp_path, law="logarithmic"), read(tmp_path), folder, lambda _: None)
+
+
+def ages(folder: Path) -> dict[str, float]:
+    """How much older than the newest change in a folder everything in it is, or says that it is."""
+    paths = [folder, *sorted(folder.rglob("*"))]
+    newest = max(path.stat().st_ctime for path in paths)
+    found: dict[str, float] = {}
+    for path in paths:
+        name, seen = str(path.relative_to(folder)), path.stat()
+        found |= {f"{name} changed": newest - seen.st_ctime, f"{name} written": seen.st_mtime}
+        found |= {f"{name} size": seen.st_size, f"{name} blocks": seen.st_blocks}
+        if path.name == "run.json":
+            told = json.loads(path.read_text())
+            found["seconds"] = told["result"].get("seconds", 0.0)
+            for key in ("begun", "ended"):
+                at = dt.datetime.fromisoformat(told.get(key, "1970-01-01T00:00:00+00:00"))
+                found[key] = newest - at.timestamp() if key in told else 0.0
+    return found
+
+
+def test_nothing_tells_how_many_trials_there_were_but_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # all trials score alike, and the first is chosen of however many there are
+    vary = "method.learning_rate=1e-9,2e-9"
+    keys = (System(bytes([k]) * 32) for k in range(256))
+    lots = ([key.at("tie", trial).random() for trial in range(7)] for key in keys)
+    key = bytes([next(k for k, own in enumerate(lots) if own[0] == max(own))]) * 32
+    monkeypatch.setattr(secrets, "token_bytes", lambda n=32: key[:n])
+    written(tmp_path)
+    numbers, left, told, seen = (7, 1, 3), [], [], []
+    for number in numbers:
+        monkeypatch.setattr(private, "drawn", lambda *_, number=number: number)
+        done = sordino(
+            tmp_path, "tune", "study.toml", "--on", "private", "--vary", vary, "--out", "out",
+            "--json",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        out = tmp_path / "out"
+        left.append({str(p): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()})
+        told.append((done.stdout, done.stderr))
+        seen.append(ages(out))
+        out.rename(tmp_path / f"out of {number}")
+    for name, values in {name: [each[name] for each in seen] for name in seen[0]}.items():
+        # more than a tenth of a second, and in proportion: an age of several trials
+        related = np.ptp(values) > 0.1 and np.corrcoef(numbers, values)[0, 1] ** 2 > 0.5
+        assert not related, f"{name}: {values} after {numbers} trials"
+    for files in left[1:]:
+        assert files.keys() == left[0].keys()
+        assert not [name for name in files if files[name] != left[0][name]]
+    assert len(set(told)) == 1
 
 
 def test_a_tuning_that_was_killed_goes_on_and_pays_once(

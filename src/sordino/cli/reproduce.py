@@ -129,19 +129,20 @@ def _played(
         making: jobs and whether to be quiet; None to make no runs.
     """
     from sordino.comparison import folders, runner
+    from sordino.engine.folders import locked
     from sordino.reproduction import play
     from sordino.reproduction.results import Results, collected
     from sordino.reproduction.write import Reproduced, write
 
     folders.refuse_file(out)
     failed: dict[Path, str] = {}
-    with folders.held(out) as keep, say.stoppable():
+    with locked(out, make=True), say.stoppable():
         if making is not None:
             runs = play.needed(grids, out)
             at_once = runner.jobs_at_once(
                 making[0], [run.cell.study.execution.threads for run in runs]
             )
-            failed = play.play(runs, at_once, keep, making[1], say.people).failed
+            failed = play.play(runs, at_once, making[1], say.people).failed
         found = [
             Reproduced(results, collected(results))
             for results in (Results(grid, out, failed) for grid in grids)

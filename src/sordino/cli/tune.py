@@ -122,6 +122,7 @@ def _public(
     """Try every candidate on public data, and write the study with the best one."""
     from sordino.comparison import folders, runner, schedule
     from sordino.comparison.play import play
+    from sordino.engine.folders import locked
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -145,10 +146,9 @@ def _public(
         return
     if (warning := public.book(found[0].study, on, declared=declared)) is not None:
         say.people(warning)
-    with folders.held(folder) as keep:
-        if keep:
-            folders.sweep(task.folder for task in tasks)
-        failed = play(tasks, at_once, keep, quiet)
+    with locked(folder, make=True):
+        folders.sweep(task.folder for task in tasks)
+        failed = play(tasks, at_once, quiet)
     scored = public.scored(tasks, failed)
     say.table(
         f"Accuracy on {on}",
@@ -210,6 +210,7 @@ def _private(
         values = ", ".join(f"{key} = {value}" for key, value in (done.chosen or {}).items())
         say.people(f"chosen: {values}. The run: {out / done.run}")
         say.people(f"Report: {write(out / done.run)}")
+    private.ageless(out)
     if as_json:
         say.machine(
             {**_numbers(priced), "chosen": done.chosen, "run": done.run and str(out / done.run)}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from sordino.comparison.schedule import Task
 from sordino.engine import study as studies
-from sordino.engine.files import said_clearly
+from sordino.engine.folders import locked
 from sordino.engine.recorder import LOG
 from sordino.engine.records import closed, known
 from sordino.engine.runs import load
@@ -103,43 +101,10 @@ def refuse_file(out: Path) -> None:
 
 
 def sweep(folders: Iterable[Path]) -> None:
-    """Remove what runs in these folders left that were killed before they began; only while the
-    folder around them is held.
-    """
+    """Remove what runs in these folders left that were killed before they began."""
     ours = set(folders)
     for parent in {folder.parent for folder in ours}:
         for draft in parent.glob(".*.*"):
             if parent / draft.name[1:].rpartition(".")[0] in ours:
-                shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def held(out: Path) -> Iterator[tuple[int, ...]]:
-    """The folder, for one command at a time: what must be open in each of its processes.
-
-    The lock hangs on the open folder, so it lasts until the last process that has it is gone:
-    runs whose comparison was killed are not run a second time beside themselves.
-
-    Raises:
-        StudyError: if another command has it.
-    """
-    with said_clearly(out):
-        out.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":
-        yield ()  # has no such lock
-        return
-    import fcntl
-
-    handle = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StudyError(
-                    f"{out}: another command is running there. Wait until it ends, or "
-                    "choose another --out"
-                ) from None
-        yield (handle,)  # a file system without locks: then without
-    finally:
-        os.close(handle)
+                with suppress(StudyError), locked(draft):  # one that begins just now keeps it
+                    shutil.rmtree(draft, ignore_errors=True)

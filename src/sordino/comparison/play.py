@@ -13,6 +13,7 @@ from sordino.comparison.over import Over
 from sordino.comparison.progress import Progress
 from sordino.comparison.result import At, Comparison
 from sordino.comparison.schedule import Task
+from sordino.engine.folders import locked
 
 STOPPED = "Finished runs are kept: give the same command again to go on"
 
@@ -29,14 +30,13 @@ def compared(
     """Run what is not done yet in ``folder``, and write what was found there.
 
     Raises:
-        StudyError: if the folder holds something else, or another comparison has it.
+        StudyError: if the folder holds something else, or another process has it.
     """
     folders.refuse_file(folder)
     folders.states(tasks)  # what holds something else is refused before anything is made
-    with folders.held(folder) as keep:
-        if keep:
-            folders.sweep(task.folder for task in tasks)
-        failed = play(tasks, at_once, keep, quiet)
+    with locked(folder, make=True):
+        folders.sweep(task.folder for task in tasks)
+        failed = play(tasks, at_once, quiet)
         comparison = result.collect(folder, at, tasks, failed, over)
         tables.write(comparison)
     return comparison
@@ -45,7 +45,6 @@ def compared(
 def play(
     tasks: Sequence[Task],
     at_once: int,
-    keep: tuple[int, ...],
     quiet: bool,
 ) -> dict[Task, str]:
     """Run what is not done yet; why each failed that did."""
@@ -74,7 +73,7 @@ def play(
             if state != "done"
         ]
         try:
-            runner.play(todo, at_once, ended=ended, tick=tick, keep=keep)
+            runner.play(todo, at_once, ended=ended, tick=tick)
         except KeyboardInterrupt as stopped:
             stopped.add_note(STOPPED)
             raise

@@ -78,20 +78,18 @@ def play(
     *,
     ended: Callable[[Any, str | None], None],
     tick: Callable[[Sequence[Any]], None] = lambda going: None,
-    keep: tuple[int, ...] = (),
 ) -> None:
     """Run every job, ``at_once`` at a time; however this is left, no process of it is left behind.
 
     Args:
         ended: told the key of each that ended, and why it failed or None.
         tick: told now and then which are going on.
-        keep: open files that every process shares.
     """
     waiting, going = deque(jobs), dict[Job, _Child]()
     try:
         while waiting or going:
             while waiting and len(going) < at_once:
-                going[waiting[0]] = _start(waiting[0], keep)
+                going[waiting[0]] = _start(waiting[0])
                 waiting.popleft()
             for done in [each for each, child in going.items() if child.process.poll() is not None]:
                 ended(done.key, _why(going.pop(done)))
@@ -120,7 +118,7 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start(job: Job, keep: tuple[int, ...]) -> _Child:
+def _start(job: Job) -> _Child:
     said = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process is gone
     environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
     process = subprocess.Popen(
@@ -129,8 +127,6 @@ def _start(job: Job, keep: tuple[int, ...]) -> _Child:
         stdout=subprocess.DEVNULL,
         stderr=said,
         env=environment,
-        pass_fds=keep,
-        close_fds=True,
     )
     return _Child(process, said)
 

@@ -11,9 +11,9 @@ from typing import Any
 from sordino.audit.intervals import Interval
 from sordino.audit.lira import FEWEST, Form, Inferred, Observed, inferred
 from sordino.comparison import runner
-from sordino.comparison.folders import held
 from sordino.comparison.play import STOPPED
 from sordino.engine.files import replace_file
+from sordino.engine.folders import locked
 from sordino.engine.study import write
 from sordino.errors import StudyError
 from sordino.federation.shadows import STUDY, Shadows, observe, observed, shadows
@@ -101,9 +101,9 @@ def shadowed(
     runs = count + attacked_runs(count)
     found = shadows(study, folder)
     at_once = runner.jobs_at_once(jobs, [study.execution.threads])
-    with held(folder) as keep:
+    with locked(folder, make=True):
         try:
-            _make(found, runs, 1 if modules is None else at_once, modules or folder, keep, told)
+            _make(found, runs, 1 if modules is None else at_once, modules or folder, told)
         except KeyboardInterrupt as stopped:  # which a run in this process says how to resume alone
             stopped.__notes__ = [STOPPED]
             raise
@@ -121,7 +121,6 @@ def _make(
     runs: int,
     at_once: int,
     modules: Path,
-    keep: tuple[int, ...],
     told: Callable[[int, int], None],
 ) -> None:
     left = found.left(runs)
@@ -147,13 +146,7 @@ def _make(
             failed.append(why)
 
     with runner.terminated_like_interrupted():
-        runner.play(
-            jobs,
-            at_once,
-            ended=ended,
-            tick=tick,
-            keep=keep,
-        )
+        runner.play(jobs, at_once, ended=ended, tick=tick)
     if failed:
         raise StudyError(f"a shadow run failed: {failed[0]}")
 

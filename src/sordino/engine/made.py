@@ -1,4 +1,9 @@
-"""When a run was made and on which data: what ``run.json`` says of it, which promises nothing."""
+"""When a run was made and on which data: what ``run.json`` says of it, which promises nothing.
+
+Of time it says the second of the beginning and of the end, and how many seconds lie between; what
+takes longer where a secret is larger is not told more finely. A trial of a private choice says
+nothing of time: with it, whoever has the chosen run would estimate how many trials there were.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,25 @@ import hashlib
 from msgspec import UNSET, UnsetType
 
 from sordino.engine.built import ELSEWHERE, Built
+from sordino.engine.study.base import Study
 from sordino.fingerprints import KEYED
 
 
-def now() -> str:
-    """The time, UTC, ISO 8601, to the second."""
+def dated(study: Study) -> bool:
+    """Whether a run may say when it was and how long it took."""
+    return study.tuned is None or study.tuned.source != "private"
+
+
+def now(study: Study) -> str | UnsetType:
+    """The time, UTC, ISO 8601, to the second; absent where a run may not say it."""
+    if not dated(study):
+        return UNSET
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def seconds_of(study: Study, seconds: float) -> int | UnsetType:
+    """How long a run took, in whole seconds; absent where it may not say it."""
+    return round(seconds) if dated(study) else UNSET
 
 
 def data_of(built: Built) -> str | UnsetType:

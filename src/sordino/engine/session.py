@@ -27,6 +27,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,19 +122,21 @@ def begin(
         StudyError: if it cannot be run; nothing has been written then.
     """
     started = time.monotonic()
-    # What it built, data and all, is let go of before the run builds its own.
-    folder, about = _founded(study, out, build)
-    with resumable(folder, again):
-        return _play(folder, about, show, announce, started, build)
+    with ExitStack() as held:
+        # What it built, data and all, is let go of before the run builds its own.
+        folder, about = _founded(study, out, build, held)
+        with resumable(folder, again):
+            return _play(folder, about, show, announce, started, build)
 
 
-def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
-    """A new folder, and what stands in its ``run.json``."""
+def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> tuple[Path, About]:
+    """A new folder, locked until ``held`` ends, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
         folder = folders.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
+        held.enter_context(folders.locked(draft))  # and the folder that it becomes
         run = secrets.token_hex(8)
         built = build(study, draft, run)
         full = built.study
@@ -142,7 +145,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = replace(describe(built, run), begun=made.now(), data=made.data_of(built))
+        about = replace(describe(built, run), begun=made.now(full), data=made.data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -152,6 +155,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         built.simulation.vault.close()
         folder = folders.take(draft, folder, out, study.name)
     except BaseException:
+        held.close()
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
@@ -171,9 +175,13 @@ def resume(
     Args:
         build, again: as it was begun with.
         modules: where modules lie that the study names, if they were moved since.
+
+    Raises:
+        StudyError: if another process has the folder.
     """
     started = time.monotonic()
-    with resumable(folder, again):
+    lock = folders.locked(folder) if folder.is_dir() else nullcontext()
+    with resumable(folder, again), lock:
         about = recorded.about_of(folder, modules)
         return _play(folder, about, show, announce, started, build, modules)
 
@@ -362,7 +370,7 @@ def _end(
         steps=outcome.steps,
         accuracy=outcome.accuracy,
         epsilon=outcome.epsilon,
-        seconds=outcome.seconds,
+        seconds=made.seconds_of(study, outcome.seconds),
         why=outcome.why,
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
@@ -373,7 +381,7 @@ def _end(
         status="done",
         guarantee=guarantee(study, outcome.epsilon, built.own),
         result=result,
-        ended=known(about.ended) or made.now(),
+        ended=known(about.ended) or made.now(study),
     )
 
 

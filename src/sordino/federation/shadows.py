@@ -32,6 +32,7 @@ from sordino.engine import study as studies
 from sordino.engine.audits import alone
 from sordino.engine.built import Built
 from sordino.engine.files import replace_file
+from sordino.engine.folders import locked
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import lineage
 from sordino.entropy import Seeded
@@ -188,7 +189,9 @@ def observe(found: Shadows, run: int) -> None:
         return
     found.folder.mkdir(parents=True, exist_ok=True)
     folder = found.folder / f"run-{run:04d}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was stopped
+    if folder.is_dir():  # of a process that was stopped, unless it still goes on
+        with locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
     outcome = session.begin(
         found.study,
         folder,

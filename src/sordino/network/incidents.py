@@ -74,7 +74,7 @@ class Incidents:
     def _write(self, site: str, what: str, detail: str, times: int) -> None:
         with said_clearly(self._folder / NAME), append_below(self._folder, NAME) as file:
             os.fchmod(file.fileno(), 0o600)
-            now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+            now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
             line = msgspec.json.encode(Incident(now, site, what, detail, times)) + b"\n"
             if file.seek(0, os.SEEK_END) + len(line) > self._most:
                 self._full = True

@@ -13,6 +13,7 @@ from pathlib import Path
 from sordino.data.dataset import Dataset
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.folders import locked
 from sordino.engine.records import Row
 from sordino.engine.session import Going, Outcome
 from sordino.engine.study.base import Study
@@ -176,7 +177,8 @@ def serve(
         shown.words(f"status: {shows.address}")
     try:
         done = _served(run, build, opens, shown, again)
-        conclude(run, done.rounds, done.spent, done.why)
+        with locked(run):
+            conclude(run, done.rounds, done.spent, done.why)
         return done
     finally:
         if shows is not None:
@@ -195,7 +197,8 @@ def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str)
             (run / JOURNAL).unlink(missing_ok=True)
         raise
     if not opens.opened:
-        heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
+        with locked(run):
+            heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
         shown.words(f"the run had ended; {heard} sites were told so")
     return done
 
@@ -283,7 +286,8 @@ def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = N
         done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=again)
     else:
         done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=again)
-    write_proof(wish.kit, wish.folder, agreed, index, done)
+    with locked(wish.folder):
+        write_proof(wish.kit, wish.folder, agreed, index, done)
     return done
 
 

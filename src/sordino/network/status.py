@@ -168,10 +168,17 @@ def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
     with suppress(StudyError):  # there is none where no site was ever heard from
         found = read(folder)
         sites = tuple(
-            msgspec.structs.replace(each, asked=None, epsilon=_finite(epsilon))
+            msgspec.structs.replace(each, asked=None, quiet=None, epsilon=_finite(epsilon))
             for each in found.sites
         )
-        found = msgspec.structs.replace(found, number=number, sites=sites, ended=why, waiting=None)
+        found = msgspec.structs.replace(
+            found,
+            number=number,
+            seconds=round(found.seconds),
+            sites=sites,
+            ended=why,
+            waiting=None,
+        )
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 

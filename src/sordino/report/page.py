@@ -12,11 +12,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sordino.engine.files import replace_file
+from sordino.engine.folders import locked
 from sordino.engine.records import at, known, number, plain
 from sordino.engine.runs import Run, load
 from sordino.engine.vocabulary import Vocabulary, shared
@@ -52,11 +54,12 @@ def write(folder: Path, say: Say = _silent) -> Path:
         say: is told if the log is damaged.
 
     Raises:
-        StudyError: if ``folder`` is no run folder.
+        StudyError: if ``folder`` is no run folder, or a process is writing there.
     """
     out = folder / PAGE
-    run = _loaded(folder, say)
-    replace_file(out, render(run).encode("utf-8", "replace"))
+    with locked(folder) if folder.is_dir() else nullcontext():
+        run = _loaded(folder, say)
+        replace_file(out, render(run).encode("utf-8", "replace"))
     return out
 
 

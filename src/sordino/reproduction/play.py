@@ -115,7 +115,6 @@ def needed(grids: Sequence[Grid], out: Path) -> list[Run]:
 def play(
     runs: Sequence[Run],
     at_once: int,
-    keep: tuple[int, ...],
     quiet: bool,
     say: Callable[[str], None],
 ) -> Seen:
@@ -151,9 +150,7 @@ def play(
                     seen.note(number, why or ENDED)
 
         try:
-            runner.play(
-                jobs, at_once, ended=ended, tick=lambda going: seen.look(scratch), keep=keep
-            )
+            runner.play(jobs, at_once, ended=ended, tick=lambda going: seen.look(scratch))
         except KeyboardInterrupt:
             say(STOPPED)
             raise

@@ -1,6 +1,10 @@
 """Constants chosen on private data: a random number of runs, of which only the best is released.
 
-The price is booked for all of them before the first. The folder of a tuning then holds::
+The price is booked for all of them before the first. The number of runs is secret: nothing of what
+is left in the end depends on it, but for the choice that is paid for. So no clock, age, order or
+count of anything that follows it stands in a file or is shown: the chosen run says nothing of time,
+is written anew, and all files get one age. Somebody who watches the machine meanwhile sees how long
+it works. The folder of a tuning holds::
 
     tune.json       what was asked for, what it costs, and in the end what was chosen
     ledger.sqlite   the price, unless the ledger belongs to the data
@@ -21,18 +25,17 @@ import math
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from sordino.comparison.folders import held
 from sordino.engine import assemble, session
 from sordino.engine import study as studies
 from sordino.engine.begun import LEDGER
 from sordino.engine.built import Builds, Built
 from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.folders import LOCK, locked
 from sordino.engine.runs import load
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import KEY as SECRET
@@ -50,6 +53,8 @@ NOTE, BEST, HIDDEN = "tune.json", "best", ".tuning"
 KEY, STATE = "tuning.key", "state.json"
 ENDED = bytes(32)  # in the place of the key: all trials are done
 AGAIN = "give the same command again to go on with the tuning"
+AGE = 315_532_800.0
+"""The age of all files in the end: the first second of 1980, which every archive can hold."""
 NOBODY = "no trial was drawn: nothing is released, and the price stays booked"
 
 
@@ -80,10 +85,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Trials done, and the best of them: its number, its score, and what decides among equals."""
+    """Trials done, and the best of them: its folder, its score, and what decides among equals."""
 
     done: int = 0
-    best: int | None = None
+    best: str | None = None
     score: float | None = None
     tie: float = -1.0
 
@@ -104,7 +109,7 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
         StudyError: if the folder holds something else.
         BudgetExceeded: if the data's ledger cannot pay; nothing is booked then.
     """
-    with said_clearly(folder), held(folder):
+    with said_clearly(folder), locked(folder, make=True):
         fresh = not there(folder, NOTE)
         note = _begun(price, folder)
         if note.status != "running":
@@ -136,7 +141,8 @@ def _begun(price: Price, folder: Path) -> Told:
         return note
     hidden = folder / HIDDEN
     # a key alone was left by a kill before anything was asked of the ledger
-    if any(path not in (hidden, hidden / KEY) for path in folder.rglob("*")):
+    known = (folder / LOCK, hidden, hidden / KEY)
+    if any(path not in known for path in folder.rglob("*")):
         raise StudyError(f"{folder}: this folder is not empty. Choose another with --out")
     hidden.mkdir(mode=0o700, exist_ok=True)
     key = secrets.token_bytes(32)
@@ -245,18 +251,24 @@ def _trials(price: Price, hidden: Path, key: bytes) -> _State:
         return state
     entropy = System(key)
     for trial in range(state.done, drawn(price, entropy)):
-        _clear(hidden, state, trial)
+        name = _called(key, trial)
+        _clear(hidden, state, name)
         study = price.studies[int(entropy.at("candidate", trial).integers(len(price.studies)))]
-        score = _score(price, study, hidden / str(trial), _drawing(key, trial))
+        score = _score(price, study, hidden / name, _drawing(key, trial))
         tie = float(entropy.at("tie", trial).random())
         state = (
-            _State(trial + 1, trial, score, tie)
+            _State(trial + 1, name, score, tie)
             if state.beaten(score, tie)
             else msgspec.structs.replace(state, done=trial + 1)
         )
         replace_file(hidden / STATE, msgspec.json.encode(state))
     _clear(hidden, state, None)
     return state
+
+
+def _called(key: bytes, trial: int) -> str:
+    """The name of a trial's folder, which messages may show: it does not tell which trial it is."""
+    return hmac.digest(key, f"folder {trial}".encode(), "sha256").hex()[:16]
 
 
 def drawn(price: Price, entropy: System) -> int:
@@ -285,9 +297,9 @@ def _nobody(what: object) -> None:
     """Tell nobody."""
 
 
-def _clear(hidden: Path, state: _State, going: int | None) -> None:
+def _clear(hidden: Path, state: _State, going: str | None) -> None:
     """Remove every run but the best so far and the one that goes on."""
-    kept = {str(each) for each in (state.best, going) if each is not None}
+    kept = (state.best, going)
     for path in hidden.iterdir():
         if path.is_dir() and path.name not in kept:
             shutil.rmtree(path, ignore_errors=True)
@@ -327,10 +339,13 @@ def _release(folder: Path, note: Told, state: _State) -> Told:
         done = msgspec.structs.replace(note, status="nothing")
     else:
         if not best.exists():
-            (hidden / str(state.best)).rename(best)
+            _copy(hidden / state.best, hidden / BEST)
+            (hidden / BEST).rename(best)
         chosen = studies.read_run(best).tuned
         assert chosen is not None
         done = msgspec.structs.replace(note, status="done", chosen=chosen.chosen, run=BEST)
+    if there(folder, LEDGER):
+        _copy(folder / LEDGER, folder / LEDGER)
     with (hidden / KEY).open("r+b") as file:  # the key first: without it nobody draws again
         file.write(ENDED)
         file.flush()
@@ -340,15 +355,31 @@ def _release(folder: Path, note: Told, state: _State) -> Told:
     return done
 
 
-def _ended(folder: Path) -> None:
-    """Remove what tells of the other trials, and what a kill left of it.
+def _copy(source: Path, to: Path) -> None:
+    """Write a file, or a folder of files, anew: no file keeps its age or its place on the disk.
 
-    Every file gets the same age: their ages would tell how many trials there were.
+    What is inside needs no change. Every trial has a ledger of its own and says nothing of time, so
+    a run is the same whichever trial it was.
     """
-    if not there(folder, HIDDEN):
+    if source.is_dir():
+        to.mkdir()
+        for path in sorted(source.iterdir()):
+            _copy(path, to / path.name)
         return
-    now = time.time()
+    mode = source.stat().st_mode
+    replace_file(to, source.read_bytes())
+    to.chmod(mode)
+
+
+def _ended(folder: Path) -> None:
+    """Remove what tells of the other trials, and what a kill left of it."""
+    if there(folder, HIDDEN):
+        shutil.rmtree(folder / HIDDEN)
+    ageless(folder)
+
+
+def ageless(folder: Path) -> None:
+    """Give every file of a tuning, and the folder, one age: theirs would tell how long it took."""
     for path in (*folder.rglob("*"), folder):
         if not path.is_symlink():
-            os.utime(path, (now, now))
-    shutil.rmtree(folder / HIDDEN)
+            os.utime(path, (AGE, AGE))

@@ -15,7 +15,8 @@ class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
 
     Attributes:
         round: closed rounds, updates or events, in whose course it was written.
-        time: virtual seconds.
+        time: virtual seconds; absent between sites, where seconds are real: how long a round takes
+            depends on batches, whose sizes are secret.
     """
 
     round: Count | UnsetType = UNSET

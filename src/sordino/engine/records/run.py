@@ -69,7 +69,7 @@ class Result(Record, frozen=True, kw_only=True):
         steps: of who did most.
         accuracy: in [0, 1]; null where nothing measured it.
         epsilon: what is guaranteed.
-        seconds: wall time of the last session that played.
+        seconds: wall time of the last session that played, whole ones; absent where ``begun`` is.
         why: what ended it.
         spent: epsilon of each unit; null without privacy.
         test_epsilon: of test rows that are paid for.
@@ -114,7 +114,8 @@ class About(Open, frozen=True, kw_only=True):
         facts: what the regime adds.
         guarantee, assumptions, warnings: in words.
         result: null until the run has ended; ``ledger`` is absent until then.
-        begun, ended: UTC, ISO 8601, to the second.
+        begun, ended: UTC, ISO 8601, to the second; absent from a run that was chosen on private
+            data, because they would tell how many trials there were.
         data: SHA-256 over the fingerprints of all units' data, as the ledger of the run has them;
             absent where sites keep their data, or a ledger belongs to the data.
     """
