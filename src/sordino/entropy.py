@@ -17,7 +17,8 @@ address). Whoever has the key can repeat a run that was killed; without it, nobo
 **Noise is never used twice.** Two releases that share their noise differ by what it was meant to
 hide. So the root of :class:`Seeded` takes a digest of everything that shapes what is released
 (study, data, program, environment) beside the seed: the same study over the same data repeats bit
-for bit, anything else draws afresh.
+for bit, anything else draws afresh. Under a secret key, which may be in a copy of its folder, noise
+that is addressed by a number takes a digest of what it hides (:func:`over`).
 
 >>> a, b = Seeded(0).at("client", 3), Seeded(0).at("client", 3)
 >>> bool((a.random(4) == b.random(4)).all())
@@ -163,3 +164,20 @@ class _Below:
 
     def at(self, number: int) -> np.random.Generator:
         return self.system.at(*self.address, "number", number)
+
+
+def over(draws: Entropy | Numbered, hidden: bytes, *address: Part) -> np.random.Generator:
+    """The generator of the noise that hides these bytes, at an address or a number.
+
+    Under a secret key, other bytes get other noise at the same address: a process that goes on from
+    a copy of its folder, and is told something else than before, covers something else. The same
+    bytes get the same noise, and nothing new is released. With a seed, the address is all: the same
+    study over the same data has the same bytes.
+    """
+    digest = hashlib.sha256(hidden).hexdigest()
+    match draws:
+        case System():
+            return draws.at(*address, "over", digest)
+        case _Below(system, base):
+            return system.at(*base, "number", *address, "over", digest)
+    return draws.at(*address)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Nobody:
 def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same embeddings' noise under other weights would tell what it hides."""
+    """Under other weights it would be a second release, for one charge."""
     (tmp_path / "boot").write_text("first")
     monkeypatch.setattr(ahead, "_BOOT", tmp_path / "boot")
     found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)

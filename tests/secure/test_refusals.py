@@ -26,6 +26,7 @@ from sordino.secure.messages import (
     Shares,
     Signatures,
     Signed,
+    Unopened,
     decode,
     encode,
     said,
@@ -209,6 +210,28 @@ def test_a_dealer_of_wrong_shares_is_named(monkeypatch: pytest.MonkeyPatch, gone
     assert isinstance(game.done, Void)
     assert game.done.why == "client 2: it has dealt shares of something else"
     assert {who for who, _ in game.done.faults} == {2}
+
+
+def test_who_says_that_shares_fail_is_not_believed_against_all_others() -> None:
+    """Client 4 says that it could open no shares, and two are silent: the sum is void, and no
+    honest client is blamed.
+    """
+    game = Game().until(3)
+    for wrong in ((4,), (7,)):
+        with pytest.raises(RemoteProtocolError, match="it lacks shares that nobody has dealt"):
+            game.sums.received(Unopened(4, 1, wrong))
+    game.sums = game.sums.without(2).without(3)
+    game.phase({4: lambda m: Unopened(4, 1, (0, 1, 2, 3))})
+    assert game.done == Void("2 of 5 clients sent Signed, and 3 must", (), (4,))
+
+
+def test_who_reveals_wrong_shares_is_blamed_and_not_their_dealers() -> None:
+    game = Game().until(4)
+    game.sums = game.sums.without(2).without(3)
+    game.phase({4: lambda m: replace(m, masks=m.masks[::-1])})
+    assert isinstance(game.done, Void)
+    assert "its secret cannot be recovered" in game.done.why
+    assert game.done.blamed == (4,)
 
 
 def _first(game: Game) -> tuple[Party, Any]:

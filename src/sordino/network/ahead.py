@@ -4,8 +4,8 @@ numbered by events.
 To wait for the disk at every event would let it set the pace. So a site notes, once for many tasks,
 a number that it will not pass without another note, and waits for the disk then. A process that is
 killed loses nothing: the system has what it wrote. A machine that fails may lose what a site wrote
-last. What it may have answered and has forgotten is not answered again: the same noise on other
-inputs would tell what it hides.
+last. What it may have answered and has forgotten is not answered again: on another model it would
+be another release, with other noise (:func:`sordino.entropy.over`), under the same charge.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals, seal
-from sordino.network.standing import KINDS, Heard, Standing, leaving, printable, untimely
+from sordino.network.standing import KINDS, Heard, Standing, leaving, printable, returning, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
@@ -137,6 +137,18 @@ class Courier:
         """A site takes part no more until it connects again."""
         own = self.sites[site]
         own.there, own.out = False, printable(why) or "no reason was given"
+        own.paused = -math.inf
+
+    def exclude(self, site: int, why: str) -> None:
+        """Admit a site no more while this process lives."""
+        self.sites[site].excluded = why
+        self.drop(site, why)
+
+    def pause(self, site: int, seconds: float) -> None:
+        """Count a site as absent for so long, connected or not."""
+        own = self.sites[site]
+        own.there, own.paused = False, self._clock() + seconds
+        self.note(site, "slow", f"it is asked for nothing for {seconds:.0f} s")
 
     def admitted(self, site: int) -> None:
         """A site takes part again."""
@@ -224,7 +236,7 @@ class Courier:
             if self._more:
                 return self._more.popleft()
             now = self._clock()
-            if (gone := self._gone(now)) is not None:
+            if (gone := self._gone(now) or self._back(now)) is not None:
                 return gone
             if until is not None and now >= until:
                 return None
@@ -234,6 +246,7 @@ class Courier:
 
     def _pause(self, now: float, until: float | None) -> float | None:
         ends = [own.since + self._patience for own in self.sites if leaving(own)]
+        ends += [own.paused for own in self.sites if returning(own)]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
@@ -246,6 +259,18 @@ class Courier:
                     return Heard("refused", i, own.revoked.encode())
                 return Heard("down", i)
         return None
+
+    def _back(self, now: float) -> Heard | None:
+        for i, own in enumerate(self.sites):
+            if returning(own) and now >= own.paused:
+                return self._present(i)
+        return None
+
+    def _present(self, site: int) -> Heard:
+        """A site counts as present from now on."""
+        own = self.sites[site]
+        own.there, own.paused = True, -math.inf
+        return Heard("up", site)
 
     def _heard(self, event: Event) -> Heard | None:
         site = self._index[event.site]
@@ -343,14 +368,15 @@ class Courier:
         for asked in (own.ask, own.step):
             if asked is not None:
                 self._send(site, frames.encode(asked))
-        if not own.there:
-            own.there = True
-            self._more.append(Heard("up", site))
+        if not own.there and self._clock() >= own.paused:
+            self._more.append(self._present(site))
         return None
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
         error = differs(said, self._agreement, self._code)
+        if self.sites[site].excluded:
+            error = RemoteProtocolError(self.sites[site].excluded, "left out")
         self.sites[site].turned = "" if error is None else str(error)
         if error is not None:
             self.bad(site, error)

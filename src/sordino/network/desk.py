@@ -224,13 +224,13 @@ class Desk:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
         if self._tasks is None:
             self._pay(task)
-        said, found = self._answered(task), kept
+        said = self._answered(task)
         if (partner := self._site.partner) is not None:
-            found, said, failed = partner.masked(kept, said, ask.shares)
+            said, failed = partner.masked(kept, said, ask.shares)
             for other, why in failed.items():
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
-        keep(_said(found, number, task_digest, answer))
+        keep(_said(kept, number, task_digest, answer))
         self._told(task)
         return answer
 

@@ -24,15 +24,15 @@ import msgspec
 
 from sordino.errors import ResumeError
 from sordino.files import append_below, open_below, there
-from sordino.secure.client import Record
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")
 _MOST = 1 << 30
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a site knows of its last task.
+class Kept(msgspec.Struct, frozen=True):
+    """What a site knows of its last task. A field of an older version, such as the secrets of a
+    secure sum (``sum``), is passed over.
 
     Attributes:
         run: the federation's run; empty before the first welcome.
@@ -44,7 +44,8 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         booked: the last round that was charged to everybody.
         asked, due: a task that was asked and a round that was to be booked, the last ones kept,
              with the server's seals.
-        sum: of the last secure sum that it takes part in.
+        begun: round of the last secure sum that it has sent keys for. Its secrets are in memory
+            alone (:mod:`~sordino.network.partner`).
     """
 
     run: str = ""
@@ -56,7 +57,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     booked: int = 0
     asked: tuple[int, bytes] = (0, b"")
     due: tuple[int, bytes] = (0, b"")
-    sum: Record | None = None
+    begun: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -125,7 +126,7 @@ class Outbox:
     def end(self) -> None:
         """The run is over: no answer is asked for again, and none is left on the disk."""
         for _ in NAMES:
-            self.keep(msgspec.structs.replace(self.kept, answer=None, sum=None))
+            self.keep(msgspec.structs.replace(self.kept, answer=None))
 
     def close(self) -> None:
         """Close the files."""

@@ -1,14 +1,23 @@
-"""A site's half of secure sums: what it keeps and says in each step (:mod:`sordino.secure.client`).
+"""A site's half of secure sums: what it says in each step (:mod:`sordino.secure.client`).
 
-Whatever it says is kept in its outbox first, on the disk. What it is asked it holds against the
-public keys of its kit: a server that replaces keys, or lies about who takes part, is refused.
+The secrets of a sum are drawn by the process that takes part in it, and stay in its memory: nothing
+of them is ever written down. So whoever has a copy of the site's folder cannot take a mask off, and
+a process that is started again, on the folder or on a copy of it, cannot mask another input like
+the one before it, sign a second set or reveal other shares. Which sum was begun is in the outbox
+before the first word of it is said. Of a sum that an earlier process has begun, a site repeats the
+bytes of its answer, if it has sent any, and declines everything else; in the next round it takes
+part again. On a copy that does not know of the sum, it takes part with other keys, which are those
+of another site to everybody who has seen the first ones.
+
+What it is asked it holds against the public keys of its kit: a server that replaces keys, or lies
+about who takes part, is refused.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -30,6 +39,7 @@ from sordino.secure.messages import (
     MaskedInput,
     Message,
     Signatures,
+    Unopened,
     decode,
     encode,
 )
@@ -57,14 +67,15 @@ def stepped(
     step: frames.Step,
     refuse: Callable[[int, str, str], frames.Refuse],
 ) -> frames.Stepped:
-    """A site's answer to a step; what it leads to is kept before it is said."""
+    """A site's answer to a step; that it begins a sum is kept before it says so."""
     try:
         if partner is None:
             raise RemoteProtocolError("this study has no secure sums")
         kept, body = partner.step(outbox.kept, step)
     except RemoteProtocolError as error:
         why = refuse(step.number, str(error), "secure sum").why
-        return frames.Stepped(step.number, step.phase, b"", why)
+        lacking = b"" if partner is None else partner.lacking(step.number)
+        return frames.Stepped(step.number, step.phase, lacking, why)
     if kept is not outbox.kept:
         outbox.keep(kept)
     return frames.Stepped(step.number, step.phase, body)
@@ -84,13 +95,15 @@ def declined(
             partner.refuse_unready(kept, ask.number, ask.shares)
     except RemoteProtocolError as error:
         why = refuse(ask.number, str(error), "secure sum").why
-        return frames.Stepped(ask.number, PHASES.index(MaskedInput), b"", why)
+        assert partner is not None
+        lacking = partner.lacking(ask.number)
+        return frames.Stepped(ask.number, PHASES.index(MaskedInput), lacking, why)
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Partner:
-    """See the module's docstring.
+    """A site's half of secure sums, for as long as its process lives.
 
     Attributes:
         agreed: what everybody has agreed to, with the public keys of all sites.
@@ -104,6 +117,8 @@ class Partner:
     summing: Summing
     dimension: int
     pair: Pair
+    _record: Record | None = None
+    _failed: dict[int, str] = field(default_factory=dict)
 
     def _setting(self, kept: Kept, number: int) -> Setting:
         return setting(self.agreed, self.summing, self.dimension, kept.run, number)
@@ -120,43 +135,50 @@ class Partner:
         found, number = decode(told.body), told.number
         if getattr(found, "round", 0) != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
-        if isinstance(found, Invitation):
-            record = self._begun(kept, number)
-            return msgspec.structs.replace(kept, sum=record), encode(record.own)
-        return self._next(kept, self._record(kept, number), found)
+        if not isinstance(found, Invitation):
+            return kept, self._next(kept, self._of(number), found)
+        if self._record is None or self._record.own.round != number:
+            self._refuse_past(kept, number)
+            seed = secrets.token_bytes(32)
+            own = self._setting(kept, number)
+            self._record = client.begin(own, self.index, seed, self._sign)
+            self._failed = {}
+            kept = msgspec.structs.replace(kept, begun=number)
+        return kept, encode(self._record.own)
 
-    def _begun(self, kept: Kept, number: int) -> Record:
-        """The record of a round's sum; a fresh one where this is the first that is said of it."""
-        record = kept.sum
-        if record is not None and record.own.round == number:
-            return record
-        if number <= max(kept.number, 0 if record is None else record.own.round):
+    def _refuse_past(self, kept: Kept, number: int) -> None:
+        """Refuse to begin a sum that this site's folder knows of."""
+        if number < max(kept.number, kept.begun):
             raise RemoteProtocolError(f"round {number} is over", "another round")
-        seed = secrets.token_bytes(32)
-        return client.begin(self._setting(kept, number), self.index, seed, self._sign)
-
-    def _record(self, kept: Kept, number: int) -> Record:
-        if kept.sum is None or kept.sum.own.round != number:
+        if number in (kept.number, kept.begun):
             raise RemoteProtocolError(
-                f"a step of round {number}, to whose sum this site has sent no keys",
+                f"the sum of round {number} was begun before this site was started again. It takes "
+                "part in the next one",
+                "begun before",
+            )
+
+    def _of(self, number: int) -> Record:
+        """The sum of a round that this process takes part in."""
+        if self._record is None or self._record.own.round != number:
+            raise RemoteProtocolError(
+                f"a step of round {number}, to whose sum this site has sent no keys since it was "
+                "started",
                 "another round",
             )
-        return kept.sum
+        return self._record
 
-    def _next(self, kept: Kept, record: Record, told: Message) -> tuple[Kept, bytes]:
+    def _next(self, kept: Kept, record: Record, told: Message) -> bytes:
         own, verify = self._setting(kept, record.own.round), self.agreed.verify
         match told:
             case KeyList():
-                record, shares = client.share(own, record, told, verify)
-                said = encode(shares)
+                self._record, shares = client.share(own, record, told, verify)
+                return encode(shares)
             case Included():
-                record, signed = client.sign(own, record, told, self._sign)
-                said = encode(signed)
+                self._record, signed = client.sign(own, record, told, self._sign)
+                return encode(signed)
             case Signatures():
-                said = encode(client.reveal(own, record, told, verify))
-            case _:
-                raise RemoteProtocolError(f"no step of the server: {type(told).__name__}", "unfit")
-        return msgspec.structs.replace(kept, sum=record), said
+                return encode(client.reveal(own, record, told, verify))
+        raise RemoteProtocolError(f"no step of the server: {type(told).__name__}", "unfit")
 
     def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
         """What the others have sealed for this site, which comes with a task.
@@ -165,17 +187,24 @@ class Partner:
             RemoteProtocolError: if the server has not gone through the steps before, or too few of
                 the shares open.
         """
-        record, found = self._record(kept, number), decode(shares)
+        record, found = self._of(number), decode(shares)
         if not isinstance(found, Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
-        client.open_shares(self._setting(kept, number), record, found)
+        own = self._setting(kept, number)
+        opened, self._failed = client.open_shares(own, record, found)
+        client.refuse_unopened(own, opened, self._failed)
         return found
 
-    def masked(
-        self, kept: Kept, answer: Reply, shares: bytes
-    ) -> tuple[Kept, Masked, dict[int, str]]:
-        """What is to be kept; the answer to a task under this site's masks; and whose shares do not
-        open, and why.
+    def lacking(self, number: int) -> bytes:
+        """Whose shares of a round's sum this site could not open, to be said where it takes part in
+        it no more; empty where all did.
+        """
+        if not self._failed or self._record is None or self._record.own.round != number:
+            return b""
+        return encode(Unopened(self.index, number, tuple(sorted(self._failed))))
+
+    def masked(self, kept: Kept, answer: Reply, shares: bytes) -> tuple[Masked, dict[int, str]]:
+        """The answer to a task under this site's masks; and whose shares do not open, and why.
 
         Raises:
             RemoteProtocolError: if the server has not gone through the steps before.
@@ -183,12 +212,7 @@ class Partner:
         if not isinstance(answer, Masked):
             raise LocalProtocolError(f"{type(answer).__name__} does not go into a secure sum")
         told = self.refuse_unready(kept, answer.round, shares)
-        record = self._record(kept, answer.round)
         own = self._setting(kept, answer.round)
         values = residues.unpacked(answer.values, own.dimension, own.bits)
-        record, hidden, failed = client.mask(own, record, told, values)
-        return (
-            msgspec.structs.replace(kept, sum=record),
-            msgspec.structs.replace(answer, values=hidden.values),
-            failed,
-        )
+        self._record, hidden, failed = client.mask(own, self._of(answer.round), told, values)
+        return msgspec.structs.replace(answer, values=hidden.values), failed

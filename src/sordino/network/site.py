@@ -112,8 +112,8 @@ class Site:
                 desk.close()
 
     def _outbox(self) -> Outbox:
-        """One that outlives a power failure where what was said must not be forgotten: two inputs
-        under the same masks would tell what the masks hide.
+        """One that outlives a power failure where what was said must not be forgotten: the noise
+        of events is numbered, and a site takes part in a round's sum once.
         """
         return Outbox(self.folder, durable=self.inner.remembers or self.partner is not None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,6 +28,8 @@ class Standing:
         step: the step of a secure sum that it was last asked for, and has not taken.
         out: why it takes part no more, until it connects again; empty while it does.
         turned: why its greeting was not accepted, until one is.
+        excluded: why this process of the server admits it no more; empty while it does.
+        paused: until when it is not counted as present, in seconds of the clock.
         revoked: that its certificate is revoked, until it greets with another.
         books: rounds that it has not booked yet.
         bad: frames of this connection that were refused.
@@ -46,6 +49,8 @@ class Standing:
     step: frames.Step | None = None
     out: str = ""
     turned: str = ""
+    excluded: str = ""
+    paused: float = -math.inf
     revoked: str = ""
     books: dict[int, bytes] = field(default_factory=dict)
     bad: int = 0
@@ -82,6 +87,11 @@ def untimely(own: Standing, number: int) -> str:
 def leaving(own: Standing) -> bool:
     """Whether a site is counted out when it stays away for the agreed patience."""
     return not own.greeted and (own.there or (bool(own.revoked) and not own.out))
+
+
+def returning(own: Standing) -> bool:
+    """Whether a site was left out for a while and is connected."""
+    return own.greeted and not own.there and own.paused > -math.inf
 
 
 def printable(why: str) -> str:

@@ -20,11 +20,13 @@ from sordino.network.kernel import LiveKernel
 from sordino.network.partner import setting
 from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.standing import Heard
-from sordino.network.sums import INPUTS, Sums, step_of
+from sordino.network.sums import FAILURES, INPUTS, PAUSE, Sums, declines, step_of
 from sordino.secure.server import PHASES, Opened, Void
 
 STEP = 60.0
 """Seconds that a sum waits for the step of a site that is there; less where rounds are short."""
+MOST = 10
+"""Times that the while is doubled for which a slow site is left out."""
 _SUM = "sum "
 
 
@@ -37,6 +39,7 @@ class LiveSums(LiveKernel[S, M]):
         super().__init__(*args, **more)
         self._sums = sums
         self._missed: set[int] = set()
+        self._tardy: set[int] = set()
         self._opening: Open | None = None
 
     def begin(self) -> None:
@@ -61,6 +64,7 @@ class LiveSums(LiveKernel[S, M]):
     def close(self, number: int, log: records.Round) -> None:
         """The round's sum is over."""
         self._quiet()
+        self._sums.unopened()
         self._sums.forget()
         self._opening = None
         super().close(number, log)
@@ -68,11 +72,14 @@ class LiveSums(LiveKernel[S, M]):
     def _take(self, each: Input) -> None:
         if each.kind == "step" and self._sums.phase == INPUTS:
             self.courier.settled(each.site, each.number)
+            self._sums.heard(each.site, each.body)
             self._out([each.site])
         elif each.kind == "step":
             self._sums.heard(each.site, each.body)
         else:
             super()._take(each)
+        if each.kind == "down":
+            self._tardy.discard(each.site)
         for site in self._sums.waiting - self._there:
             self._sums.without(site)
         while self._sums.due:
@@ -85,7 +92,25 @@ class LiveSums(LiveKernel[S, M]):
             return
         for site in sorted(self._sums.waiting if tag == self._tag else ()):
             self.courier.note(site, "slow", "its step of a secure sum has not come in time")
+            self._sums.slow[site] += 1
+            if self._sums.slow[site] >= FAILURES:
+                self._tardy.add(site)
             self._sums.without(site)
+
+    def _heard(self) -> Input | None:
+        """Also that a site is left out. The journal holds that as if the site had refused, or gone,
+        so that a server that is started again stands where it stood.
+        """
+        for site in () if self._replaying else sorted(self._there):
+            if (times := self._sums.failures[site]) >= FAILURES:
+                why = f"it has failed {times} secure sums, and is left out"
+                self.courier.exclude(site, why)
+                return self._noted("refused", why.encode(), site)
+            if site in self._tardy and len(self._there) > self._minimum:
+                again = self._sums.slow[site] - FAILURES
+                self.courier.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
+                return self._noted("down", site=site)
+        return super()._heard()
 
     def _advance(self) -> None:
         """End a step that everybody has taken who is left."""
@@ -191,7 +216,7 @@ class ScriptedSums(ScriptedKernel[S, M]):
         if heard.kind != "step":
             super()._hear(heard)
             return
-        if not heard.body:
+        if declines(heard.body):
             raise Declined(
                 f"the run was stopped: {self.courier.names[heard.site]} takes no part in a "
                 "secure sum; the server's status says why"

@@ -9,7 +9,8 @@ The regime counts the answers; when it asks for their sum to be opened, the last
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from sordino.secure.messages import (
     FromClient,
     Invitation,
     MaskedInput,
+    Unopened,
     decode,
     encode,
 )
@@ -33,6 +35,12 @@ from sordino.secure.server import PHASES, Opened, Sum, Void
 from sordino.secure.setting import Setting
 
 INPUTS = PHASES.index(MaskedInput)
+FAILURES = 3
+"""Secure sums that a site may fail, as far as this process of the server knows, before it is left
+out; and sums running of which it may miss a step, before it is left out for a while.
+"""
+PAUSE = 20
+"""Times the seconds of a step that a site is left out that is too slow; doubled each time."""
 
 
 def step_of(body: bytes) -> FromClient:
@@ -47,6 +55,11 @@ def step_of(body: bytes) -> FromClient:
     return found
 
 
+def declines(body: bytes) -> bool:
+    """Whether a site takes part no more."""
+    return not body or isinstance(step_of(body), Unopened)
+
+
 class Sums:
     """The secure sum of the round that is open.
 
@@ -55,6 +68,11 @@ class Sums:
         setting: of the sum of a round.
         verify: whether a site has signed something, by the public keys in the kit.
         seconds: that a step is waited for.
+
+    Attributes:
+        failures: sums that a site has failed: with a step that cannot be used, or with shares that
+            are to blame that the sum is void.
+        slow: sums running of which a site has missed a step.
     """
 
     def __init__(
@@ -69,6 +87,8 @@ class Sums:
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
         self._bodies: tuple[object, bytes] = (None, b"")
+        self.failures: Counter[int] = Counter()
+        self.slow: Counter[int] = Counter()
         courier.steps = self.answered
 
     @property
@@ -113,13 +133,17 @@ class Sums:
             courier.note(site, "unasked", "a step of a secure sum that nobody waits for")
             return None
         nothing = Heard("step", site, b"", said.number)
-        if without or not said.body:
+        if without or said.why or not said.body:
             courier.note(site, "declined", f"a secure sum: {said.why}")
+        if not said.body:
             return nothing
         try:
             self._after(site, said.body)
+            if without and not declines(said.body):
+                raise RemoteProtocolError("a step that it was not asked for", "unfit")
         except RemoteProtocolError as error:
             courier.bad(site, error)
+            self.failures[site] += 1
             return nothing
         return Heard("step", site, said.body, said.number)
 
@@ -138,6 +162,8 @@ class Sums:
         self._courier.step(site, None)
         try:
             self.sum = self._after(site, body) if body else self.sum
+            if self.phase == len(PHASES) - 1:
+                self.slow.pop(site, None)
         except RemoteProtocolError as error:
             self._courier.note(site, error.what, str(error))
         self.without(site)
@@ -191,6 +217,17 @@ class Sums:
             self._courier.note(site, "secure sum", why)
         if isinstance(done, Void):
             self._courier.noted("", "void sum", done.why)
+            self._failed(done.blamed)
+
+    def unopened(self) -> None:
+        """The round is over before its inputs were counted."""
+        if self.sum is not None and self.phase == INPUTS:
+            self._failed(self.sum.blamed())
+
+    def _failed(self, sites: Iterable[int]) -> None:
+        for site in sites:
+            self._courier.note(site, "shares", "its shares are to blame for a void sum")
+            self.failures[site] += 1
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
         self._courier.step(site, frames.Step(number, phase, body))

@@ -1,9 +1,10 @@
 """A client's part in a secure sum (Bonawitz et al. 2017, the variant against an active server).
 
-Every step takes what the client has kept and what the server says, and gives what is to be kept and
-what is to be said. Whoever calls keeps the one, durably, before he sends the other: asked the same
-again, the client says the same bytes; asked for something else in the same phase, it refuses. So it
-sends one masked input, signs one set, and never reveals both secrets of one client.
+Every step takes the client's record and what the server says, and gives the record after it and
+what is to be said. Whoever calls holds the record in memory, and writes it down nowhere: asked the
+same again, the client says the same bytes; asked for something else in the same phase, it refuses.
+So with one record it sends one masked input, signs one set, and never reveals both secrets of one
+client. A record that was put back from a copy would do all that a second time.
 
 All refusals name the client that is to blame as far as it can be known; the record stays as it was.
 """
@@ -57,7 +58,7 @@ and not from the server.
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client keeps of a sum, for its eyes alone.
+    """Secrets and state of a client in one sum, in its memory alone.
 
     Attributes:
         seed: of all its secrets.
@@ -137,7 +138,7 @@ def open_shares(
     """The shares that were sealed for this client, as :attr:`Record.shares`; and whose do not open.
 
     Raises:
-        RemoteProtocolError: as :func:`mask`.
+        RemoteProtocolError: as :func:`mask`, but that too few open.
     """
     _refuse_round(setting, told.round)
     if record.delivered and record.delivered != fingerprint(encode(told)):
@@ -154,13 +155,23 @@ def open_shares(
             found.append((sender, *opened(key, packet)))
         except RemoteProtocolError as error:
             failed[sender] = str(error)
+    return found, failed
+
+
+def refuse_unopened(
+    setting: Setting, found: Sequence[tuple[int, bytes, bytes]], failed: dict[int, str]
+) -> None:
+    """Refuse a sum in which fewer than t clients, this one included, have shown to be there.
+
+    Raises:
+        RemoteProtocolError: naming the others.
+    """
     if len(found) + 1 < setting.threshold:
         raise RemoteProtocolError(
             f"shares of {len(found)} clients open, and {setting.threshold - 1} must: the others "
             f"({_names(failed)}) may not be there",
             "shares",
         )
-    return found, failed
 
 
 def mask(
@@ -174,6 +185,7 @@ def mask(
         LocalProtocolError: if another vector was masked before.
     """
     found, failed = open_shares(setting, record, told)
+    refuse_unopened(setting, found, failed)
     delivered = fingerprint(encode(told))
     own, known = record.own, {each.client: each for each in record.listed}
     mine = secrets(setting, own.client, record.seed)

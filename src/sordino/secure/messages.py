@@ -10,6 +10,8 @@ phase   server to client            client to server
 4       :class:`Signatures`         :class:`Revealed`
 ======  ==========================  ==========================
 
+In place of its answer to phase 2 or 3, a client may say :class:`Unopened`.
+
 >>> decode(encode(Signed(client=2, round=7, signature=b"s")))
 Signed(client=2, round=7, signature=b's')
 """
@@ -126,7 +128,15 @@ class Revealed(_Message, frozen=True):
     keys: tuple[tuple[int, bytes], ...]
 
 
-FromClient = Keys | Shares | MaskedInput | Signed | Revealed
+class Unopened(_Message, frozen=True):
+    """A client takes part in the sum no more, and whose shares for it did not open, ascending."""
+
+    client: int
+    round: int
+    dealers: tuple[int, ...]
+
+
+FromClient = Keys | Shares | MaskedInput | Signed | Revealed | Unopened
 FromServer = Invitation | KeyList | Delivered | Included | Signatures
 Message = FromClient | FromServer
 

@@ -8,6 +8,7 @@ left, the sum is :class:`Void`: nothing of it was released.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +31,7 @@ from sordino.secure.messages import (
     Shares,
     Signatures,
     Signed,
+    Unopened,
     fingerprint,
     set_of,
     transcript,
@@ -47,10 +49,16 @@ Fault = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """The sum is not opened, and why; ``faults`` as of :class:`Opened`."""
+    """The sum is not opened, and why.
+
+    Attributes:
+        faults: as of :class:`Opened`.
+        blamed: clients whose shares are to blame for it, as far as can be known.
+    """
 
     why: str
     faults: tuple[Fault, ...] = ()
+    blamed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +86,7 @@ class Sum:
         inputs: whose masked inputs came, and ``total`` (d,) their sum.
         waiting: who is still asked in this phase.
         faults: clients that have done what they must not, and what.
+        doubts: pairs of clients between whom a share has failed: one of the two is to blame.
     """
 
     setting: Setting
@@ -91,6 +100,7 @@ class Sum:
     signatures: Mapping[int, bytes] = field(default_factory=dict)
     revealed: Mapping[int, Revealed] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    doubts: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def listed(self) -> tuple[Keys, ...]:
@@ -121,6 +131,8 @@ class Sum:
         try:
             if message.client not in self.waiting:
                 raise RemoteProtocolError("it is not waited for, or has answered", "not waited for")
+            if message.round == self.setting.round and isinstance(message, Unopened):
+                return self._unopened(message)
             if message.round != self.setting.round or not isinstance(message, PHASES[self.phase]):
                 raise RemoteProtocolError(
                     f"{type(message).__name__} of round {message.round}, in round "
@@ -154,6 +166,26 @@ class Sum:
                 )
             case Revealed():
                 return self._revealed(message)
+        raise RemoteProtocolError(f"{type(message).__name__} is no answer", "another phase")
+
+    def _unopened(self, message: Unopened) -> Sum:
+        """A client that takes part no more; its inputs are waited for until they are counted."""
+        if {*message.dealers} - self.shares.keys() or message.client in message.dealers:
+            raise RemoteProtocolError("it lacks shares that nobody has dealt", "shares")
+        found = replace(
+            self, doubts=self.doubts | {(message.client, each) for each in message.dealers}
+        )
+        return found if self.phase == PHASES.index(MaskedInput) else found.without(message.client)
+
+    def blamed(self) -> tuple[int, ...]:
+        """The clients between whom and the most others shares have failed. Honest clients have no
+        doubts about each other: an honest one is in a pair with dishonest ones alone, and a
+        dishonest one whose shares fail so many that the sum is void is in more pairs than it.
+        """
+        pairs = {*self.doubts, *((other, one) for one, other in self.doubts)}
+        count = Counter(one for one, other in pairs if one != other)
+        most = max(count.values(), default=0)
+        return tuple(sorted(each for each, times in count.items() if times == most))
 
     def _keys(self, message: Keys) -> Sum:
         check_keys(self.setting, message, self.verify)
@@ -190,10 +222,12 @@ class Sum:
             (message.client, f"its share of client {each} is not as client {each} has dealt it")
             for each in wrong
         )
+        lacking = {*out} - {i for i, _ in message.keys}
         return replace(
             self,
             revealed={**self.revealed, message.client: message},
             faults=self.faults + faults,
+            doubts=self.doubts | {(message.client, each) for each in (*wrong, *lacking)},
         )
 
     def _dealt(self, dealer: int, holder: int, share: bytes, which: int) -> bool:
@@ -218,9 +252,10 @@ class Sum:
         few = self.setting.least if self.phase < 3 else self.setting.threshold
         if len(answered) < few:
             what = PHASES[self.phase].__name__
-            return Void(
-                f"{len(answered)} of {self.setting.clients} clients sent {what}, and {few} must"
-            )
+            why = f"{len(answered)} of {self.setting.clients} clients sent {what}, and {few} must"
+            # those whom shares have failed would have been enough
+            failed = len({one for one, _ in self.doubts} | answered) >= few
+            return Void(why, self.faults, self.blamed() if failed else ())
         if self.phase == len(PHASES) - 1:
             return self._open()
         told = self._told()
@@ -265,8 +300,11 @@ class Sum:
                     key = pair_key(setting, private, self.keys[each], self.keys[other])
                     (taken if each > other else added).append(key)
         except _Unusable as error:
+            if not error.proven:
+                return Void(f"client {error.dealer}: {error}", self.faults, self.blamed())
             fault = (error.dealer, str(error))
-            return Void(f"client {error.dealer}: {error}", (*self.faults, fault))
+            why = f"client {error.dealer}: {error}"
+            return Void(why, (*self.faults, fault), (error.dealer,))
         values = masks.masked(self.total, setting.bits, plus=added, minus=taken)
         return Opened(self.members, values, self.faults)
 
@@ -294,15 +332,19 @@ class Sum:
         try:
             return recover(found, self.setting.threshold, 32)
         except RemoteProtocolError as error:
-            raise _Unusable(dealer, f"its secret cannot be recovered ({error})") from error
+            why = f"its secret cannot be recovered ({error})"
+            enough = len(found) >= self.setting.threshold
+            raise _Unusable(dealer, why, proven=enough) from error
 
 
 class _Unusable(Exception):
-    """A client's secret cannot be recovered from the shares that it has dealt."""
+    """A client's secret cannot be recovered from the shares that it has dealt; ``proven`` where
+    these are as it has dealt them.
+    """
 
-    def __init__(self, dealer: int, why: str) -> None:
+    def __init__(self, dealer: int, why: str, *, proven: bool = True) -> None:
         super().__init__(why)
-        self.dealer = dealer
+        self.dealer, self.proven = dealer, proven
 
 
 def expected(setting: Setting, verify: Verify, clients: frozenset[int]) -> Sum:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, over
 from sordino.mechanism import Bounded, Learning
 from sordino.message import Contribution
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
@@ -85,9 +85,9 @@ class PrivateSum:
             total += self.shares[answer.client] * answer.delta
             excess += 0.5 - answer.inside
         mechanism = self._mechanism(contract, seen)
-        noisy, counted = mechanism.release_counted(
-            torch.from_numpy(total), excess, self.entropy.at("aggregate", "round", number, "noise")
-        )
+        hidden = total.tobytes() + repr((excess, contract, seen)).encode()
+        draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
+        noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, draws)
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
         return Released(
             mean=mean.astype(np.float32),

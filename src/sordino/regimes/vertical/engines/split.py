@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.entropy import Numbered
+from sordino.entropy import Numbered, over
 from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
@@ -97,7 +97,7 @@ class Plan:
 class Cover:
     """Noise on what a party lets out; None where it goes out as it is.
 
-    Draws are numbered by events.
+    Draws are numbered by events, and under a secret key by what they hide.
     """
 
     embedding: Single | None = None
@@ -166,7 +166,8 @@ class Party:
         self._out, self._event = (out, event) if learns else (None, 0)
         sent = out.detach()
         if self.cover.embedding is not None and self.cover.embedding_draws is not None:
-            sent = self.cover.embedding.release_rows(sent, self.cover.embedding_draws.at(event))
+            draws = over(self.cover.embedding_draws, _bytes(sent), event)
+            sent = self.cover.embedding.release_rows(sent, draws)
         return Embedding(
             self.index,
             event,
@@ -205,7 +206,7 @@ class Party:
         return (
             None
             if noise is None or draws is None
-            else lambda gradient: noise.release(gradient, draws.at(event))
+            else lambda gradient: noise.release(gradient, over(draws, _bytes(gradient), event))
         )
 
     def square(self, event: int) -> float:
@@ -229,6 +230,11 @@ class Party:
         self.flat.load(torch.from_numpy(kept["weights"]))
         self._kept.copy_(torch.from_numpy(kept["kept"]))
         self._window.unpack(kept)
+
+
+def _bytes(hidden: Tensor) -> bytes:
+    """Numbers that noise is put on."""
+    return hidden.detach().cpu().numpy().tobytes()
 
 
 RAW_EMBEDDINGS = "embeddings are sent without noise"

@@ -1,0 +1,223 @@
+"""A site whose shares fail in secure sums again and again: it is left out after a stated number of
+failures. A site that is only slow comes back. Frames that come twice, or late, do no harm.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from federations import Federation
+from memory import MemoryLine, Net
+from sordino.engine.kernel import Kernel
+from sordino.network import frames, server, summing
+from sordino.network.incidents import read
+from sordino.network.journal import Journal
+from sordino.regimes.synchronous.records import SynchronousRound
+from sordino.secure.messages import Shares, decode, encode
+from sordino.secure.secrets import SEALED
+
+from .conftest import Makes
+from .test_kills import Fate, Record, _torn_input
+from .test_sums import FOUR, Seen
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+HOSTILE, ROUNDS = "site-3", 12
+Changes = Callable[[frames.Stepped], frames.Stepped | None]
+
+
+class Expected(dict[str, BaseException]):
+    """Failures of parties, but for the hostile site's."""
+
+    def __setitem__(self, name: str, error: BaseException) -> None:
+        if name != HOSTILE:
+            super().__setitem__(name, error)
+
+
+def hostile(patch: pytest.MonkeyPatch, found: Federation, changes: Changes) -> list[int]:
+    """Have site-3 say other steps than it should, or none; the rounds of all that it says."""
+    send, said, found.failed = MemoryLine.send, list[int](), Expected()
+
+    def sends(own: MemoryLine, frame: bytes) -> None:
+        step = frames.to_server(frame)
+        if own._name == HOSTILE and isinstance(step, frames.Stepped) and step.body:
+            said.append(step.number)
+            changed = changes(step)
+            if changed is None:
+                return
+            frame = frames.encode(changed)
+        send(own, frame)
+
+    patch.setattr(MemoryLine, "send", sends)
+    patch.setattr(server, "FAREWELL", 0.2)
+    return said
+
+
+def _shares(change: Callable[[Shares], Shares]) -> Changes:
+    def changes(step: frames.Stepped) -> frames.Stepped:
+        found = decode(step.body)
+        if not isinstance(found, Shares):
+            return step
+        return msgspec.structs.replace(step, body=encode(change(found)))
+
+    return changes
+
+
+def _sealed(found: Shares) -> Shares:
+    return msgspec.structs.replace(found, sealed=(bytes(SEALED),) * len(found.sealed))
+
+
+def _prints(found: Shares) -> Shares:
+    return msgspec.structs.replace(found, prints=found.prints[::-1])
+
+
+def _short(found: Shares) -> Shares:
+    return msgspec.structs.replace(found, sealed=found.sealed[1:])
+
+
+def _signed(step: frames.Stepped) -> frames.Stepped:
+    body = step.body[:-1] + bytes([step.body[-1] ^ 1]) if step.phase == 0 else step.body
+    return msgspec.structs.replace(step, body=body)
+
+
+LIES = {
+    "shares that do not open": _shares(_sealed),
+    "shares that are not as dealt": _shares(_prints),
+    "too few shares": _shares(_short),
+    "keys that are not signed": _signed,
+}
+
+
+def served(found: Federation) -> list[SynchronousRound]:
+    return [row for row in found.rows["server"] if isinstance(row, SynchronousRound)]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_site_whose_shares_fail_is_left_out_and_the_others_go_on(
+    lie: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(monkeypatch)
+    found = federate("shared", [*FOUR, f"budget.rounds={ROUNDS}"], minimum=1, clients=4)
+    rounds = hostile(monkeypatch, found, LIES[lie])
+    found.start()
+    found.wait(60, "server", "site-0", "site-1", "site-2")
+    assert len(served(found)) == ROUNDS
+    assert len({*rounds}) <= 4  # in the last one it sends keys before it is told
+    good = [told for _, told in seen.sums if told.clients == (0, 1, 2)]
+    assert len(good) >= ROUNDS - 4
+    assert seen.exact() == len([told for _, told in seen.sums if told.clients])
+    out = found.kernels[-1].courier.sites[3].out
+    assert out == "it has failed 3 secure sums, and is left out"
+    assert any(each.site == HOSTILE and out in each.detail for each in read(found.server))
+
+
+def test_a_server_that_is_killed_then_stands_where_it_stood(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a site is left out is in the journal."""
+    changes = [*FOUR, f"budget.rounds={ROUNDS}", "execution.checkpoint_every=3"]
+    found = federate("shared", changes, minimum=1, clients=4)
+    with monkeypatch.context() as patch:
+        seen, record, fate = Seen(patch), Record(patch), Fate(seed=2, kills=8, every=60)
+        hostile(patch, found, LIES["shares that are not as dealt"])
+        found.told = record.told
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        found.start()
+        found.wait(60, "server", "site-0", "site-1", "site-2")
+    assert found.kills["server"] > 4
+    assert all(len(states) == 1 for states in record.states.values())
+    assert seen.exact() > 3
+    assert found.kernels[-1].courier.sites[3].out
+
+
+@pytest.mark.parametrize("honest", [4, 2])
+def test_without_it_too_few_are_left_and_the_run_ends_with_the_reason(
+    honest: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two honest ones, all shares must open before anybody sends an input."""
+    changes = [f"privacy.honest={honest}", "privacy.fewest=4", "privacy.epsilon=1e6"]
+    found = federate("shared", [*changes, "budget.rounds=1000"], minimum=1, clients=4)
+    hostile(monkeypatch, found, LIES["shares that do not open"])
+    found.start()
+    found.wait(60, "server", "site-0", "site-1", "site-2")
+    assert len(served(found)) < 20
+    assert found.done["server"].why == (
+        "the run was stopped: 3 of 4 sites are left, and 4 must take part. site-3: it has failed 3 "
+        "secure sums, and is left out"
+    )
+
+
+def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deals no shares three times running; the others do not wait for it in every round."""
+    monkeypatch.setattr(summing, "STEP", 0.25)
+    monkeypatch.setattr(summing, "PAUSE", 2)
+    seen = Seen(monkeypatch)
+    found = federate("shared", [*FOUR, "budget.rounds=100000"], minimum=1, clients=4)
+    missed: list[int] = []
+
+    def changes(step: frames.Stepped) -> frames.Stepped | None:
+        if step.phase != 1 or len(missed) == 3:
+            return step
+        missed.append(step.number)
+        return None
+
+    hostile(monkeypatch, found, changes)
+    found.start()
+
+    def back() -> list[int]:
+        last = max([*missed, 0])
+        opened = [told for _, told in seen.sums if told.number > last]
+        return [told.number for told in opened if told.clients == (0, 1, 2, 3)]
+
+    found.until(lambda: len(missed) == 3 and back(), 30)
+    assert min(back()) > missed[2] + 5
+    assert found.kernels[-1].courier.sites[3].out == ""
+    assert any("asked for nothing for 0 s" in each.detail for each in read(found.server))
+
+
+def test_frames_that_come_twice_or_again_do_no_harm(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over a broker that keeps and repeats: each frame twice, and old ones in between."""
+    seen, dice = Seen(monkeypatch), random.Random(1)
+    send, answer = Net.send, MemoryLine.send
+    old: dict[Any, list[bytes]] = {}
+
+    def repeated(to: Any, frame: bytes, sends: Callable[[bytes], None]) -> None:
+        known = old.setdefault(to, [])
+        if not isinstance(_read(frame), frames.Step | frames.Stepped | frames.Ask | frames.Say):
+            sends(frame)
+            return
+        known.append(frame)
+        for each in (dice.choice(known), frame, frame, dice.choice(known)):
+            sends(each)
+
+    monkeypatch.setattr(
+        Net, "send", lambda own, site, frame: repeated(site, frame, lambda f: send(own, site, f))
+    )
+    monkeypatch.setattr(
+        MemoryLine, "send", lambda own, frame: repeated(own, frame, lambda f: answer(own, f))
+    )
+    found = federate("shared", [*FOUR, "budget.rounds=6"], minimum=4, clients=4)
+    found.start()
+    found.wait(60)
+    assert seen.exact() == 6
+    assert {told.clients for _, told in seen.sums} == {(0, 1, 2, 3)}
+
+
+def _read(frame: bytes) -> Any:
+    for reads in (frames.to_site, frames.to_server):
+        try:
+            return reads(frame)
+        except Exception:
+            continue
+    return None
