@@ -17,6 +17,7 @@ import pytest
 from numba.core.errors import TypingError
 from numpy.typing import NDArray
 
+from sordino.errors import StudyError
 from sordino.native import compiled, meaning, processor, store
 from sordino.native.image import Image, Unfit, laid_out, linked
 from sordino.native.kernel import Kernel
@@ -324,13 +325,13 @@ def test_without_a_home_code_is_made_each_time(
     assert seen == ["_scaled"] * 2
 
 
-def test_what_numba_reads_of_the_working_folder_has_other_code(
+def test_settings_of_the_compiler_in_the_working_folder_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = processor.described.__wrapped__()
     Path(".numba_config.yaml").write_text("opt: '0'\n")
-    assert processor.described.__wrapped__() != before
+    with pytest.raises(StudyError, match=r"\.numba_config\.yaml: the compiler would take settings"):
+        scale(compiled(_scaled))
 
 
 def test_a_full_disk_leaves_no_part_behind(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,9 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to look at before running."""
-        return self._price.warnings
+        from sordino.engine.promise import uncovered
+
+        return (*self._price.warnings, *uncovered(self.study.checked))
 
     def to_polars(self) -> polars.DataFrame:
         """Epsilon after each planned round."""

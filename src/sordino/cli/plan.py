@@ -189,6 +189,7 @@ def _tell(told: Sequence[Told]) -> None:
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.engine import regimes
+    from sordino.engine.promise import uncovered
 
     weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
     held = (
@@ -200,6 +201,8 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
+    for warning in uncovered(study):
+        say.alarm(f"NOT COVERED: {warning}")
     if study.tuned is not None:
         from sordino.engine.study.tuned import told
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from sordino.engine.narration import number
 from sordino.errors import Interrupted
 
-__all__ = ["Waiting", "bound", "machine", "number", "people", "stoppable", "table"]
+__all__ = ["Waiting", "alarm", "bound", "machine", "number", "people", "stoppable", "table"]
 
 
 def machine(value: object) -> None:
@@ -55,6 +56,12 @@ class Waiting:
 def people(text: str) -> None:
     """A line for people."""
     sys.stderr.write(text + "\n")
+
+
+def alarm(text: str) -> None:
+    """A line for people, in red where the screen has colours."""
+    red = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    people(f"\x1b[31m{text}\x1b[0m" if red else text)
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -16,10 +16,17 @@ guessed: fractions; more than :data:`MANY` distinct numbers or texts that are mo
 the rows; numbers up to more than :data:`MANY` of which fewer than half occur; names that differ
 only in case or blanks.
 
+**Stated classes.** Which classes there are is public, so it should not be looked up in private
+rows: a label that one row alone has would become an output of the model. A stated list is taken as
+it is, with or without rows of each; a label outside of it is refused. Without one the labels that
+occur are the classes, and :func:`notice_classes` tells the owner.
+
 Shapes: labels (n,).
 
 >>> encode((np.array(["Yes", "no", "YES "]),), "x.csv", "binary").classes
 ('no', 'yes')
+>>> encode((np.array(["no", "yes"]),), "x.csv", classes=("no", "yes", "maybe")).classes
+('no', 'yes', 'maybe')
 >>> encode((np.array([0.0, 50.0, 120.0]),), "x.csv", "number", (0.0, 100.0)).parts[0]
 array([-1. ,  0. ,  1.4], dtype=float32)
 """
@@ -35,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.data.dataset import Labels, Span
+from sordino.data.notices import notice
 from sordino.errors import DataError
 
 Target = Literal["classes", "binary", "number"]
@@ -73,15 +81,18 @@ def encode(
     place: str,
     target: Target | None = None,
     label_range: Span | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Encoded:
     """Labels as ``target`` says they are, or as classes where nothing is said and nothing speaks
-    against it.
+    against it; the ``classes`` that there are, where they are stated.
 
     Raises:
         DataError: where they are something else, with what to set.
     """
     if target == "number":
         return _numbers(parts, place, label_range)
+    if classes is not None:
+        return _stated(parts, place, tuple(classes), binary=target == "binary")
     if target == "binary":
         return _two(parts, place)
     if target is None:
@@ -125,6 +136,52 @@ def _numbers(parts: Sequence[Column], place: str, label_range: Span | None) -> E
 def clamped(values: Column) -> Column:
     """Scaled numbers, none outside of the range."""
     return np.clip(values, np.float32(-1.0), np.float32(1.0))
+
+
+def _stated(
+    parts: Sequence[Column], place: str, classes: tuple[str, ...], *, binary: bool
+) -> Encoded:
+    """Numbers of the stated classes; whole numbers from 0 on, where no class is named by one."""
+
+    def spelled(label: str) -> str:
+        return label.strip().casefold() if binary else label.strip()
+
+    numbers = {spelled(name): number for number, name in enumerate(classes)}
+    if not any(name.lstrip("-").isdigit() for name in numbers):
+        numbers = {**{str(number): number for number in range(len(classes))}, **numbers}
+    found = []
+    for values in parts:
+        if values.dtype.kind == "f":
+            _whole_numbers(values, place)
+            labels = [str(int(each)) for each in values.tolist()]
+        else:
+            _refuse_bytes((values,), place)
+            labels = [spelled(str(each)) for each in values.tolist()]
+        if (
+            row := next((i for i, each in enumerate(labels) if each not in numbers), None)
+        ) is not None:
+            raise DataError(
+                f"{place}: row {row} (the first is 0) has the label {str(values[row])!r}, and "
+                f"data.classes lists {_listed(classes)}. Add it there if it is public that there "
+                "is such a class, or drop the row"
+            )
+        found.append(np.array([numbers[each] for each in labels], np.int64))
+    return Encoded(tuple(found), classes)
+
+
+def notice_classes(classes: Sequence[str]) -> None:
+    """Tell the owner of private rows that classes were read from them, and what to state."""
+    stated = ", ".join(f'"{shown_name(name)}"' for name in classes[:MANY])
+    more = f", and {len(classes) - MANY} more" if len(classes) > MANY else ""
+    notice(
+        "the classes were read from private rows, which no epsilon covers. If it is public that "
+        f"there are these and no others, state them in [data]: classes = [{stated}{more}]"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, map(shown_name, names[:MANY])))
+    return shown + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
 
 
 def _two(parts: Sequence[Column], place: str) -> Encoded:

@@ -58,6 +58,7 @@ def load(
     encoding: Encoding | None = None,
     target: Target | None = None,
     label_range: Span | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Corpus:
     """A training and a test set.
 
@@ -75,7 +76,8 @@ def load(
         columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
             come, if left out. A second file has those of the first.
         encoding: public rules for columns that are no plain numbers, and for ranges.
-        target: what labels are (:mod:`sordino.data.labels`); ``label_range`` of numbers.
+        target: what labels are (:mod:`sordino.data.labels`); ``label_range`` of numbers,
+            ``classes`` that there are, or those that occur if it is left out.
     """
     if file is not None:
         how = How(
@@ -88,6 +90,7 @@ def load(
             encoding=Encoding() if encoding is None else encoding,
             target=target,
             label_range=label_range,
+            classes=None if classes is None else tuple(classes),
         )
         return _own(
             name, Path(file), None if test_file is None else Path(test_file), test_fraction, how
@@ -232,7 +235,7 @@ def corpus_of(
         test_fraction: of the rows of ``train``, where ``test`` is None; None sets none aside.
     """
     parts = (train,) if test is None else (train, test)
-    made = encode([part.y for part in parts], place, how.target, how.label_range)
+    made = encode([part.y for part in parts], place, how.target, how.label_range, how.classes)
     both = all(part.client is not None for part in parts)
     owned = [part.client for part in (parts if both else parts[:1]) if part.client is not None]
     owners = encode_clients(owned) if owned else ()

@@ -74,7 +74,7 @@ class How:
         scale: public constants by which features are divided.
         columns: of the features, in their order, if that is agreed; ``whose`` they are.
         encoding: rules for columns that are no plain numbers.
-        target, label_range: what labels are.
+        target, label_range, classes: what labels are.
     """
 
     label: str = "label"
@@ -87,6 +87,7 @@ class How:
     encoding: Encoding = field(default_factory=Encoding)
     target: Target | None = None
     label_range: Span | None = None
+    classes: tuple[str, ...] | None = None
 
 
 def read_table(path: Path, how: How) -> Raw:

@@ -65,6 +65,7 @@ class Built:
         evaluation: on rows that are private, if that is asked for.
         own: what the run speaks for, where it is one site's part of a network.
         metrics: of a model (d,) on public rows; None where it is measured on none.
+        agreed: whether a federation has agreed on classes and columns, so that no row tells them.
     """
 
     study: Study
@@ -79,6 +80,7 @@ class Built:
     evaluation: Paid | None = None
     own: Own | None = None
     metrics: Callable[[Vector], Metrics | None] = lambda _: None
+    agreed: bool = False
 
 
 class Builds(Protocol):

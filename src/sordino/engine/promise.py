@@ -148,6 +148,18 @@ def assumptions(study: Study) -> list[str]:
     ]
 
 
+UNSTATED = (
+    "which classes there are was read from the private rows (data.classes is not stated), and no "
+    "epsilon covers that: a label that a single row has becomes an output of the model. State "
+    "classes = [...] in [data] if the list is public"
+)
+
+
+def uncovered(study: Study) -> list[str]:
+    """List what is taken from private rows and not covered by the guarantee."""
+    return [UNSTATED] if study.privacy.unit != "none" and study.data.reads_classes else []
+
+
 def remarks(study: Study) -> list[str]:
     """What is said before a run."""
     return regimes.of(study).remarks(study)

@@ -40,7 +40,15 @@ from sordino.engine import begun, checkpoint, folders, made, recorded, records, 
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
-from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
+from sordino.engine.promise import (
+    adjacency,
+    assumptions,
+    guarantee,
+    guaranteed,
+    looked,
+    remarks,
+    uncovered,
+)
 from sordino.engine.recorder import (
     CHECKPOINTS,
     LOG,
@@ -214,7 +222,11 @@ def describe(built: Built, run: str) -> About:
         facts=built.facts,
         guarantee=guarantee(study, None, built.own),
         assumptions=tuple(assumptions(study)),
-        warnings=(*plan.warnings, *remarks(study)),
+        warnings=(
+            *plan.warnings,
+            *(() if built.agreed else uncovered(study)),
+            *remarks(study),
+        ),
         result=None,
     )
 

@@ -24,6 +24,7 @@ from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
+from sordino.native import processor
 from sordino.package import HOME, VERSION
 from sordino.section import Section
 
@@ -98,6 +99,7 @@ def sources() -> str:
 
 def surrounded(study: Study) -> records.Environment:
     """What the bits of a result depend on besides the study."""
+    processor.refuse_settings()  # here, before anything is charged
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
@@ -183,7 +185,8 @@ def _shape(study: Study) -> str:
     )
     del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
-    for key in LATER:  # a study without them is what it was before they were there
+    # a study without them is what it was before they were there
+    for key in (*LATER, *study.data.later):
         if not examples.get(key, True):
             del examples[key]
     _forget(study, told)

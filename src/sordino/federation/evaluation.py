@@ -28,7 +28,7 @@ from sordino.data.dataset import Corpus, Dataset
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
 from sordino.data.identity import at_one, first_rows
-from sordino.data.labels import shown_name
+from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE, Data
@@ -76,6 +76,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         encoding=wanted.encoding,
         target=wanted.target,
         label_range=wanted.label_range,
+        classes=wanted.classes,
         test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
         if share
         else None,
@@ -83,6 +84,8 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     if wanted.person_rows is not None:
         found = replace(found, train=_capped(found.train, wanted.person_rows))
     _notice_sizes(wanted, found.train)
+    if study.privacy.unit != "none" and wanted.reads_classes:
+        notice_classes(found.train.classes)
     if testing == "none":
         found = replace(found, test=found.test.take([]))
     if found.train.client is not None and not wanted.partition.by_column:

@@ -144,6 +144,7 @@ class Kernel:
 
     def _first(self, arguments: tuple[Any, ...]) -> Any:
         """The first call with arguments of these types."""
+        processor.refuse_settings()
         kinds = self._kinds(arguments)
         if kinds is not None:
             with _LOCK:

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from sordino.errors import StudyError
+
 _CPUINFO = Path("/proc/cpuinfo")
 _SETTINGS = Path(".numba_config.yaml")
 _NAMED = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
@@ -61,13 +63,21 @@ def described() -> tuple[str, ...]:
         *(f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy")),
         *(f"{name} {told.get(name, '')}" for name in _NAMED),
         *(f"{name}={value}" for name, value in sorted(os.environ.items()) if "NUMBA_" in name),
-        f"{_SETTINGS} {_settings().hex()}",
     )
 
 
-def _settings() -> bytes:
-    """What numba reads of the working folder beside the variables of the environment."""
-    try:
-        return _SETTINGS.read_bytes()
-    except OSError:
-        return b""
+def refuse_settings() -> None:
+    """Refuse to compute in a folder that has settings for the compiler.
+
+    Numba looks for them in the working folder, whoever wrote what lies there, and they change what
+    compiled code computes.
+
+    Raises:
+        StudyError: naming the file, and what to do.
+    """
+    if os.path.lexists(_SETTINGS):
+        raise StudyError(
+            f"{_SETTINGS.absolute()}: the compiler would take settings from this file, which "
+            "change what is computed. Move it away or work in another folder; settings of your "
+            "own are variables of the environment (NUMBA_...)"
+        )

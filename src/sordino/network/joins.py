@@ -61,7 +61,9 @@ class Joins:
         )
         first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
         own = part.own(study, self.index)
-        return replace(found.built, simulation=site, first=first, own=own, remedy=REMEDY)
+        return replace(
+            found.built, simulation=site, first=first, own=own, remedy=REMEDY, agreed=True
+        )
 
     def _partner(self, summing: Summing | None, dimension: int) -> Partner | None:
         if summing is None:

@@ -179,6 +179,11 @@ def read_own(
         target="classes",  # the agreement names them
     ).train
     wanted, rows = agreement.data, agreement.site[index].examples
+    if study.data.classes not in (None, wanted.classes):
+        raise DataError(
+            f"data.classes of the study is {list(study.data.classes or ())}, and agreed are "
+            f"{list(wanted.classes)}: sites number them as agreed. Leave the key out of the study"
+        )
     if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):
         raise DataError(
             f"{path}: its examples have shape {found.shape} and type {found.x.dtype}; agreed are "

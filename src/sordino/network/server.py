@@ -337,4 +337,4 @@ class Serves:
             durable=self.durable,
             within=self.within,
         )
-        return replace(built, simulation=serving)
+        return replace(built, simulation=serving, agreed=True)

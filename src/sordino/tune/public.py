@@ -36,7 +36,7 @@ from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
 VALIDATION = "validation"
-RULES = ("target", "label_range", "categories", "unknown", "ranges", "missing")
+RULES = ("target", "label_range", "classes", "categories", "unknown", "ranges", "missing")
 """Keys of ``[data]`` that are about the columns of a file."""
 ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 

@@ -331,7 +331,8 @@ def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -
         assert found.loss == pytest.approx(-np.log(share[[0, 1], y]).mean(), rel=1e-4)
         slope = (share - np.eye(CLASSES)[y]) / 2
         W, b = W - eta * slope.T @ x, b - eta * (parties + 1) * slope.sum(0)
-    W_found = torch.cat([module.weight for module in made if isinstance(module, nn.Linear)], 1)
+    halves = [party.flat.module for party in own.parties]
+    W_found = torch.cat([module.weight for module in halves if isinstance(module, nn.Linear)], 1)
     np.testing.assert_allclose(W_found.detach().numpy(), W, atol=1e-5)
 
 

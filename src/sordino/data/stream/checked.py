@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sordino.data.stream.piece import Piece, Stream
+from sordino.data.stream.piece import BLOCK, Piece, Stream
 from sordino.errors import StudyError
+from sordino.section import Section
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
+AGAIN = 16
+"""Examples of the first block that are read once more, by themselves."""
 Wrong = Callable[[str, object, str], StudyError]
 """An error that names the class, of: the call, what it gave, what it must give."""
 
@@ -100,6 +105,97 @@ class Checked:
         return given
 
 
+UNTOLD = -1
+"""The class of every example, as a drift sees it that declares nothing about labels."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Untold(Checked):
+    """A stream whose labels a drift does not see: all are :data:`UNTOLD`."""
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        piece = self.stream.read(start, count)
+        return Piece(piece.x, np.full_like(piece.y, UNTOLD), piece.entity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled(Checked):
+    """What a drift made of an untold stream, with the labels of the stream itself.
+
+    Attributes:
+        told: the stream itself.
+    """
+
+    told: Stream
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`.
+
+        Raises:
+            StudyError: if the examples are not those of the stream, in its order.
+        """
+        given: object = self.stream.read(start, count)
+        own = self.told.read(start, count)
+        if not isinstance(given, Piece) or not (
+            np.array_equal(given.y, np.full_like(own.y, UNTOLD))
+            and _same_entities(given.entity, own.entity)
+        ):
+            raise self.wrong(
+                "read",
+                "other examples or labels than the stream has there",
+                f"its examples in their order, with the label {UNTOLD} that stands for all; or "
+                "declare by_class = True (examples are chosen by class) or relabels = True "
+                "(labels change)",
+            )
+        return Piece(given.x, own.y, own.entity)
+
+
+def examine(stream: Stream, events: int, wrong: Wrong, *, one_label: bool) -> None:
+    """Go through a stream of somebody's own before a promise about its entities is made.
+
+    A price is that of an entity's appearances, and speaks of its own rows. So an entity that comes
+    again must be known by its number, must keep its label where that is answered once for all, and
+    an example must not depend on those around it.
+
+    Raises:
+        StudyError: naming what is not so.
+    """
+    seen: set[bytes] = set()
+    labels: dict[int, int] = {}
+    for start in range(0, events, BLOCK):
+        piece = stream.read(start, min(BLOCK, events - start))
+        # of the first block only: some streams go back by beginning again
+        for i in range(0, 0 if start else len(piece), max(len(piece) // AGAIN, 1)):
+            alone = stream.read(start + i, 1)
+            if not len(alone) or not np.array_equal(alone.x[0], piece.x[i]):
+                raise wrong(
+                    f"read({start + i}, 1)",
+                    "another example than as part of a longer piece",
+                    "the same numbers however the reading is cut: an example that depends on "
+                    "those around it tells of them at no price",
+                )
+        for i, (row, label) in enumerate(zip(piece.x, piece.y.tolist(), strict=True)):
+            if piece.entity is None:
+                word = hashlib.sha256(row.tobytes() + bytes(str(label), "ascii")).digest()
+                if word in seen:
+                    raise wrong(
+                        "entity of a Piece that read",
+                        f"None, and example {start + i} came before",
+                        "whose each example is, as numbers, where one may come again: each "
+                        "appearance has a price",
+                    )
+                seen.add(word)
+            elif one_label and labels.setdefault(int(piece.entity[i]), label) != label:
+                raise wrong(
+                    "read",
+                    f"entity {piece.entity[i]} with two labels",
+                    "one label for each entity, since privacy.memoised answers it once for all",
+                )
+        if len(piece) < min(BLOCK, events - start):
+            return
+
+
 def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
     """Refuse what ``call`` gave if it is no stream.
 
@@ -113,6 +209,18 @@ def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
 def is_foreign(stream: object) -> bool:
     """Whether a stream, or what opens it, is of a class of somebody's own."""
     return not type(stream).__module__.startswith("sordino.")
+
+
+def is_own(section: Section) -> bool:
+    """Whether a table of a study is of a class of somebody's own, or derived from one."""
+    ours = ("sordino", "pydantic", "builtins", "typing", "abc")
+    return any(kind.__module__.partition(".")[0] not in ours for kind in type(section).__mro__)
+
+
+def _same_entities(given: NDArray[np.int64] | None, own: NDArray[np.int64] | None) -> bool:
+    if given is None or own is None:
+        return given is own
+    return np.array_equal(given, own)
 
 
 def _described(values: object) -> str:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from sordino.data import identity
 from sordino.data.dataset import Corpus
+from sordino.data.labels import notice_classes
 from sordino.data.readers import load
 from sordino.data.stream.deform import Deformed
 from sordino.data.stream.piece import Piece, Stream
@@ -186,7 +187,10 @@ def _corpus(wanted: Wanted) -> Corpus:
         test_fraction=None,
         identify=wanted.identify,
         target="classes",
+        classes=wanted.classes,
     )
+    if wanted.file is not None and wanted.classes is None and wanted.private:
+        notice_classes(found.train.classes)
     if found.train.span is not None:
         raise DataError(
             f"data.name = {wanted.name!r}: its labels are numbers, and those of events are classes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -55,6 +55,11 @@ class Source(Section):
         """Whether these are rows that this program publishes by name: all others are private."""
         return self.file is None and is_ours(self.name or "")
 
+    @property
+    def reads_classes(self) -> bool:
+        """Whether the rows of a file say which classes there are."""
+        return False
+
     @model_validator(mode="after")
     def _one_source(self) -> Source:
         if (self.name is None) == (self.file is None):
@@ -92,6 +97,8 @@ class Table(Source):
     columns.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"classes"})
+
     target: Target | None = Field(
         None, description="what labels are; classes, unless they look like something else"
     )
@@ -114,6 +121,17 @@ class Table(Source):
         default_factory=dict, description="public constants that stand for gaps of numeric columns"
     )
 
+    classes: tuple[str, ...] | None = Field(
+        None,
+        description="the labels that there are, in the order of their numbers; public. Left out, "
+        "they are read from the rows",
+    )
+
+    @property
+    def reads_classes(self) -> bool:
+        """Whether the rows of a file say which classes there are."""
+        return self.file is not None and self.classes is None and self.span is None
+
     @property
     def encoding(self) -> Encoding:
         """The rules for columns."""
@@ -133,6 +151,17 @@ class Table(Source):
                 f"target and label_range are for a file of your own; the labels of '{self.name}' "
                 "are known"
             )
+        if self.classes is not None:
+            refuse_classes(self.classes, binary=self.target == "binary")
+            if self.file is None or self.target == "number":
+                raise ValueError(
+                    "classes are for a file of your own whose labels are classes: leave them out"
+                )
+            if self.target == "binary" and len(self.classes) != 2:
+                raise ValueError(
+                    f"target 'binary' needs two classes, and {len(self.classes)} are stated; the "
+                    "second is the positive one"
+                )
         if self.target == "number" and self.label_range is None:
             raise ValueError(
                 "target 'number' needs label_range = [low, high]: public bounds of the label, "
@@ -186,6 +215,22 @@ class Table(Source):
                 "and missing (see target, label_range)"
             )
         return self
+
+
+def refuse_classes(classes: tuple[str, ...], *, binary: bool = False) -> None:
+    """Refuse a list of classes that is none; two that are ``binary`` differ not only in case.
+
+    Raises:
+        ValueError: for fewer than two, an empty name, or one that stands there twice.
+    """
+    alike = [name.strip().casefold() if binary else name.strip() for name in classes]
+    if len(classes) < 2:
+        raise ValueError(f"classes must list two labels at least; got {list(classes)}")
+    for name, each in zip(classes, alike, strict=True):
+        if not each:
+            raise ValueError("classes lists an empty name: a row without a label has no class")
+        if alike.count(each) > 1:
+            raise ValueError(f"classes lists {name!r} twice: each class needs a name of its own")
 
 
 def _ordered(key: str, span: Low) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.entropy import Entropy
+from sordino.errors import StudyError
 from sordino.regimes.vertical.engine import Mask
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
 
@@ -33,6 +34,13 @@ class Activity:
         parties = len(self.columns)
 
         def means() -> NDArray[np.float32]:
+            if not self.activation.looks:
+                raise StudyError(
+                    f"method.activation.kind = {self.activation.kind!r}: it asks for the means of "
+                    "features and does not declare looks = True. Who is active tells of features "
+                    "then, at a price: add looks: ClassVar[bool] = True to the class. See "
+                    "docs/own-tables.md"
+                )
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
         active = self._active(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from msgspec import UNSET
 
@@ -43,7 +44,7 @@ from sordino.regimes.vertical.plan import (
 )
 from sordino.regimes.vertical.protocol import Vertical
 from sordino.regimes.vertical.respond import Respond
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.simulation import PIECE, Events
 from sordino.regimes.vertical.source import Index, arranged, parts, source
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
@@ -98,13 +99,15 @@ def shaping(fingerprint: str, held: Sequence[Index]) -> list[str]:
 
 
 def activity(study: VerticalStudy, columns: tuple[slice, ...]) -> Activity:
-    """Who is active: drawn from the study's seed."""
-    return Activity(
+    """Who is active: drawn from the study's seed; once on zeros now, so that misfits are told."""
+    found = Activity(
         activation=study.method.activation,
         columns=columns,
         dropout=study.world.dropout,
         entropy=Seeded(study.seed),
     )
+    found.drawn(np.zeros((1, max(each.stop for each in columns)), np.float32), 0, 1, PIECE)
+    return found
 
 
 def responding(study: VerticalStudy, classes: int, entropy: Callable[[], Entropy]) -> Respond:
@@ -184,6 +187,8 @@ def path(study: VerticalStudy, split: Split) -> str:
         or privacy.updates != "raw"
     ):
         return "messages"
+    if privacy.unit != "none" and not split.known:
+        return "messages"  # where a row on which a module fails ends nothing
     method = study.method
     plain = method.batch == 1 and method.buffered and not method.fades
     return "compiled" if plain and split.net is not None else "joint"

@@ -20,6 +20,7 @@ from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.engines.net import Net, chain_of
 from sordino.regimes.vertical.engines.observed import Rates
+from sordino.regimes.vertical.engines.rowwise import keeps_rows_apart
 from sordino.regimes.vertical.plan import unprotected
 from sordino.regimes.vertical.source import Index
 from sordino.regimes.vertical.study import Release, VerticalStudy
@@ -91,6 +92,13 @@ class Split:
             Net(tuple(found[1:]), found[0])
             if len(found) == len(chains) and not found[0].last
             else None
+        )
+
+    @property
+    def known(self) -> bool:
+        """Whether all parties' halves are layers that are known to keep rows apart."""
+        return self.study.model.party is None or all(
+            keeps_rows_apart(self.party(m), count) for m, count in enumerate(self.features)
         )
 
     def flats(self) -> dict[str, Flat]:

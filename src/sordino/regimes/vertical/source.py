@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import stream as streams
-from sordino.data.stream.checked import Checked, is_foreign, refuse_incomplete
+from sordino.data.stream.checked import (
+    Checked,
+    Labelled,
+    Untold,
+    examine,
+    is_foreign,
+    is_own,
+    refuse_incomplete,
+)
 from sordino.errors import StudyError
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
@@ -98,11 +106,21 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
         partial(streams.DRIFTS.wrong, data.drift),
     )
     refuse_incomplete(stream, opens, "open")
-    found = data.drift.applied(stream, study.seed)
-    refuse_incomplete(found, drifts, "applied")
-    if is_foreign(found):
-        return Checked(found, drifts if found is not stream else opens)
-    return Checked(found, opens) if is_foreign(stream) else found
+    told = Checked(stream, opens) if is_foreign(stream) else stream
+    drift, own = data.drift, is_own(data.drift)
+    blind = own and not (drift.by_class or drift.relabels)
+    made = drift.applied(Untold(told, drifts) if blind else stream, study.seed)
+    refuse_incomplete(made, drifts, "applied")
+    found: streams.Stream = told if made is stream else made
+    if blind:
+        found = Checked(Labelled(made, drifts, told), drifts)
+    elif is_foreign(made) and made is not stream:
+        found = Checked(made, drifts)
+    promised = study.privacy.unit != "none" and not data.stream.invents
+    if promised and (own or is_own(data.stream) or is_foreign(stream)):
+        events = study.horizon * study.method.batch
+        examine(found, events, drifts if own else opens, one_label=_one_label(study))
+    return found
 
 
 def _one_label(study: VerticalStudy) -> bool:

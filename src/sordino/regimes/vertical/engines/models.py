@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.training.check import check_private
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
@@ -65,7 +66,12 @@ def party(
         return _seeded(lambda: chain((features, *PARTY), last=False), rng, "")
     else:
         return _seeded(lambda: chain((features, embedding), last=True), rng, "")
-    _checked(module, features, f"model.party = {own!r}")
+    where = f"model.party = {own!r}"
+    _checked(module, features, where)
+    try:
+        PartyModule(module, features)
+    except StudyError as error:
+        raise StudyError(f"{where}: {str(error).removeprefix('model: ')}") from error
     return module
 
 

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from sordino.training.perexample.separable import known
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -56,7 +58,10 @@ class Net:
 
 def chain_of(module: nn.Module) -> Chain | None:
     """The chain that a module is: biased linear layers and ReLUs, trained in float32; or None."""
-    layers = list(module) if isinstance(module, nn.Sequential) else [module]
+    layers = list(module) if type(module) is nn.Sequential else [module]
+    linear = [layer for layer in layers if type(layer) is nn.Linear]
+    if not all(map(known, (module, *layers))) or len(set(linear)) < len(linear):
+        return None
     if layers and type(layers[0]) is nn.Flatten:
         layers = layers[1:]
     widths: list[int] = []

@@ -36,6 +36,7 @@ from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
+from sordino.regimes.vertical.engines.rowwise import Made, PartyModule
 from sordino.regimes.vertical.engines.window import Window, total
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
@@ -138,11 +139,11 @@ class Party:
     ) -> None:
         self.index, self.plan, self.cover, self.frozen = index, plan, cover, frozen
         self.unit, self.price = f"party:{index}", _price(plan, cover, frozen, told)
-        self.flat = Flat(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._model = PartyModule(module, features)
+        self.flat = self._model.flat
         self._window = plan.party_window(self.flat, rate)
         self._kept = plan.kept(features, self.flat.weights.dtype)
-        self._out: Tensor | None = None
+        self._made: tuple[Made, ...] | None = None
         self._event = 0
 
     def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
@@ -156,15 +157,10 @@ class Party:
         if self.plan.replays:  # else nothing is kept, in memory or in a checkpoint
             self.plan.slide(self._kept, features)
         learns = active and not self.frozen
-        with torch.set_grad_enabled(learns):
-            out = self.flat.module(self._kept.clone() if self.plan.replays else features)
-            if self.cover.embedding is not None:
-                out = out * (
-                    self.cover.embedding.clip
-                    / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_min(1e-30)
-                ).clamp_max(1.0)
-        self._out, self._event = (out, event) if learns else (None, 0)
-        sent = out.detach()
+        rows = self._kept.clone() if self.plan.replays else features
+        made = tuple(self._shortened(each, learns) for each in self._model(rows, learns))
+        self._made, self._event = (made, event) if learns else (None, 0)
+        sent = torch.cat([each.out.detach() for each in made])
         if self.cover.embedding is not None and self.cover.embedding_draws is not None:
             draws = over(self.cover.embedding_draws, _bytes(sent), event)
             sent = self.cover.embedding.release_rows(sent, draws)
@@ -175,6 +171,14 @@ class Party:
             self.plan.bits,
             packed(sent.reshape(-1).cpu().numpy(), self.plan.bits),
         )
+
+    def _shortened(self, made: Made, learns: bool) -> Made:
+        if self.cover.embedding is None:
+            return made
+        with torch.set_grad_enabled(learns):
+            norms = torch.linalg.vector_norm(made.out, dim=1, keepdim=True).clamp_min(1e-30)
+            out = made.out * (self.cover.embedding.clip / norms).clamp_max(1.0)
+        return Made(out, made.parameters)
 
     def miss(self, features: Tensor) -> None:
         """An event of which nothing goes out, with these features (b, f): a window of examples goes
@@ -189,13 +193,15 @@ class Party:
         Raises:
             RemoteProtocolError: if it is malformed; nothing has changed.
         """
-        out = self._out
-        if out is None or answer.party != self.index or answer.event != self._event:
+        made = self._made
+        if made is None or answer.party != self.index or answer.event != self._event:
             return False
-        v = torch.from_numpy(numbers(answer, out.numel())).view_as(out) * (1.0 / self.plan.rows)
-        self._out = None
-        # v as a gradient would be checked by a part of torch that takes 1.4 s and 60 MB to load
-        gradients = torch.autograd.grad((out * v).sum(), self._parameters, allow_unused=True)
+        many = [len(each.out) for each in made]
+        width = made[0].out.shape[1]
+        v = torch.from_numpy(numbers(answer, sum(many) * width)).view(-1, width)
+        slopes = torch.split(v * (1.0 / self.plan.rows), many)
+        self._made = None
+        gradients = self._model.gradients(made, slopes)
         if self.most < math.inf and self.cover.update is None:  # noise comes with a bound
             refuse_long(gradients, self.most)
         self._window.learn(answer.event, gradients, self._covered(answer.event))
