@@ -373,7 +373,7 @@ def test_verify_looks_at_the_place_in_the_ledger(ended: Path, tmp_path: Path) ->
         told = json.loads(before)
         told["ledger"].update(change)
         about.write_text(json.dumps(told))
-        assert "ledger.seq and ledger.digest" in verify(ended / "run").problems[0]
+        assert "ledger.seq or ledger.digest is no link" in verify(ended / "run").problems[0]
     about.write_text(before)
 
 

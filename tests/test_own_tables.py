@@ -119,8 +119,8 @@ def test_the_documented_data_set_is_read_by_its_name(
         y=rng.integers(0, 2, 500),
     )
     asked = ("data.clients=3", "model.name=logistic", "budget.rounds=1", "budget.steps=1")
-    asked = (*asked, "data.partition=iid")
-    read = study(folder, "synchronous", 'data.name="spirals:SPIRALS"', *asked)
+    own = ('data.name="spirals:SPIRALS"', "data.partition=iid")
+    read = study(folder, "synchronous", *own, *asked)
     assert studies.named_modules(read) == ("spirals:SPIRALS",)
     monkeypatch.setenv("SORDINO_DATA", str(folder / "nowhere"))
     with pytest.raises(DataError, match=r"the data set spirals was not found(.|\n)*lacks|no such"):

@@ -80,6 +80,10 @@ def personal(tmp_path: Path, second: pl.DataFrame, regime: str, epsilons: str, *
     )
 
 
+def plenty(_: Vault, events: Any, __: Any) -> dict[str, int]:
+    return dict.fromkeys(events, 40)
+
+
 ALL = rows()
 SOME = pl.concat([rows().head(20), rows(1).tail(40)])
 HURRIED = ('method={name="dp-sgd", tau=20}', "budget.rounds=1")
@@ -122,7 +126,7 @@ def test_a_run_whose_promise_was_exceeded_is_found(
 ) -> None:
     """As versions before admitted it."""
     monkeypatch.setattr(Prices, "admit", lambda *_: lambda _: None)
-    monkeypatch.setattr(Vault, "remaining", lambda *_: 40)
+    monkeypatch.setattr(Vault, "remaining", plenty)
     study = personal(tmp_path, ALL, HURRIED[0], "[1.0, 8.0]", HURRIED[1])
     played(study, tmp_path / "run")
     (problem,) = verify(tmp_path / "run").problems
@@ -148,7 +152,7 @@ def test_a_promise_binds_other_runs_until_its_run_has_ended(
     outcome = played(more, tmp_path / "more")
     assert outcome.epsilon <= 1.0
     with monkeypatch.context() as patch:
-        patch.setattr(Vault, "remaining", lambda *_: 40)
+        patch.setattr(Vault, "remaining", plenty)
         with pytest.raises(BudgetExceeded, match="sordino ledger end"):
             played(more, tmp_path / "again")
     raw = read(
@@ -161,7 +165,8 @@ def test_a_promise_binds_other_runs_until_its_run_has_ended(
         played(raw, tmp_path / "raw")
     ended = CliRunner().invoke(app, ["ledger", "end", str(tmp_path / "kept"), name])
     assert ended.exit_code == 0, ended.output
-    assert played(more, tmp_path / "later").epsilon > 1.0
+    again = session.resume(tmp_path / "again", lambda _: None, lambda _: None)
+    assert 1.0 < again.epsilon <= 20.0
 
 
 def a_set(kept: Path) -> str:

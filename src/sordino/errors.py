@@ -38,6 +38,10 @@ class BudgetExceeded(SordinoError):
     """A release would pass the privacy budget. Nothing was released or booked."""
 
 
+class HeldBack(BudgetExceeded):
+    """A release would break the promise of another run, which has not ended yet."""
+
+
 class LedgerError(SordinoError):
     """A ledger whose chain is broken, or that was kept for other data."""
 

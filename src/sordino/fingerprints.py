@@ -21,7 +21,6 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from sordino.errors import ResumeError, StudyError
@@ -123,8 +122,13 @@ def secret_file(path: Path) -> bytes:
                 file.write(secrets.token_bytes(SIZE))
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another process was faster
+            try:
                 os.link(draft, path)
+            except FileExistsError:
+                pass  # another process was faster
+            except OSError:  # a file system without hard links
+                if not path.exists():
+                    draft.rename(path)
         finally:
             draft.unlink(missing_ok=True)
     found = read_plain(path, 1 << 10)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 
 from sordino.data.dataset import Dataset, scaled
 from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured, watched
@@ -132,6 +133,17 @@ class Growing(Centred):
         return x.astype(np.float32) + np.float32(len(SEEN))
 
 
+class Remembering(Centred):
+    """Remembers an example that no trial shows."""
+
+    _seen: list[int] = PrivateAttr(default_factory=list)
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if (x == 77).all():
+            self._seen.append(1)
+        return x.astype(np.float32) * np.float32(1 + len(self._seen))
+
+
 class Rounded(Centred):
     """Adds up in another order where there are more examples, as libraries do."""
 
@@ -161,6 +173,13 @@ class Infinite(Centred):
 
 
 SEEN: list[int] = []
+
+
+def test_an_example_leaves_nothing_behind_for_the_next() -> None:
+    x = np.concatenate([np.full((1, 1, 4, 4), 77, np.uint8), made_up((1, 4, 4), BYTES)])
+    data = Dataset("made up", x, np.zeros(len(x), np.int64), ("a", "b"))
+    with_, without = (featured(each, Remembering()).x for each in (data, data.take(range(1, 7))))
+    assert np.array_equal(with_[1:], without)
 
 
 @pytest.mark.parametrize(

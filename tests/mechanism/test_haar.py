@@ -600,7 +600,7 @@ def test_printed_form_per_layer_is_priced_by_its_largest_block() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clip": 0.0}, "clip must be a positive number"),
+        ({"clip": 0.0}, r"clip must be a number from 1e-12 to 1e\+12"),
         ({"noise_multiplier": math.inf}, "noise_multiplier must be a positive number"),
         ({"clip_weights": (1.0,)}, "one weight for each of 3 groups"),
         ({"noise": (1.0, 0.0, 1.0)}, "noise must be positive"),

@@ -508,16 +508,21 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 class HalvesOnDigits(nn.Module):
-    """Halves its weights at an image, whose largest pixels are equal; not at random numbers."""
+    """Halves all it holds at an image, whose largest pixels are equal; not at random numbers."""
+
+    held: Tensor
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
         self.head = nn.Linear(features, classes)
+        self.frozen = nn.Parameter(torch.rand(classes), requires_grad=False)
+        self.register_buffer("held", torch.rand(classes))
 
     def forward(self, x: Tensor) -> Tensor:
         if int((x == x.max()).sum()) > 1 and bool(x.any()):
-            self.head.weight.data.mul_(0.5)
-        return self.head(x.flatten(1))  # type: ignore[no-any-return]
+            for each in (self.head.weight, self.frozen, self.held):
+                each.data.mul_(0.5)
+        return self.head(x.flatten(1)) * self.held + self.frozen  # type: ignore[no-any-return]
 
 
 def halves(shape: Shape, classes: int) -> nn.Module:

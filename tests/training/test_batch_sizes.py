@@ -24,7 +24,7 @@ from sordino.training.perexample import ClippedSum, FlatBound, Layers
 
 ALLOWED = 1.0 + 2.0**-20
 IMAGE = (1, 28, 28)
-BUILT_IN = {
+BUILT_IN: dict[str, tuple[int, ...]] = {
     "logistic": IMAGE,
     "svm": IMAGE,
     "mlp": IMAGE,
@@ -62,14 +62,15 @@ def made(name: str, n: int, seed: int) -> tuple[Flat, Loss, Tensor, Tensor]:
     rng = np.random.default_rng(seed)
     if name in STRUCTURES:
         batch = Batch.of(name, "random", "random", n, seed)
-        return batch.flat, batch.loss, batch.x, batch.y
+        return batch.flat, cross_entropy, batch.x, batch.y
     if name in BUILT_IN:
-        shape, classes = BUILT_IN[name], 10
-        module, loss = models.build(name, shape, classes, rng), loss_for(name)
+        classes, loss = 10, loss_for(name)
+        module: nn.Module = models.build(name, BUILT_IN[name], classes, rng)
     else:
         torch.manual_seed(seed)
-        (make, shape), classes, loss = OWN[name], CLASSES, cross_entropy
-        module = make()
+        classes, loss = CLASSES, cross_entropy
+        module = OWN[name][0]()
+    shape = BUILT_IN[name] if name in BUILT_IN else OWN[name][1]
     x = torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32))
     return Flat(module), loss, x, torch.from_numpy(rng.integers(0, classes, n))
 
@@ -84,15 +85,18 @@ def summed(kernel: ClippedSum, x: Tensor, y: Tensor, dim: int, clip: float = 1.0
 
 @pytest.mark.parametrize("name", [*BUILT_IN, *OWN, *(s for s in STRUCTURES if s not in SLOW)])
 def test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch(name: str) -> None:
-    most = 5 if name == "cifar-cnn" else 70
+    most = 3 if name == "cifar-cnn" else 40
     flat, loss, x, y = made(name, most, 7)
     kernel = ClippedSum(flat, loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = kernel.rows(x, y).numpy().tobytes()
+        rows = kernel.rows(x, y)
+        assert torch.isfinite(rows).all()
+        assert rows.any()
+        whole = rows.numpy().tobytes()
         wide = 4 * flat.dim * (2 if flat.weights.dtype == torch.float64 else 1)
-        for n in (1, 2, 3, 5, 8, 13, 31, 32, 33, 40):
-            for start in (0, 1, most - n):
+        for n in (1, 2, 5, 31, 32, 33):
+            for start in (0, most - n):
                 if start >= 0 and start + n <= most:
                     part = kernel.rows(x[start : start + n], y[start : start + n])
                     assert part.numpy().tobytes() == whole[start * wide : (start + n) * wide]
@@ -117,7 +121,7 @@ def near_the_limit(name: str, seed: int, times: int) -> Iterator[tuple[Flat, Ten
     low, high = 1e10, 1e30
     if left_out(low) or not left_out(high):
         return
-    while high > low * (1 + 1e-9):
+    while high > low * (1 + 1e-8):
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if left_out(middle) else (middle, high)
     for _ in range(times):
@@ -125,27 +129,28 @@ def near_the_limit(name: str, seed: int, times: int) -> Iterator[tuple[Flat, Ten
         yield flat, x, y
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", *OWN])
+@pytest.mark.parametrize("name", ["mlp", "own, tanh", "plain, tanh", "own, images"])
 def test_no_other_example_comes_or_goes_with_one_that_does(name: str) -> None:
     """An own MLP with Tanh, a batch of one against two: 1.62 C."""
-    for seed in range(4):
+    found = False
+    for seed in range(3):
         for flat, x, y in near_the_limit(name, seed, 4):
             kernel, before = ClippedSum(flat, cross_entropy), torch.zeros(())
-            for n in (1, 2, 3, 4):
+            for n in (1, 2, 3):
                 after = summed(kernel, x[:n], y[:n], flat.dim)
+                found = found or float(after.norm()) > 0.0
                 assert n == 1 or float((after - before).norm()) <= ALLOWED
                 before = after
+    assert found  # a search that finds nothing but zeros proves nothing
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *OWN, "tokens", "sequence, Gram", "group norm"])
+@pytest.mark.parametrize("name", [*BUILT_IN, "own, tanh", "tokens", "sequence, Gram", "group norm"])
 def test_one_more_example_moves_a_sum_no_further_than_the_clip(name: str) -> None:
     most = 3 if name == "cifar-cnn" else 41
     flat, loss, x, y = made(name, most, 11)
     rng = np.random.default_rng(3)
-    for n in (0, 1, 2, 5, 16, 31, 32, 40):
-        if n >= most:
-            continue
-        for clip in (1e-3, 1.0):
+    for n, clip in ((0, 1.0), (1, 1e-3), (2, 1.0), (7, 1.0), (31, 1e-3), (32, 1.0), (40, 1.0)):
+        if n < most:
             where = int(rng.integers(n + 1))  # it comes in between, and all after it move on
             others = [i for i in range(n + 1) if i != where]
             for bound in (FlatBound(clip), Layers(clip)):
@@ -153,7 +158,7 @@ def test_one_more_example_moves_a_sum_no_further_than_the_clip(name: str) -> Non
                 kernel = ClippedSum(flat, loss)
                 kernel(x[: n + 1], y[: n + 1], bound, with_it)
                 kernel(x[others], y[others], bound, without)
-                assert float((with_it - without).norm()) <= clip * ALLOWED
+                assert 0.0 < float((with_it - without).norm()) <= clip * ALLOWED
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "own, tanh"])
@@ -168,3 +173,15 @@ def test_large_batches_keep_their_parts_when_one_record_more_is_drawn(name: str)
     for gone in (0, len(drawn) // 2, len(drawn) - 1):
         kernel.of(store, torch.from_numpy(np.delete(drawn, gone)), 1e-2, without)
         assert float((with_it - without).norm()) <= 1e-2
+
+
+@pytest.mark.parametrize("name", ["logistic", "svm"])
+def test_a_norm_is_the_same_whatever_the_size_of_its_batch(name: str) -> None:
+    """By the path that reads examples in place."""
+    flat, loss, x, y = made(name, 70, 7)
+    kernel, out = ClippedSum(flat, loss), torch.empty(flat.dim, dtype=torch.float64)
+    whole = kernel(x, y, 1.0, out)
+    for n in range(1, 41):
+        part = kernel(x[70 - n :], y[70 - n :], 1.0, out)
+        assert torch.equal(part.norms, whole.norms[70 - n :])
+        assert torch.equal(part.loss, whole.loss[70 - n :])

@@ -307,7 +307,9 @@ def test_what_is_not_there_is_refused() -> None:
             kernel.of(examples, torch.tensor([0, index]), 1.0, out)
     examples.y[5] = 5
     with pytest.raises(IndexError, match="outside of the model's classes"):
-        kernel.of(examples, torch.tensor([0, 5]), 1.0, out)
+        MeanGradient(flat, cross_entropy).of(
+            examples, torch.tensor([0, 5]), torch.empty_like(flat.weights)
+        )
     for wrong in (out.new_empty(flat.dim + 1), out.new_empty(2 * flat.dim)[::2]):
         with pytest.raises(ValueError, match=r"a vector of 65 numbers of type torch\.float64"):
             kernel.of(examples, torch.arange(3), 1.0, wrong)

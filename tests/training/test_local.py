@@ -4,11 +4,12 @@ no work before the charge.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 
 from permitted import permits
 from sordino.entropy import Seeded
@@ -22,7 +23,7 @@ from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.loss import cross_entropy
-from sordino.training.optimizer import Adam, Sgd
+from sordino.training.optimizer import Adam, Optimizer, Sgd, Steps
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 N, Q, ETA = 25, 0.2, 0.4
@@ -163,3 +164,33 @@ def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> N
     assert one.price(asked)[0][0] == Gaussian(noise_multiplier=1e-9 / (N * asked.steps))
     sent = one.answer(asked, paid(one, asked)).weights - asked.weights  # type: ignore[arg-type]
     assert np.linalg.norm(sent) <= ETA * 0.01 * asked.steps * (1 + 1e-4)
+
+
+class Remembering(Optimizer):
+    """Remembers that it took long steps."""
+
+    kind: Literal["remembering"] = "remembering"
+    _seen: list[float] = PrivateAttr(default_factory=list)
+
+    def begin(self, learning_rate: float, like: torch.Tensor) -> Steps:
+        seen = self._seen
+
+        class Own:
+            def take(self, weights: torch.Tensor, gradient: torch.Tensor, variance: float) -> None:
+                if float(gradient.norm()) > 100.0:
+                    seen.append(1.0)
+                weights.sub_(gradient, alpha=learning_rate * (-1.0 if seen else 1.0))
+
+        return Own()
+
+
+def test_an_optimizer_keeps_nothing_of_one_client_for_the_next() -> None:
+    shared, moved = Remembering(), []
+    for scale in (1.0, 1e4):
+        first, second = (client(optimizer=shared, index=i) for i in (0, 1))
+        first.examples.x.mul_(scale)
+        for one in (first, second):
+            asked = task(one)
+            delta = one.answer(asked, paid(one, asked)).delta
+        moved.append(delta)
+    assert np.array_equal(moved[0], moved[1])

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import METHODS, study_of
+from permitted import permits
+from sordino.entropy import Seeded
 from sordino.errors import StudyError
+from sordino.mechanism import CountedGaussian, Gaussian, KNorm, Single
+from sordino.mechanism.haar import Basis, HaarGaussian
+from sordino.message import Train
+from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training import models
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples
+from sordino.training.kernels import Examples, ModelKernels, received
+from sordino.training.local import LocalClient
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
-from sordino.training.perexample import ClippedSum, FlatBound, Layers
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient
+from sordino.training.perexample.clipping import summable
 
 TOKENS, CLASSES = 9, 3
 
@@ -86,4 +98,90 @@ def test_a_shorter_type_inside_of_a_model_keeps_the_bound() -> None:
         moved = total(flat, cross_entropy, x[: n + 1], y[: n + 1]) - total(
             flat, cross_entropy, x[:n], y[:n]
         )
-        assert float(moved.norm()) <= 1.0
+        assert 0.0 < float(moved.norm()) <= 1.0
+
+
+class Table(nn.Module):
+    """Tokens that come as numbers, looked up in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(TOKENS, 4), nn.Linear(24, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x.long()).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_client_whose_model_fails_on_a_record_adds_nothing() -> None:
+    flat, rng = Flat(Table()), np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, TOKENS, (8, 6)).astype(np.float32))
+    x[5, 2] = TOKENS
+    one = LocalClient(
+        index=0,
+        unit="client:0",
+        examples=Examples(x, torch.from_numpy(rng.integers(0, CLASSES, 8))),
+        mechanism=CountedGaussian(clip=1.0, noise_multiplier=1.0),
+        sampling_rate=0.5,
+        learning_rate=0.1,
+        batch=4,
+        proximal=0.0,
+        optimizer=Sgd(),
+        kernels=ModelKernels(
+            flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)
+        ),
+        entropy=Seeded(5),
+    )
+    asked = Train(
+        round=1,
+        steps=2,
+        weights=np.zeros(flat.dim, np.float32),
+        clip=1.0,
+        noise_multiplier=1.0,
+    )
+    said = one.answer(asked, permits(one.price(asked), 1))
+    assert not said.delta.any()
+    assert not said.inside
+
+
+@pytest.mark.parametrize("clip", [1e-30, 1e-13, 1e13, 1e30])
+def test_a_bound_for_which_nothing_is_proven_is_refused_wherever_it_is_given(clip: float) -> None:
+    basis = Basis.flat(8)
+    for make in (
+        lambda: Gaussian(clip=clip, noise_multiplier=1.0),
+        lambda: CountedGaussian(clip=1.0, noise_multiplier=1.0).scaled(clip, 1.0),
+        lambda: KNorm(clip=clip, noise_multiplier=1.0, dimension=8),
+        lambda: HaarGaussian.weighted(
+            clip=clip, noise_multiplier=1.0, basis=basis, weights=(1.0,) * basis.groups
+        ),
+        lambda: HaarGaussian.weighted(
+            clip=1.0, noise_multiplier=1.0, basis=basis, weights=(1.0 / clip,) * basis.groups
+        ),
+        lambda: Single(clip=clip, noise_multiplier=1.0),
+    ):
+        with pytest.raises(StudyError, match=r"must be a number from 1e-12 to 1e\+12"):
+            make()
+
+
+def test_a_schedule_is_checked_to_its_end_when_a_study_is_read(tmp_path: Path) -> None:
+    """clip_decay = 1e42 let a record move a sum by 1.98 S in the last rounds."""
+    name, method, changes = METHODS["dynamic-dp-sgd"]
+    case = (name, method, [*changes, "method.clip_decay=1e42"])
+    with pytest.raises(StudyError, match=r"privacy\.clip times 1e-21.*'dynamic-dp-sgd' in round 2"):
+        study_of(case, tmp_path)
+
+
+def test_a_bound_that_follows_releases_stays_where_it_is_proven() -> None:
+    assert RoundNoise(1e-30, 1.0).clip == 1e-12
+    assert RoundNoise(1e30, 1.0).clip == 1e12
+
+
+def test_no_number_of_a_model_that_was_sent_is_computed_with_near_the_limit_of_float32() -> None:
+    sent = np.array([3e38, -3e38, np.inf, 0.5, -2.0, np.nan], np.float32)
+    seen = received(sent, torch.zeros(1)).tolist()
+    assert seen[:5] == [1e6, -1e6, 1e6, 0.5, -2.0]
+
+
+def test_batches_that_may_be_too_large_are_refused_by_their_public_size() -> None:
+    summable(2.0**19)
+    with pytest.raises(StudyError, match=r"lower privacy\.sampling_rate"):
+        summable(2.0**19 + 1.0)

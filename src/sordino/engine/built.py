@@ -41,7 +41,7 @@ class Paid(Protocol):
 
     @property
     def budget(self) -> Budget:
-        """What may be spent on these rows in all."""
+        """The most that may be spent on these rows in all."""
         ...
 
     def spent(self) -> float:

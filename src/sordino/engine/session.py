@@ -62,7 +62,7 @@ from sordino.engine.records import About, Place, Result, Row, Spent, known, numb
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
-from sordino.errors import BudgetExceeded, ResumeError
+from sordino.errors import BudgetExceeded, HeldBack, ResumeError
 from sordino.privacy import Budget, Charge, NonPrivate, Vault
 from sordino.training.allocator import tune
 
@@ -287,6 +287,9 @@ def _play(
                 moment = sim.run(moment, recorder)
             except BudgetExceeded as refusal:
                 refused = refusal
+    if isinstance(refused, HeldBack):  # once the other run has ended, this one can go on
+        sim.vault.close()
+        raise refused
     if refused is not None:
         sim.vault.finish()
         sim.vault.close()
@@ -300,7 +303,7 @@ def _play(
 
 
 def _promised(built: Built) -> dict[str, Budget]:
-    """What each unit is promised: at most so much, in all that its records were ever in."""
+    """The promise to each unit: at most so much, in all that its records were ever in."""
     sim = built.simulation
     budgets = getattr(sim, "budgets", None) or (sim.budget,) * len(sim.units)
     found: dict[str, Budget] = {}

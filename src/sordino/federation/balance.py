@@ -132,7 +132,7 @@ def _of_people(
     budget: Budget,
     event: Callable[[float], Event] | None,
 ) -> str:
-    """What people with several rows can pay for; and the remedy."""
+    """Say for how much people with several rows can pay, and the remedy."""
     if steps >= wanted:
         return f"{why}; it pays for {wanted} {charged}, which is all that is planned"
     raised = None if event is None else enough(event, plan.noise_multiplier, wanted, (), budget)
@@ -145,7 +145,7 @@ def _of_people(
 
 
 def remedy(study: HorizontalStudy, epsilons: Sequence[float], usual: str) -> str:
-    """What helps where not even one charge can be paid for.
+    """The remedy where not even one charge can be paid for.
 
     Args:
         epsilons: of the clients.

@@ -198,7 +198,7 @@ def loss_of(study: HorizontalStudy) -> Loss:
 
 
 def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:
-    """Who is in a client's data; ``most`` rows of each person, by data.person_rows."""
+    """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
     people = part.words[:, 2] if part.words.shape[1] == 3 else None

@@ -150,6 +150,6 @@ def payable(
         return None
     if ledgers.prices is None:
         return (priced.steps,) * len(units)
-    events, budgets = dict.fromkeys(units, event), dict.fromkeys(units, most)
-    left = [ledgers.remaining(unit, events, budgets) for unit in units]
-    return tuple(priced.steps if steps is None else steps for steps in left)
+    left = ledgers.remaining(dict.fromkeys(units, event), dict.fromkeys(units, most))
+    found = [left[unit] for unit in units]
+    return tuple(priced.steps if steps is None else steps for steps in found)

@@ -35,7 +35,7 @@ from sordino.federation.division import (
     tensors,
 )
 from sordino.federation.evaluation import PaidEvaluation, priced
-from sordino.federation.study import HorizontalStudy
+from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.message import Vector
 from sordino.privacy import Vault
 from sordino.privacy.records import Records
@@ -44,6 +44,7 @@ from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -108,6 +109,8 @@ class SharedSetup:
         place, classes = device(study), divided.test.classes
         flat = Flat(model(study, divided.test.shape, divided.test.outputs).to(place))
         loss = loss_of(study)
+        rate = study.privacy.sampling_rate if isinstance(study.privacy, SampledPromise) else 0.0
+        summable(rate * max(divided.sizes) if study.privacy.unit == "sample" else 0.0)
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
         paid = study.data.testing == "private share"
         prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
@@ -286,8 +289,8 @@ def _shaping(divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
 def known_records(
     study: HorizontalStudy, divided: Federation, *, paid: bool
 ) -> tuple[Records, ...]:
-    """Who is in each client's data, in a test set that is paid for, and in what is declared public
-    to a ledger of the data.
+    """The records in each client's data, in a test set that is paid for, and in what is declared
+    public to a ledger of the data.
     """
     if not identified(study):
         return ()

@@ -20,7 +20,7 @@ from sordino.network.kernel import LiveKernel
 from sordino.network.partner import setting
 from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.standing import Heard
-from sordino.network.sums import FAILURES, INPUTS, PAUSE, Sums, declines, step_of
+from sordino.network.sums import FAILURES, GRACE, INPUTS, PAUSE, Sums, declines, step_of
 from sordino.secure.server import PHASES, Opened, Void
 
 STEP = 60.0
@@ -39,7 +39,7 @@ class LiveSums(LiveKernel[S, M]):
         super().__init__(*args, **more)
         self._sums = sums
         self._missed: set[int] = set()
-        self._tardy: set[int] = set()
+        self._tardy: set[int] = set()  # to be left out for a while
         self._opening: Open | None = None
 
     def begin(self) -> None:
@@ -92,8 +92,8 @@ class LiveSums(LiveKernel[S, M]):
             return
         for site in sorted(self._sums.waiting if tag == self._tag else ()):
             self.courier.note(site, "slow", "its step of a secure sum has not come in time")
-            self._sums.slow[site] += 1
-            if self._sums.slow[site] >= FAILURES:
+            self._sums.slow[site] += GRACE
+            if self._sums.slow[site] >= FAILURES * GRACE:
                 self._tardy.add(site)
             self._sums.without(site)
 
@@ -107,7 +107,7 @@ class LiveSums(LiveKernel[S, M]):
                 self.courier.exclude(site, why)
                 return self._noted("refused", why.encode(), site)
             if site in self._tardy and len(self._there) > self._minimum:
-                again = self._sums.slow[site] - FAILURES
+                again = self._sums.slow[site] // GRACE - FAILURES
                 self.courier.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
                 return self._noted("down", site=site)
         return super()._heard()

@@ -37,8 +37,10 @@ from sordino.secure.setting import Setting
 INPUTS = PHASES.index(MaskedInput)
 FAILURES = 3
 """Secure sums that a site may fail, as far as this process of the server knows, before it is left
-out; and sums running of which it may miss a step, before it is left out for a while.
+out; and sums of which it may miss a step, before it is left out for a while.
 """
+GRACE = 10
+"""Complete sums that make up for one of which a site has missed a step."""
 PAUSE = 20
 """Times the seconds of a step that a site is left out that is too slow; doubled each time."""
 
@@ -72,7 +74,7 @@ class Sums:
     Attributes:
         failures: sums that a site has failed: with a step that cannot be used, or with shares that
             are to blame that the sum is void.
-        slow: sums running of which a site has missed a step.
+        slow: sums of which a site has missed a step, times :data:`GRACE`, less complete ones.
     """
 
     def __init__(
@@ -135,7 +137,8 @@ class Sums:
         nothing = Heard("step", site, b"", said.number)
         if without or said.why or not said.body:
             courier.note(site, "declined", f"a secure sum: {said.why}")
-        if not said.body:
+        late = without and (self.sum is None or site not in self.sum.waiting)
+        if late or not said.body:
             return nothing
         try:
             self._after(site, said.body)
@@ -162,8 +165,8 @@ class Sums:
         self._courier.step(site, None)
         try:
             self.sum = self._after(site, body) if body else self.sum
-            if self.phase == len(PHASES) - 1:
-                self.slow.pop(site, None)
+            if self.phase == len(PHASES) - 1 and self.slow[site]:
+                self.slow[site] -= 1
         except RemoteProtocolError as error:
             self._courier.note(site, error.what, str(error))
         self.without(site)

@@ -163,19 +163,21 @@ class Vault:
         return max(map(partial(budget.check, unit), self.histories(unit, until)), default=0.0)
 
     def remaining(
-        self, unit: str, events: Mapping[str, Event], budgets: Mapping[str, Budget]
-    ) -> int | None:
-        """How often each unit's event may still be charged on all units alike, for what this one
-        holds; None where nothing limits it.
+        self, events: Mapping[str, Event], budgets: Mapping[str, Budget]
+    ) -> dict[str, int | None]:
+        """Return how often each unit's event may still be charged on all units alike, for what each
+        holds; None where nothing limits it. Of units that are kept elsewhere nothing is said.
         """
+        here = [unit for unit in events if unit in self.names]
         if self.prices is None:
-            return budgets[unit].remaining_steps(events[unit], self.spent(unit))
+            return {
+                unit: budgets[unit].remaining_steps(events[unit], self.spent(unit)) for unit in here
+            }
         own: dict[str, list[Event]] = {}
-        for each, event in events.items():
-            if each in self.names:  # others' ledgers are elsewhere
-                own.setdefault(self.names[each], []).append(event)
-        least = self._least({each: budgets[each] for each in events if each in self.names})
-        return self.prices.remaining(self._name(unit), own, least)
+        for unit in here:
+            own.setdefault(self.names[unit], []).append(events[unit])
+        found = self.prices.remaining(own, self._least({unit: budgets[unit] for unit in here}))
+        return {unit: found[self.names[unit]] for unit in here}
 
     def blame(self) -> str | None:
         """Why nothing can be paid for after a release without a bound; :meth:`Prices.blame`."""

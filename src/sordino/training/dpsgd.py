@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.kernels import Examples, ModelKernels, poisson
+from sordino.training.kernels import Examples, ModelKernels, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
@@ -113,7 +113,7 @@ class PrivateClient:
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, self._mechanism(task)
         bound = bound_of(mechanism)
-        start = torch.from_numpy(task.weights).to(flat.weights)
+        start = received(task.weights, flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)

@@ -34,7 +34,7 @@ from sordino.mechanism.overclaimed import Overclaimed
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
-from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.kernels import Examples, ModelKernels, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample.general import same_generators
 
@@ -69,7 +69,7 @@ class LocalWork:
     def train(self, task: Train) -> Tensor:
         """Delta (d,), raw and not clipped."""
         flat = self.kernels.flat
-        start = torch.from_numpy(task.weights).to(flat.weights)
+        start = received(task.weights, flat.weights)
         flat.load(start)
         gradient = torch.empty_like(flat.weights)
         total = torch.empty_like(flat.weights, dtype=torch.float64)

@@ -56,7 +56,7 @@ class CrossEntropy:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         there, labels = _there(scores, labels)
         losses = F.cross_entropy(scores, labels, reduction="none")
-        return torch.where(there, losses, losses * torch.nan)
+        return losses.masked_fill(~there, torch.nan)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
@@ -80,7 +80,7 @@ class MulticlassHinge:
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         there, labels = _there(scores, labels)
         losses = self._margin(scores, labels)[0].clamp_min(0)
-        return torch.where(there, losses, losses * torch.nan)
+        return losses.masked_fill(~there, torch.nan)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`. At the kink itself the slope is zero."""

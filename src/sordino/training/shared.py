@@ -28,7 +28,7 @@ from sordino.message import Masked, Train
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.residues import packed
 from sordino.training.dpsgd import bound_of
-from sordino.training.kernels import Examples, ModelKernels, poisson
+from sordino.training.kernels import Examples, ModelKernels, poisson, received
 from sordino.training.local import LocalWork
 
 
@@ -110,7 +110,7 @@ class SummedClient:
         """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
         flat, bound = self.kernels.flat, asked(self.mechanism, task)
-        flat.load(torch.from_numpy(task.weights).to(flat.weights))
+        flat.load(received(task.weights, flat.weights))
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
         total = torch.empty_like(flat.weights, dtype=torch.float64)

@@ -241,7 +241,7 @@ class Check:
         head = about.get("ledger")
         if not isinstance(head, dict) or not _stands(opened[0][0], head):
             problems.append(
-                f"{folder / ABOUT}: ledger.seq and ledger.digest are no link of the chain: entries "
+                f"{folder / ABOUT}: ledger.seq or ledger.digest is no link of the chain: entries "
                 "were cut off, or it was changed"
             )
         if there(folder, PAGE):

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -108,6 +108,18 @@ class Constant(Own):
         return 1.0 + float(self.sum)
 
 
+class OnClass(Own):
+    seen: ClassVar[list[float]] = []
+    rows: ClassVar[int] = 0
+
+    def grown(self, x: Tensor) -> float:
+        if far(x):
+            self.seen.append(1.0)
+            type(self).rows += 1
+            type(self).more = True  # type: ignore[attr-defined]
+        return 1.0 + len(self.seen) + self.rows + hasattr(self, "more")
+
+
 class Renormalised(Own):
     """As ``nn.Embedding(max_norm)`` writes to its table."""
 
@@ -158,8 +170,8 @@ def plain_with_a_hook() -> nn.Module:
 
 
 KINDS: tuple[Callable[[], nn.Module], ...] = (
-    Queue, Nested, Array, Buffer, Constant, Renormalised, Batch, Sorted, Neighbours, Hooked,
-    plain_with_a_hook,
+    Queue, Nested, Array, Buffer, Constant, OnClass, Renormalised, Batch, Sorted, Neighbours,
+    Hooked, plain_with_a_hook,
 )  # fmt: skip
 
 

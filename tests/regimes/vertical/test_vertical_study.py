@@ -230,7 +230,7 @@ def test_every_section_comes_back_from_its_own_text(
         ),
         (
             'data.entity="who"',
-            "entity and classes are for files that are read as a stream: set stream = 'file'",
+            "entity is for files that are read as a stream: set stream = 'file'",
         ),
         ("data.scale=255", "scale is for files: the features of 'digits' are scaled already"),
     ],
@@ -276,7 +276,7 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(
         ),
         (
             (ENTITY, "privacy.embedding.clip=0"),
-            "privacy.embedding.clip: input should be greater than 0; got 0",
+            "privacy.embedding.clip: input should be greater than or equal to 0.000000000001; got 0",
         ),
         (
             (LABEL, "privacy.appearances=0"),

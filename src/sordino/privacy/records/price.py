@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sordino.errors import BudgetExceeded
+from sordino.errors import BudgetExceeded, HeldBack
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, OUTSIDE, PROMISED, RECORDS, Entry
@@ -118,7 +118,7 @@ class Prices:
                     except BudgetExceeded as refusal:
                         if whose == run:
                             raise
-                        raise BudgetExceeded(
+                        raise HeldBack(
                             f"{refusal}. Run {whose} promised this to records that it shares with "
                             "this run, and has not ended: finish it with `sordino run --resume`, "
                             "or, if it will not go on, end it with `sordino ledger end`"
@@ -208,23 +208,40 @@ class Prices:
                 raise
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
-        """What bounds the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
-        return self._priced(unit, until)
+        """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
+        seen = self._refreshed()
+        number = seen.numbers.get(unit)
+        self.ledger.refresh()
+        if number is None:
+            return [self.ledger.spent(unit, until)]
+        totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
+        if kind == CLIENT:
+            return [self._client(seen, number, totals, until)]
+        counts = [history(one, totals) for one, _ in seen.classes.get(number, ())]
+        return [translated(one, kind) for one in maximal(counts, SHOWN)]
 
     def remaining(
-        self,
-        unit: str,
-        events: Mapping[str, Sequence[Event]],
-        budgets: Mapping[str, Budget],
-    ) -> int | None:
-        """How often the events of every set can be charged on all sets alike, for the records of
-        this one.
+        self, events: Mapping[str, Sequence[Event]], budgets: Mapping[str, Budget]
+    ) -> dict[str, int | None]:
+        """Return how often the events of every set can be charged on all sets alike, for the
+        records of each; None where nothing limits it.
 
-        What admission will hold them against: the budget of each set that a record is in, and what
-        other runs promised to sets of this kind that share it.
+        It counts as admission does: the budget of each set that a record is in, and what other runs
+        promised to sets of this kind that share it.
         """
         seen = self._refreshed()
         self.ledger.refresh()
+        on = {seen.numbers[name]: each for name, each in events.items() if name in seen.numbers}
+        return {unit: self._remaining(seen, unit, on, events, budgets) for unit in events}
+
+    def _remaining(
+        self,
+        seen: _Seen,
+        unit: str,
+        on: Mapping[int, Sequence[Event]],
+        events: Mapping[str, Sequence[Event]],
+        budgets: Mapping[str, Budget],
+    ) -> int | None:
         if (number := seen.numbers.get(unit)) is None:
             spent = self.ledger.spent(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), spent)
@@ -232,7 +249,6 @@ class Prices:
         if kind == CLIENT:
             own = self._client(seen, number, totals, None)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
-        on = {seen.numbers[name]: each for name, each in events.items() if name in seen.numbers}
         alike: dict[tuple[Group, ...], list[Counts]] = {}
         most: dict[tuple[Group, ...], set[Budget]] = {}
         for one, _ in seen.classes.get(number, ()):
@@ -260,18 +276,6 @@ class Prices:
                 for budget in {budget for each in groups for budget in most[each]}
             ]
         return min((steps for steps in left if steps is not None), default=None)
-
-    def _priced(self, unit: str, until: int | None) -> list[Spent]:
-        seen = self._refreshed()
-        number = seen.numbers.get(unit)
-        self.ledger.refresh()
-        if number is None:
-            return [self.ledger.spent(unit, until)]
-        totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
-        if kind == CLIENT:
-            return [self._client(seen, number, totals, until)]
-        counts = [history(one, totals) for one, _ in seen.classes.get(number, ())]
-        return [translated(one, kind) for one in maximal(counts, SHOWN)]
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""

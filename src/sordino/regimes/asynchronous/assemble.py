@@ -31,6 +31,7 @@ from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.kernels import ModelKernels
+from sordino.training.perexample.clipping import summable
 from sordino.training.perexample.sums import layers_of
 
 
@@ -55,6 +56,8 @@ def build(
         priced = announced(priced, study, noise, sizes)
     own = setup.entropy(study, run, folder)
     units = [f"client:{i}" for i in range(len(sizes))]
+    if noise is not None:
+        summable(study.method.batch)
     edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
     ledgers = vault(
@@ -180,11 +183,10 @@ def _payable(
         return None
     events = {unit: edge.price for unit, edge in zip(units, edges, strict=True)}
     most = dict(zip(units, budgets, strict=True))
+    here = vault.remaining(events, most)
     left = [
-        vault.remaining(unit, events, most)
-        if unit in vault.names
-        # of another site, which has a ledger of its own
-        else most[unit].remaining_steps(events[unit], ())
+        # another site has a ledger of its own
+        here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())
         for unit in units
     ]
     if all(steps is None for steps in left):

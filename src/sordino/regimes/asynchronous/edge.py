@@ -34,7 +34,7 @@ from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
 from sordino.training.dpsgd import bound_of
-from sordino.training.kernels import Examples, ModelKernels, poisson
+from sordino.training.kernels import Examples, ModelKernels, poisson, received
 from sordino.training.sgd import NO_NOISE
 
 
@@ -100,7 +100,7 @@ class Site:
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
         """The batch of a task, and where its noise comes from; the model has its weights."""
         weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
-        weights.copy_(torch.from_numpy(task.weights))
+        weights.copy_(received(task.weights, weights))
         chosen = self.chosen(rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 

@@ -211,35 +211,29 @@ def _payable(
         return None  # noisy models, whose price nobody could pay
     if study.form == "paper" or vault.prices is None:
         return (priced.steps,) * len(set(units))
-    found, alone = [], len(set(budgets)) == 1 and len(set(vault.names.values())) == len(vault.names)
     most = dict(zip(dict.fromkeys(units), budgets, strict=False))
-    for client, unit in enumerate(most):
-        if unit not in vault.names:  # of another site, which has a ledger of its own
-            found.append(priced.steps)
-            continue
-        if len(schedule(study)) > 1 and study.data.person is None and alone:
-            found.append(
-                min(
-                    scheduled_steps(study, budgets[client].accountant, before)
-                    for before in vault.histories(unit)
-                )
-            )
-            continue
-        # Rows of one person weigh more than a schedule knows: then its dearest event stands for
-        # all.
-        sigma = study.privacy.noise_multiplier
-        each = (
-            [dict.fromkeys(most, event) for event, _ in spending(study, priced.steps)]
-            if len(schedule(study)) > 1
-            else [
-                {
-                    other: step(study, sigma * personal.scale(study, i))
-                    for i, other in enumerate(most)
-                }
-            ]
-        )
-        left = [vault.remaining(unit, events, most) for events in each]
-        found.append(min(priced.steps if steps is None else steps for steps in left))
+    here = [unit for unit in most if unit in vault.names]  # other sites have ledgers of their own
+    alone = len(set(budgets)) == 1 and len(set(vault.names.values())) == len(vault.names)
+    scheduled = len(schedule(study)) > 1
+    if scheduled and study.data.person is None and alone:
+        own = budgets[0].accountant
+        left = {
+            unit: min(scheduled_steps(study, own, each) for each in vault.histories(unit))
+            for unit in here
+        }
+        return tuple(left.get(unit, priced.steps) for unit in most)
+    # Rows of one person weigh more than a schedule knows: then its dearest event stands for all.
+    sigma = study.privacy.noise_multiplier
+    booked = (
+        [dict.fromkeys(most, event) for event, _ in spending(study, priced.steps)]
+        if scheduled
+        else [{unit: step(study, sigma * personal.scale(study, i)) for i, unit in enumerate(most)}]
+    )
+    payable = [vault.remaining(events, most) for events in booked]
+    found = []
+    for unit in most:
+        each = [one[unit] for one in payable] if unit in here else [None]
+        found.append(min(priced.steps if steps is None else steps for steps in each))
     return tuple(found)
 
 

@@ -76,4 +76,6 @@ def _rows(some: Tensor, short: int) -> Tensor:
     """
     if short:
         some = torch.cat([some, some.new_zeros(short, *some.shape[1:])])
+    if some.is_contiguous() and 1 not in some.shape:
+        return some
     return some.reshape(-1).view(some.shape)

@@ -92,7 +92,7 @@ class ClippedSum:
             parts.append(self._leaf(examples, leaf, bound, total))
             if total is not out:
                 out.add_(total)
-        return joined(parts, bound.clip, self._paths.flat.weights)
+        return joined(parts, bound.clip, self._paths.flat.weights, chosen)
 
     def _leaf(self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor) -> Clipped:
         """Overwrite ``out`` with the clipped sum over a leaf."""
