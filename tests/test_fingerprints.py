@@ -30,6 +30,7 @@ from sordino.data.notices import noticed
 from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.assemble import plan
+from sordino.engine.promise import uncovered
 from sordino.engine.regimes import named
 from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.network import demo
@@ -169,7 +170,7 @@ def tells(right: set[bytes], guessed: set[bytes], wrong: set[bytes]) -> set[byte
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Take the place of the owner or of the attacker, who has another key; and the clock stands."""
-    monkeypatch.setattr("sordino.engine.made.now", lambda: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr("sordino.engine.made.now", lambda study: "2026-01-01T00:00:00+00:00")
 
     def become(who: str) -> None:
         monkeypatch.setenv(HERE, str(tmp_path / "keys" / who))
@@ -349,11 +350,14 @@ def test_fingerprints_given_to_a_ledger_are_keyed(tmp_path: Path, owners: Any) -
 def test_private_rows_are_not_dealt_by_their_labels(kind: str, tmp_path: Path) -> None:
     """One label that is flipped moves the sizes of clients, which are public."""
     file = rows(tmp_path / "rows.csv")
-    asked = study(tmp_path, "synchronous", file, f"data.partition={kind}", "data.validation=0")
+    dealt = (f"data.partition={kind}", "data.validation=0")
+    asked = study(tmp_path, "synchronous", file, *dealt, 'privacy.entropy="system"')
     with pytest.raises(StudyError, match=r"deals private rows by their labels(.|\n)*Use 'iid'"):
         session.begin(asked, tmp_path / "run", quiet, quiet)
     with pytest.raises(StudyError, match="deals private rows by their labels"):
         plan(asked)
+    simulated = study(tmp_path, "synchronous", file, *dealt, 'privacy.entropy="seed"')
+    assert any("no epsilon covers that" in each for each in uncovered(simulated))
     assert not (tmp_path / "run").exists()
 
 

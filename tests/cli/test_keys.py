@@ -31,7 +31,7 @@ def test_every_key_says_what_it_means() -> None:
 
 def test_a_key_has_its_default_its_bounds_and_those_who_have_it() -> None:
     (clip,) = reference.keys("privacy.clip")
-    assert (clip.default, clip.bounds, clip.needed) == ("1", "above 0", False)
+    assert (clip.default, clip.bounds, clip.needed) == ("1", "at least 1e-12, at most 1e+12", False)
     assert clip.regimes == ("synchronous", "asynchronous")
     (gamma,) = reference.keys("gamma")
     assert (gamma.key, gamma.only) == ("method.gamma", ("ali-dpfl",))

@@ -155,9 +155,19 @@ UNSTATED = (
 )
 
 
+DEALT = (
+    "private rows are dealt to clients by their labels (data.partition), and no epsilon covers "
+    "that: the numbers of rows of clients are public, and one other label changes them. This is "
+    'allowed with privacy.entropy = "seed" only; the kinds "iid" and "column" tell no labels'
+)
+
+
 def uncovered(study: Study) -> list[str]:
     """List what is taken from private rows and not covered by the guarantee."""
-    return [UNSTATED] if study.privacy.unit != "none" and study.data.reads_classes else []
+    if study.privacy.unit == "none":
+        return []
+    told = ((study.data.reads_classes, UNSTATED), (study.data.deals_by_label, DEALT))
+    return [text for holds, text in told if holds]
 
 
 def remarks(study: Study) -> list[str]:

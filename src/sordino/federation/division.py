@@ -158,12 +158,12 @@ def _dealt(
     else:
         if not wanted.partition.by_label:
             y = np.zeros_like(y)
-        elif not wanted.published and study.privacy.unit != "none":
+        elif wanted.deals_by_label and study.privacy.entropy == "system":
             raise StudyError(
                 f"data.partition kind '{wanted.partition.kind}': it deals private rows by their "
                 "labels, so the numbers of rows of clients, which are public, would tell labels. "
                 "Use 'iid', 'column' with data.client_column, or a way of your own with by_label = "
-                "False"
+                'False; or simulate with privacy.entropy = "seed"'
             )
         dealt = wanted.partition.split(y, wanted.clients, entropy.at("partition"), column=client)
         indices = datasets.checked(dealt, len(y), wanted.clients)

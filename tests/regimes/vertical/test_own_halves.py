@@ -396,9 +396,9 @@ delta = 1e-5
 @pytest.mark.parametrize(
     ("party", "message"),
     [
-        ("closure", r"own_halves:closure': \S*seen \(list\) is shared between the model and its"),
+        ("closure", r"own_halves:closure': \S*seen \(list\) is shared by the module and its"),
         ("bound", r"own_halves:bound': remember\.self \(list\) is shared"),
-        ("Unique", r"own_halves:Unique': the model itself \(Unique\) is shared"),
+        ("Unique", r"own_halves:Unique': the module itself \(Unique\) is shared"),
         ("Locked", r"own_halves:Locked': it cannot be copied \(.*generator"),
         ("Flattened", r"own_halves:Flattened': of a single example it gives float32 of shape"),
     ],

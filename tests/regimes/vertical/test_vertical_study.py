@@ -276,7 +276,7 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(
         ),
         (
             (ENTITY, "privacy.embedding.clip=0"),
-            "privacy.embedding.clip: input should be greater than or equal to 0.000000000001; got 0",
+            "privacy.embedding.clip: input should be greater than or equal to 0.0000",
         ),
         (
             (LABEL, "privacy.appearances=0"),

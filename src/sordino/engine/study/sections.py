@@ -130,6 +130,11 @@ class Data(Table):
         return shape if self.features is None else shape_of(self.features, shape)
 
     @property
+    def deals_by_label(self) -> bool:
+        """Whether who holds how many private rows follows from their labels."""
+        return not self.published and self.partition.by_label
+
+    @property
     def _several_rows(self) -> bool:
         """Whether a person may have more than one row."""
         return self.person is not None and self.person_rows != 1

@@ -60,6 +60,11 @@ class Source(Section):
         """Whether the rows of a file say which classes there are."""
         return False
 
+    @property
+    def deals_by_label(self) -> bool:
+        """Whether who holds how many private rows follows from their labels."""
+        return False
+
     @model_validator(mode="after")
     def _one_source(self) -> Source:
         if (self.name is None) == (self.file is None):
