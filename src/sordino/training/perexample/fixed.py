@@ -65,16 +65,16 @@ def _blocks(
 ) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
     rows, n = size or block(given[0]), len(given[0])
     for start in range(0, n, rows):
-        short = max(start + rows - n, 0)
-        made = work(*(_rows(tensor[start : start + rows], short) for tensor in given))
-        yield start, tuple(part[: rows - short] for part in made)
+        made = work(*(filled(tensor[start : start + rows], rows) for tensor in given))
+        yield start, tuple(part[: n - start] for part in made)
 
 
-def _rows(some: Tensor, short: int) -> Tensor:
-    """``some`` and so many rows of zeros, one after another in memory: libraries look at strides,
-    too, even of axes of length one.
+def filled(some: Tensor, rows: int) -> Tensor:
+    """``some``, and rows of zeros until there are so many, one after another in memory: libraries
+    look at strides, too, even of axes of length one.
     """
-    if short:
+    short = rows - len(some)
+    if short > 0:
         some = torch.cat([some, some.new_zeros(short, *some.shape[1:])])
     if some.is_contiguous() and 1 not in some.shape:
         return some

@@ -43,6 +43,8 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
+from sordino.training.perexample.fixed import block, filled
+from sordino.training.perexample.workspace import Workspace
 
 GRADIENT_BYTES = 64e6
 
@@ -52,39 +54,51 @@ class OneByOne:
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._flat, self._loss = flat, loss
+        self._space = Workspace(flat.weights)
         self._mapped_shapes: dict[tuple[object, ...], bool] = {}
         self.piece = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and gradients (n, d) in the flat vector's order; NaN where it has none."""
-        if not self.maps(x, y):
-            return self.loop(x, y)
-        with same_generators(x.device):
-            try:
-                return self._mapped(x, y)
-            except Exception:  # a user's module may raise anything
-                new = self._flat.weights.new_full
-                losses, rows = new((len(x),), torch.nan), new((len(x), self._flat.dim), torch.nan)
-                self._halves(x, y, 0, len(x), losses, rows)
-                return losses, rows
+        """Losses (n,) and gradients (n, d) in the flat vector's order; NaN where it has none.
 
-    def _halves(
-        self, x: Tensor, y: Tensor, start: int, stop: int, losses: Tensor, rows: Tensor
-    ) -> None:
-        """Fill in what examples ``start`` to ``stop`` have, where together they fail."""
-        middle = (start + stop) // 2
-        for first, last in ((start, middle), (middle, stop)):
-            if first == last or last - first == stop - start:
-                continue
-            some = slice(first, last)
+        The gradients lie in a buffer that the next call overwrites. Side by side, examples go in
+        blocks of one shape (:mod:`.fixed`).
+        """
+        losses = self._flat.weights.new_empty(len(x))
+        rows = self._space.take("rows", (len(x), self._flat.dim))
+        mapped = self.maps(x, y)
+        size = min(block(x), self.piece) if mapped else 1
+        work = self._block if mapped else self._alone
+        with same_generators(x.device):
+            for start in range(0, len(x), size):
+                some = slice(start, start + size)
+                work(filled(x[some], size), filled(y[some], size), losses[some], rows[some])
+        return losses, rows
+
+    def _block(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
+        """Losses (k,) and gradients (k, d) of the first k examples of a block."""
+        try:
+            self._mapped(x, y, losses, rows)
+        except Exception:  # a user's module may raise anything
+            losses.fill_(torch.nan)
+            rows.fill_(torch.nan)
+            self._halves(x, y, slice(0, len(rows)), losses, rows)
+
+    def _halves(self, x: Tensor, y: Tensor, some: slice, losses: Tensor, rows: Tensor) -> None:
+        """Fill in what ``some`` of the examples have, where together they fail."""
+        if some.stop - some.start < 2:
+            return
+        middle = (some.start + some.stop) // 2
+        for half in (slice(some.start, middle), slice(middle, some.stop)):
             alone, label = torch.zeros_like(x), torch.zeros_like(y)
-            alone[some], label[some] = x[some], y[some]
+            alone[half], label[half] = x[half], y[half]
+            found = torch.empty_like(losses), torch.empty_like(rows)
             try:
-                found = self._mapped(alone, label)
+                self._mapped(alone, label, *found)
             except Exception:  # a user's module may raise anything
-                self._halves(x, y, first, last, losses, rows)
+                self._halves(x, y, half, losses, rows)
             else:
-                losses[some], rows[some] = found[0][some], found[1][some]
+                losses[half], rows[half] = found[0][half], found[1][half]
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
         """Whether vmap can follow the module on inputs and labels of such shapes and types."""
@@ -99,16 +113,21 @@ class OneByOne:
             generator = torch.Generator().manual_seed(0)
             inputs[1] = torch.randn(tuple(x.shape[1:]), generator=generator, dtype=x.dtype)
         labels = torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device)
+        losses, rows = (
+            self._flat.weights.new_empty(2),
+            self._space.take("rows", (2, self._flat.dim)),
+        )
         with torch.no_grad(), same_generators(x.device):
             try:
-                self._mapped(inputs, labels)
+                self._mapped(inputs, labels, losses, rows)
             except Exception:  # a user's module may raise anything
                 # an error of the module itself is told as it is
-                self._one(inputs[:1], labels[:1], self._flat.weights.clone().unsqueeze(0))
+                self._one(inputs[:1], labels[:1], losses[:1], rows[:1])
                 return False
         return True
 
-    def _mapped(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _mapped(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
+        """Losses (k,) and gradients (k, d) of the first k of n examples, side by side."""
         module, parameters = self._flat.copy()
         named = {
             slot.name: p.detach() for slot, p in zip(self._flat.layout, parameters, strict=True)
@@ -122,12 +141,11 @@ class OneByOne:
         with warnings.catch_warnings():
             # :func:`.paths.path_of` tells what it costs
             warnings.filterwarnings("ignore", "There is a performance drop")
-            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(
+            grads, found = vmap(grad_and_value(single), in_dims=(None, 0, 0))(
                 named, x.clone(), y.clone()
             )
-        rows = x.new_empty((len(x), self._flat.dim), dtype=self._flat.weights.dtype)
+        losses.copy_(found.detach()[: len(losses)])
         self._write(grads.values(), rows)
-        return losses.detach().to(rows.dtype), rows
 
     def _write(self, grads: Iterable[Tensor | None], rows: Tensor) -> None:
         for slot, grad in zip(self._flat.layout, grads, strict=True):
@@ -135,31 +153,27 @@ class OneByOne:
             if grad is None:
                 place.zero_()
             else:
-                ordered = grad.permute(0, 1, 3, 4, 2) if len(slot.shape) == 4 else grad
+                some = grad[: len(rows)]
+                ordered = some.permute(0, 1, 3, 4, 2) if len(slot.shape) == 4 else some
                 place.copy_(ordered.reshape(len(rows), -1))
 
-    def loop(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The same by one backward pass per example: slow, and right by construction."""
-        losses = self._flat.weights.new_empty(len(x))
-        rows = self._flat.weights.new_empty((len(x), self._flat.dim))
-        with same_generators(x.device):
-            for i in range(len(x)):
-                some = slice(i, i + 1)
-                try:
-                    losses[i] = self._one(x[some], y[some], rows[some])
-                except Exception:  # a user's module may raise anything
-                    losses[i] = rows[i] = torch.nan
-        return losses, rows
+    def _alone(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
+        """The same of one example, by a backward pass of its own: slow, right by construction."""
+        try:
+            self._one(x, y, losses, rows)
+        except Exception:  # a user's module may raise anything
+            losses.fill_(torch.nan)
+            rows.fill_(torch.nan)
 
-    def _one(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
-        """The loss () of a batch of one; its gradient goes into ``row`` (1, d)."""
+    def _one(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
+        """The loss (1,) of a batch of one, and its gradient (1, d)."""
         module, parameters = self._flat.copy()
         _set_generators(x.device)
         with torch.enable_grad():
             value = self._loss(module(x.clone()), y.clone()).sum()
         grads = torch.autograd.grad(value, parameters, allow_unused=True)
-        self._write((None if g is None else g.unsqueeze(0) for g in grads), row)
-        return value.detach()
+        self._write((None if g is None else g.unsqueeze(0) for g in grads), rows)
+        losses.copy_(value.detach())
 
     def scores(self, x: Tensor, classes: int) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""

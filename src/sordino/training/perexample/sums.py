@@ -30,7 +30,7 @@ from sordino.training.perexample.clipping import (
     root,
     squares,
 )
-from sordino.training.perexample.fixed import block, in_blocks, pairs_in_blocks
+from sordino.training.perexample.fixed import in_blocks, pairs_in_blocks
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.paths import Paths
 from sordino.training.perexample.plan import Plan
@@ -116,7 +116,7 @@ class ClippedSum:
                     slice(None),
                     self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim),
                 )
-            return self._slow(x, y)[1].clone()
+            return self._paths.slow.gradients(x, y)[1].clone()
 
     def _sum(
         self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor
@@ -140,7 +140,7 @@ class ClippedSum:
         contribute are left in their places, with zeros for gradients.
         """
         if path is None:
-            losses, rows = self._slow(x, y)
+            losses, rows = self._paths.slow.gradients(x, y)
             if isinstance(bound, Layers):
                 return _by_layers(self._paths.flat, rows, bound, out, fresh), losses
             return _add(rows, bound, out, fresh), losses
@@ -165,13 +165,6 @@ class ClippedSum:
             for kernel, _ in kernels:
                 kernel.write(factor, out, fresh)
         return norms, losses
-
-    def _slow(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and gradients, one after another or, side by side, in blocks of one shape."""
-        slow = self._paths.slow
-        if not slow.maps(x, y):
-            return slow.gradients(x, y)
-        return pairs_in_blocks(slow.gradients, x, y, size=min(block(x), slow.piece))
 
     def _collected(
         self, path: Plan, x: Tensor, y: Tensor
