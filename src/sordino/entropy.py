@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -40,6 +41,17 @@ import numpy as np
 Part = str | int
 
 _MIXING = 12  # steps of SFC64 between seeding and use
+
+
+def drawable(rate: float) -> float:
+    """The largest multiple of 2^-53 that is not above a rate in [0, 1].
+
+    A random number of 53 bits lies below it with exactly this probability.
+
+    >>> drawable(0.25), drawable(1e-20)
+    (0.25, 0.0)
+    """
+    return math.floor(rate * 2.0**53) / 2.0**53
 
 
 class Entropy(Protocol):

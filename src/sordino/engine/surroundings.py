@@ -43,6 +43,10 @@ LATER = (
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
+LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_")
+"""How environment variables begin that may choose how a library rounds. ``MKL_NUM_THREADS`` is one:
+torch sets its threads, and its own number stands in the environment, too.
+"""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -114,6 +118,10 @@ def surrounded(study: Study) -> records.Environment:
         device=str(device(study)),
         threads=study.execution.threads,
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        settings={
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)
+        }
+        or UNSET,
     )
 
 

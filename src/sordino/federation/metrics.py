@@ -174,10 +174,13 @@ def _classes(metrics: Metrics) -> tuple[OfClass, ...]:
     return metrics.classes if isinstance(metrics.classes, tuple) else ()
 
 
-def calibration_error(shares: Numbers, labels: Whole) -> float:
+def calibration_error(shares: Numbers, labels: Whole) -> float | None:
     """Expected calibration error of the likeliest class: mean distance, over rows, between how sure
-    a model is and how often it is right, within :data:`BINS` equal bins.
+    a model is and how often it is right, within :data:`BINS` equal bins; None where it is not sure
+    of anything, for a score is not a number.
     """
+    if not np.isfinite(shares).all():
+        return None
     sure, right = shares.max(1), shares.argmax(1) == labels
     bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     apart = np.bincount(bins, sure - right, minlength=BINS)

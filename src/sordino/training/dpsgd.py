@@ -31,7 +31,7 @@ from torch import Tensor
 
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
-from sordino.mechanism import Bounded, Learning, Measuring, Shortening
+from sordino.mechanism import SHRINK, Bounded, Learning, Measuring, Shortening
 from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import (
@@ -201,12 +201,10 @@ class PrivateClient:
         self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
     ) -> float:
         """Sum of losses in [0, M] + N(0, (sigma_h M)^2), by expected batch; not finite is M."""
-        total = (
-            losses.nan_to_num(nan=bound, posinf=bound)
-            .clamp(0.0, bound)
-            .sum(dtype=torch.float64)
-            .reshape(1)
-        )
+        # in float64, in which no loss is rounded to above M; the sum has room for its rounding
+        most = bound * SHRINK
+        total = losses.to(torch.float64).nan_to_num(nan=most, posinf=most).clamp(0.0, most)
+        total = total.sum().reshape(1)
         # without noise it is booked as not private
         seen = (
             add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, drawable
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Bounded
 from sordino.mechanism.shared import SharedNoise
@@ -146,7 +146,7 @@ class SummedLocalClient(LocalWork):
         covers_round(self.unit, permits, self.price(task), task.round)
         bound = asked(self.mechanism, task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
-        drawn = coin.random() < self.sampling_rate
+        drawn = coin.random() < drawable(self.sampling_rate)
         if drawn or self.watched:
             moved, _ = bound.bounded(self.train(task))
         else:

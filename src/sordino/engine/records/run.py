@@ -163,6 +163,7 @@ class Environment(Open, frozen=True, kw_only=True):
         sordino, python, torch, numpy, numba: versions.
         code: digest of this package's sources.
         machine, system, device, threads, cpu_capability: where it runs.
+        settings: environment variables that tell libraries how to compute; absent without any.
     """
 
     modules: dict[str, str] | UnsetType = UNSET
@@ -177,3 +178,4 @@ class Environment(Open, frozen=True, kw_only=True):
     device: str | UnsetType = UNSET
     threads: Count | UnsetType = UNSET
     cpu_capability: str | UnsetType = UNSET
+    settings: dict[str, str] | UnsetType = UNSET

@@ -106,6 +106,8 @@ class HaarGaussian:
                 raise StudyError(f"{name} must be positive numbers; got {values}")
         for weight in self.clip_weights:
             checked_clip(self.clip / weight, f"privacy.clip / a clip weight of {weight:g}")
+        for factor in (_WIDEST, 1.0 / _WIDEST) if self.learns is not None else ():
+            checked_clip(self.clip * factor, f"privacy.clip times {factor:g}, for learned weights,")
         if self._spread > _WIDEST:
             raise StudyError(
                 f"clip weights may differ by a factor of {_WIDEST:g}, beyond which float32 "

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, drawable
 from sordino.message import Train
 from sordino.regimes.synchronous.method import RoundNoise, Wants
 from sordino.regimes.synchronous.state import State
@@ -25,7 +25,7 @@ def sampled(
 ) -> list[int]:
     """A Poisson sample of all clients, those of it that are within reach."""
     uniform = entropy.at("cohort", number).random(count)
-    return [int(i) for i in np.flatnonzero(uniform < rate) if int(i) in present]
+    return [int(i) for i in np.flatnonzero(uniform < drawable(rate)) if int(i) in present]
 
 
 def task(

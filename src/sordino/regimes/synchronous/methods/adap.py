@@ -77,7 +77,7 @@ class AdapDpfl(Fixed):
     patience: int = Field(4, ge=1)
     decay: float = Field(0.9, gt=0, le=1)
     floor: float = Field(0.5, gt=0, le=1)
-    loss_bound: float = Field(5.0, gt=0, allow_inf_nan=False)
+    loss_bound: float = Field(5.0, ge=1e-12, le=1e12)
     loss_noise: float = Field(8.0, gt=0, allow_inf_nan=False)
     form: Literal["sound", "paper"] = "sound"
 
