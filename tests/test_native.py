@@ -351,6 +351,7 @@ def test_parts_that_killed_processes_left_are_swept(kept: Path) -> None:
     assert sorted(each.name for each in kept.iterdir()) == ["b.part", "c", "d"]
 
 
+@pytest.mark.nightly
 def test_processes_that_write_at_once_leave_one_whole_file(kept: Path) -> None:
     program = (
         "import numpy as np\n"

@@ -52,7 +52,13 @@ def test_there_are_three() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name == "choose-a-method.ipynb" else ())
+        for name in NAMES
+    ],
+)
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     # one in a kernel of its own; the others, which take long there, in this process
     shown = (executed if name == "first-run.ipynb" else played)(name, tmp_path)

@@ -77,6 +77,11 @@ def test_classes_that_do_not_occur_count_in_no_mean() -> None:
     assert (last.rows, last.recall, last.auroc) == (0, None, None)
 
 
+def test_scores_that_are_no_numbers_end_nothing() -> None:
+    """A record far out, or a model that has diverged, has them."""
+    assert calibration_error(np.full((2, 3), np.nan), np.zeros(2, np.int64)) is None
+
+
 def test_calibration_is_the_mean_over_bins() -> None:
     shares = torch.softmax(torch.from_numpy(SCORES), 1).numpy()
     sure, right = shares.max(1), shares.argmax(1) == LABELS

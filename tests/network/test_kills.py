@@ -204,6 +204,14 @@ def refuse_below(found: Federation, name: str) -> None:
         assert numbers <= set(booked)
 
 
+def some(*names: str) -> list[Any]:
+    """All studies, of which these are played by day and the others at night."""
+    every = [*STUDIES, "events"] if "events" in names else list(STUDIES)
+    return [
+        pytest.param(each, marks=() if each in names else pytest.mark.nightly) for each in every
+    ]
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_killed_anywhere_a_run_ends_as_its_journal_says(
     name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -238,7 +246,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     assert digest(last.state) == digest(found.kernels[-1].state)
 
 
-@pytest.mark.parametrize("name", [*STUDIES, "events"])
+@pytest.mark.parametrize("name", some("synchronous", "asynchronous", "shared-client", "events"))
 def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
     name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +277,7 @@ def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
     assert not (found.server / journal.NAME).exists()
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", some("asynchronous", "shared-client"))
 def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

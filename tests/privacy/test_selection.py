@@ -156,7 +156,13 @@ def test_the_number_of_trials_has_its_mean_and_its_chance_to_miss_a_candidate(
     assert isinstance(drawn, Poisson) or found.min() == 1
 
 
-@pytest.mark.parametrize("name", ["pld-best-of-geometric@10", "rdp-best-of-poisson@4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("pld-best-of-geometric@10", marks=pytest.mark.nightly),
+        "rdp-best-of-poisson@4",
+    ],
+)
 def test_an_accountant_of_selections_keeps_the_contract(name: str) -> None:
     check_accountant(accountant(name))
 

@@ -72,7 +72,10 @@ LITTLE = {
 """One run with few canaries shows no more than an epsilon of two."""
 
 
-@pytest.mark.parametrize("unit", LITTLE)
+@pytest.mark.parametrize(
+    "unit",
+    [pytest.param(unit, marks=() if unit == "clients" else pytest.mark.nightly) for unit in LITTLE],
+)
 def test_a_tenth_of_the_noise_that_is_booked_is_found(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,3 +132,19 @@ def test_the_same_generator_gives_the_same_batch_of_whole_numbers() -> None:
     first, again = (poisson(12_000, 0.01, Seeded(6).at("x")) for _ in range(2))
     assert first.dtype == again.dtype
     assert first.tolist() == again.tolist()
+
+
+@pytest.mark.parametrize("rate", [1e-12, 3e-12, 1e-20, 0.3, 1.0])
+def test_nobody_is_drawn_more_often_than_is_booked(rate: float) -> None:
+    """Of the 2^53 numbers that a generator makes, at most q 2^53 draw a record."""
+    most = int(rate * 2.0**53)
+    first = max(most - 5, 0)  # all numbers before it do
+
+    class Near:
+        """Makes the numbers around q, one for each record."""
+
+        def random(self, count: int) -> NDArray[np.float64]:
+            return np.minimum(first + np.arange(count), 2**53 - 1).astype(np.float64) * 2.0**-53
+
+    drawn = poisson(11, rate, Near())  # type: ignore[arg-type]
+    assert first + len(drawn) <= rate * 2.0**53 or rate == 1.0

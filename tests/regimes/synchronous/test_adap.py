@@ -162,3 +162,14 @@ def test_one_example_moves_a_loss_by_no_more_than_its_bound(
         for part in (losses, losses[1:])
     ]
     assert abs(values[0] - values[1]) <= bound * (1 + 1e-5)
+
+
+def test_a_loss_is_never_above_its_bound() -> None:
+    """0.1 in float32 is more than 0.1, which is what is priced."""
+    one = client()
+    for bound in (0.1, 1e-12, 0.7):
+        seen = one._loss(torch.tensor([1e9, torch.nan]), bound, 0.0, Seeded(0).at("x"))
+        assert seen * one.expected_batch <= 2 * bound
+    for bound in (1e-46, 1e39):
+        with pytest.raises(ValueError, match="loss_bound"):
+            AdapDpfl(learning_rate=0.1, loss_bound=bound)

@@ -270,7 +270,7 @@ def test_equals_the_rule_on_deep_chains(length: int) -> None:
     )
 
 
-@pytest.mark.parametrize("length", [10, 150])
+@pytest.mark.parametrize("length", [10, pytest.param(150, marks=pytest.mark.nightly)])
 def test_equals_the_rule_on_the_network_of_the_paper(length: int) -> None:
     rule, steps = Rule(length, 0.97), rates(PAPER, 2, 0.05)
     twin = Twin.of(PAPER, rule, steps, 2, running=True)
