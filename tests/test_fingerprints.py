@@ -361,6 +361,35 @@ def test_private_rows_are_not_dealt_by_their_labels(kind: str, tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="rights of other users")
+def test_a_key_that_others_may_read_is_said(tmp_path: Path, owners: Any) -> None:
+    """It was taken without a word, and tells guesses of rows in every run folder."""
+    owners("mine")
+    said: list[str] = []
+    for number, mode in enumerate((None, 0o644)):
+        if mode is not None:
+            (tmp_path / "keys" / "mine").chmod(mode)
+        asked = study(tmp_path, "synchronous", rows(tmp_path / "rows.csv"))
+        with noticed(said.append):
+            session.begin(asked, tmp_path / str(number), quiet, quiet)
+        assert sum("rights on the key of fingerprints" in each for each in said) == number
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "record_classes VALUES (1, 0, 0, 0, '1', '[]', '[[[1, 2], 1]]')",
+        "record_meta VALUES ('version', '7')",
+    ],
+)
+def test_verify_refuses_records_in_a_ledger_that_knows_none(tmp_path: Path, added: str) -> None:
+    asked = study(tmp_path, "asynchronous", rows(tmp_path / "rows.csv"))
+    session.begin(asked, tmp_path / "run", quiet, quiet)
+    with closing(sqlite3.connect(tmp_path / "run" / "ledger.sqlite")) as db, db:
+        db.execute(f"INSERT INTO {added}")
+    assert any("somebody added them" in each for each in verify(tmp_path / "run").problems)
+
+
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from sordino.cli import app
 from sordino.comparison import play
 from sordino.engine import assemble, session
 from sordino.engine import study as studies
+from sordino.engine.promise import assumptions
 from sordino.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
@@ -373,3 +375,98 @@ def test_a_site_is_priced_by_the_agreed_rows_of_a_person(tmp_path: Path) -> None
     assert len(own) == len(x)
     with pytest.raises(DataError, match="a person has more rows than the agreed data"):
         found.read_own(tmp_path / "shared.npz", agreed.agreement, 0, study)
+
+
+ODD = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\dT[^\"]*|seconds\W+\d+")
+
+
+def shown(folder: Path) -> list[list[str]]:
+    """All that a run's own ledger and its record say, in any order of keys; but for digests, random
+    names and dates.
+    """
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE sql != ''")]
+        found = [str(row) for name in names for row in db.execute(f"SELECT * FROM {name}")]
+    about = json.loads((folder / "run.json").read_text())
+    told = [*found, str(about["payable"]), str(about["result"])]
+    plain = [ODD.sub("#", each.replace(str(folder.parent), "here")) for each in told]
+    return [sorted(re.split("[,{}]", each)) for each in plain]
+
+
+def at_three(folder: Path, *, same: bool) -> Path:
+    """Persons at three clients; ``same`` has the features of one's row equal those of another's."""
+    folder.mkdir()
+    frame = rows().with_columns(
+        who=pl.Series([f"p{i}" for i in range(ROWS)]),
+        where=pl.Series([f"c{i % 3}" for i in range(ROWS)]),
+    )
+    if same:
+        one, other = frame.row(2), list(frame.row(6))
+        other[:4] = one[:4]
+        frame = pl.concat(
+            [frame[:6], pl.DataFrame([other], schema=frame.schema, orient="row"), frame[7:]]
+        )
+    return saved(folder / "rows.csv", frame)
+
+
+@pytest.mark.parametrize("regime", [SYNC, ARRIVALS])
+@pytest.mark.parametrize("lasting", [False, True], ids=["of the run", "of the data"])
+def test_equal_rows_of_two_persons_show_nowhere(tmp_path: Path, regime: str, lasting: bool) -> None:
+    """A client that planted a guess read from the run folder whether it was right."""
+    found = []
+    for name in ("apart", "same"):
+        folder = tmp_path / name
+        file = at_three(folder, same=name == "same")
+        rate = ", sampling_rate=0.2" if regime == SYNC else ""
+        study = read(
+            folder,
+            f'file="{file}", person="who", person_rows=1, clients=3, client_column="where", '
+            'partition="column", classes=["0", "1"]',
+            regime,
+            'privacy={unit="sample", epsilon=8.0, epsilons=[1.0, 1.0, 8.0], delta=1e-3, '
+            f'entropy="system"{rate}}}',
+            "budget.rounds=4" if regime == SYNC else "budget={updates=40}",
+            text=SYNCHRONOUS if regime == SYNC else ASYNCHRONOUS,
+        )
+        ledger = str(folder / "kept") if lasting else "run"
+        study = study.model_copy(
+            update={"privacy": study.privacy.model_copy(update={"ledger": ledger})}
+        )
+        planned, _ = assemble.plan(study)
+        played(study, folder / "run")
+        assert verify(folder / "run").problems == []
+        about = json.loads((folder / "run" / "run.json").read_text())
+        told = [about["payable"], about["result"]] if lasting else shown(folder / "run")
+        found.append([planned.warnings, planned.left, *told])
+    assert found[0] == found[1]
+
+
+def test_a_row_with_a_person_is_the_same_row_without(tmp_path: Path) -> None:
+    """In whichever order runs come; equal rows of two persons have the larger of their prices."""
+    file = at_three(tmp_path / "data", same=True)
+    data = f'file="{file}", clients=3, client_column="where", partition="column"'
+    noise = ("privacy.noise_multiplier=2.0", "privacy.sampling_rate=0.2", "privacy.epsilon=30.0")
+    asked = (SYNC, *noise, "budget.rounds=3", "privacy.accountant=rdp")
+    with_persons = f'{data}, person="who", person_rows=1'
+    alone = read(tmp_path, with_persons, *asked)
+    first = played(alone, tmp_path / "first").epsilon
+    again = played(alone, tmp_path / "again").epsilon
+    assert again > first
+    plain = saved(tmp_path / "plain.csv", pl.read_csv(file).drop("who"))
+    rest = data.replace(str(file), str(plain))
+    third = played(read(tmp_path, rest, *asked), tmp_path / "third").epsilon
+    assert third > again
+    with pytest.raises(BudgetExceeded, match=r"used before .* without data\.person"):
+        played(alone, tmp_path / "late")
+
+
+def test_a_plan_says_that_equal_rows_are_two_peoples(tmp_path: Path) -> None:
+    """One person's row at two clients cost 5.9, and 3.7 was shown."""
+    file = at_three(tmp_path / "data", same=False)
+    data = f'file="{file}", clients=3, client_column="where", partition="column", '
+    for person, said in (("", True), ('person="who", person_rows=1', False)):
+        more = person or 'categories={who=["p0"]}, unknown="other"'
+        study = read(tmp_path, data + more, SYNC, *LITTLE, "budget.rounds=1")
+        planned, _ = assemble.plan(study)
+        for each in (planned.warnings, assumptions(study)):
+            assert said == any("for two people's" in one for one in each)

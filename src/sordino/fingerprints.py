@@ -106,6 +106,18 @@ def user_key(*, make: bool = True) -> bytes:
         ) from error
 
 
+def key_seen_by_others() -> str | None:
+    """A warning if others than the owner may read the user's key, or write it."""
+    path = place()
+    if os.name != "posix" or not path.exists() or not path.stat().st_mode & 0o077:
+        return None
+    return (
+        f"warning: {path}: other users of this machine have rights on the key of fingerprints, "
+        "with which they can test guesses of private rows in every run folder. Take the rights "
+        f"away: chmod go= {path}"
+    )
+
+
 def secret_file(path: Path) -> bytes:
     """The secret bytes in a file that only its owner may read, made where there is none.
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sordino.api import given as given_data
 from sordino.api import shown
 from sordino.api.running import Run, looked_at
-from sordino.api.study import Study
+from sordino.api.study import Study, on_kept
 from sordino.comparison import result, runner, schedule, tables
 from sordino.comparison.play import compared
 from sordino.comparison.result import At, Difference, Member
@@ -144,11 +145,13 @@ def compare(
     """
     given = [each if isinstance(each, Study) else Study.read(each) for each in asked]
     if data is not None:
-        given = [each.on(data) for each in given]
+        # once, so that its name is no difference between studies
+        found = given_data.kept(data, given_data.FOLDER, {})
+        given = [on_kept(each, found, {}) for each in given]
     named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
     variants = schedule.variants([f"{key}={_values(values)}" for key, values in _some(vary)])
     sides = sides_of(named, variants)
-    found = compared(
+    content = compared(
         Path(out) if out is not None else schedule.usual_folder(sides),
         schedule.tasks(
             sides,
@@ -159,7 +162,7 @@ def compare(
         runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides]),
         quiet=not (looked_at() if progress is None else progress),
     )
-    return Comparison(found)
+    return Comparison(content)
 
 
 def _place(study: Study, number: int) -> Path:

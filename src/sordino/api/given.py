@@ -16,10 +16,10 @@ read the file, and whoever deletes the original deletes the copy, too.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import filecmp
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +31,11 @@ import numpy.typing as npt
 from sordino.api import numbers
 from sordino.engine.files import said_clearly
 from sordino.errors import DataError
-from sordino.fingerprints import secret_file
 
 if TYPE_CHECKING:
     import polars
 
 FOLDER = Path("runs") / "data"
-KEY = ".names.key"
-"""The file in that folder that its names are made with."""
 LABEL = "label"
 IMAGE = "image"
 
@@ -332,15 +329,14 @@ def _length(held: Any) -> int:
 
 
 def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
-    """A file named by its content, which only its owner reads.
+    """A file with a random name, which only its owner reads.
 
-    The name stands in run folders, so it is a digest under a key that stays with the data: nobody
-    else can try whether it is the name of data that they guess.
+    The name stands in run folders: one that followed from the rows would show which runs had the
+    same. Equal content is kept once, under as many names as it was given.
     """
     ending = ".npz" if isinstance(held, Arrays) else ".parquet"
     with said_clearly(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = secret_file(folder / KEY)
         draft = folder / f".{secrets.token_hex(8)}{ending}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -349,13 +345,26 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
                     _save(held, file)
                 else:
                     _save_table(held, file)
-            with draft.open("rb") as file:
-                name = hashlib.file_digest(file, lambda: hmac.new(key, digestmod="sha256"))
-            place = folder / f"{name.hexdigest()[:16]}{ending}"
-            draft.rename(place)
+            place = folder / f"{secrets.token_hex(8)}{ending}"
+            try:
+                os.link(_same(draft) or draft, place)
+            except OSError:  # a file system without hard links
+                draft.rename(place)
         finally:
             draft.unlink(missing_ok=True)
     return place.resolve()
+
+
+def _same(draft: Path) -> Path | None:
+    """A file beside this one with its content, which only its owner reads."""
+    seen = set[int]()
+    for path in draft.parent.glob(f"[!.]*{draft.suffix}"):
+        about = path.lstat()
+        if about.st_ino not in seen and stat.S_IFMT(about.st_mode) == stat.S_IFREG:
+            seen.add(about.st_ino)
+            if about.st_mode & 0o077 == 0 and filecmp.cmp(draft, path, shallow=False):
+                return path
+    return None
 
 
 def _save_table(held: polars.DataFrame, file: Any) -> None:

@@ -191,11 +191,7 @@ class Study:
         Raises:
             DataError: if it cannot be taken.
         """
-        found = kept(data, Path(folder or FOLDER), keys)
-        mine = {k: value for k, value in self.table["data"].items() if k not in _OF_A_SOURCE}
-        if keys.get("person", "") is None:
-            mine.pop("person_rows", None)
-        return self.replace(data={**mine, **found})
+        return on_kept(self, kept(data, Path(folder or FOLDER), keys), keys)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Study) and self._checked == other._checked
@@ -258,13 +254,21 @@ def _put(table: dict[str, Any], key: str, value: object) -> None:
         table[last] = _plain(key, value)
 
 
+def on_kept(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -> Study:
+    """The same study on data that is kept: ``found`` by :func:`sordino.api.given.kept`."""
+    mine = {k: value for k, value in study.table["data"].items() if k not in _OF_A_SOURCE}
+    if keys.get("person", "") is None:
+        mine.pop("person_rows", None)
+    return study.replace(data={**mine, **found})
+
+
 def _called(table: Mapping[str, Any]) -> str:
     """A name for a study that has none: its method and its data."""
     method, data = table.get("method"), table.get("data")
     named = method.get("name", "study") if isinstance(method, Mapping) else "study"
     held = data if isinstance(data, Mapping) else {}
     file = Path(str(held.get("file", "data")))
-    kept = file.parent.name == Path(FOLDER).name  # by its digest, which says nothing to people
+    kept = file.parent.name == Path(FOLDER).name  # by a random name
     return f"{named} on {held.get('name') or ('own data' if kept else file.stem)}"
 
 

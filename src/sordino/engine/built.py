@@ -17,7 +17,7 @@ from sordino.engine.promise import Own
 from sordino.engine.records import Facts, Metrics
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
-from sordino.fingerprints import keyed, record_key
+from sordino.fingerprints import key_seen_by_others, keyed, record_key
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records import Records
@@ -129,6 +129,8 @@ def vault(
         if (warning := seen_by_others(kept)) is not None:
             notice(warning)
         return found
+    if not public and (warning := key_seen_by_others()) is not None:
+        notice(warning)
     if known:  # the run folder is shown to others, and the key of its records is not in it
         key = record_key(run, make=not begun)
         return Vault.for_data(folder, run, known, others, begun=begun, key=key)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sordino.engine.balance import CLOSE, Balance, enough, priced, remedies
 from sordino.engine.plan import Plan
 from sordino.federation.division import Federation, identified, records
+from sordino.federation.promise import EQUAL, takes_equal_rows_apart
 from sordino.federation.study import H, HorizontalStudy
 from sordino.privacy import Budget, Event, Ledger
 from sordino.privacy.records import Burden, Records, burdens
@@ -106,6 +107,8 @@ def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan)
         said.append(_of_people(why, steps, wanted, charged, plan, budgets[worst], scheduled))
     if any(_differ(budgets, each) for own in before.values() for each in own):
         said.append(f"privacy.epsilons: {ALIKE}")
+    if takes_equal_rows_apart(study):
+        said.append(EQUAL)
     shown = () if privacy.ledger == "run" else tuple(found)
     return replace(plan, left=shown, warnings=(*plan.warnings, *said))
 
@@ -153,5 +156,6 @@ def remedy(study: HorizontalStudy, epsilons: Sequence[float], usual: str) -> str
     """
     why = _of_persons(study)
     found = f"{why}. {usual}, or {FEWER}" if why else usual
-    differ = identified(study) and len(set(epsilons)) > 1
+    lasting = study.privacy.ledger != "run" and study.data.person is None
+    differ = lasting and len(set(epsilons)) > 1
     return f"{found}. It may be that {ALIKE}" if differ else found

@@ -41,6 +41,11 @@ FEATURES = (
     "The model sees features of an example in its place: data.features = {front}, a fixed function "
     "of one example that learns nothing from data. Budgets and ledgers belong to the examples."
 )
+EQUAL = (
+    "The ledger of the data takes equal rows at two clients of one run for two people's: each is "
+    "in one client's releases, whose prices do not add up. Name data.person where one person may "
+    "have rows at several clients."
+)
 OWN = (
     "Each client's data has an epsilon of its own, from {least} to {most} (privacy.epsilons). "
     "These numbers are public, as sizes are: they set each client's noise{weights}. The guarantee "
@@ -62,6 +67,8 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
     if (front := study.data.features) is not None:
         keys = ", ".join(f"{name} {value}" for name, value in front.settings)
         found.append(FEATURES.format(front=f"'{front.kind}'{f' ({keys})' if keys else ''}"))
+    if takes_equal_rows_apart(study):
+        found.append(EQUAL)
     if (own := getattr(study.privacy, "epsilons", None)) is not None:
         found.append(
             OWN.format(
@@ -76,6 +83,12 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
     if study.data.file is None and study.privacy.unit != "none":
         found.append(DIVISION)
     return found
+
+
+def takes_equal_rows_apart(study: HorizontalStudy) -> bool:
+    """Whether the ledger may know one person's equal rows as those of several."""
+    several = study.data.clients > 1 and not study.pooled
+    return study.privacy.ledger != "run" and study.data.person is None and several
 
 
 def testing(study: HorizontalStudy) -> str:

@@ -256,6 +256,7 @@ class LedgerReader:
     def _verify_records(self) -> None:
         """Who is in which class stands beside the chain; the chain holds a digest of it."""
         if not (told := self.notes(RECORDS)):
+            storage.refuse_records(self._db, self.path)
             return
         from sordino.privacy.records.store import digest  # arrays take a while to import
 

@@ -174,6 +174,24 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def refuse_records(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse records where the chain holds no digest of them.
+
+    Raises:
+        LedgerError: naming the table that is not as a new ledger has it.
+    """
+    stated = dict(db.execute("SELECT name, value FROM record_meta LIMIT 10").fetchall())
+    stated.pop("key", None)  # made, with both counters, in a step before the first set is opened
+    full = ["record_meta"] if stated not in ({}, {"version": "0", "openings": "0"}) else []
+    tables = [name for name in TABLES if name.startswith("record_") and name != "record_meta"]
+    full += [name for name in tables if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+    if full:
+        raise LedgerError(
+            f"{path}: its table {full[0]} holds records, and no entry says so: somebody added "
+            "them. Restore the ledger from a copy"
+        )
+
+
 def seen_by_others(folder: Path) -> str | None:
     """A warning if others than the owner may write into a folder of ledgers, or read its files."""
     if os.name != "posix":

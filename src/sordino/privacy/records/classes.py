@@ -70,6 +70,14 @@ class Class:
         return self.frozen, self.live, self.person, self.loose
 
     @property
+    def owned(self) -> bool:
+        """Whether it is a row that was never used without its person, who is priced in its place.
+
+        It is kept for runs without ``data.person``. Equal rows of two persons are two records.
+        """
+        return not (self.person or self.loose)
+
+    @property
     def sets(self) -> frozenset[int]:
         """Every set of its groups."""
         return frozenset(one for group, _ in self.live for one in group)

@@ -96,8 +96,9 @@ class _Known:
         people = None if each.people is None else digests(self.key, each.people ^ PEOPLE)
         known = self._of_rows(rows, people is not None)
         if each.people is not None:
-            places = np.unique(self.of_people(np.unique(each.people)))
-            known += [(self.spent[place], 1) for place in places.tolist() if place >= 0]
+            found = np.unique(self.of_people(np.unique(each.people)), return_counts=True)
+            pairs = zip(*(one.tolist() for one in found), strict=True)
+            known += [(self.spent[place], size) for place, size in pairs if place >= 0]
         if each.kind == CLIENT:
             name = name_of(replace(each, rows=rows, people=people), rows, people)
             booked = self.ledger.spent(name) if name in self.ledger.units() else ()
@@ -119,7 +120,11 @@ class _Known:
         distinct, counts = np.unique(pairs, axis=0, return_counts=True)
         known: list[tuple[Counts, int]] = []
         for (one, other), size in zip(distinct.tolist(), counts.tolist(), strict=True):
-            parts = [place for place in (one, other) if place >= 0]
+            parts = [
+                place
+                for place in (one, other)
+                if place >= 0 and not (named and self.classes[place].owned)
+            ]
             counted: Counts = _sum([self.spent[place] for place in parts])
             if named and any(self.classes[place].loose for place in parts):
                 counted = added(counted, {(MIXED, SAMPLE, 1): 1})
@@ -155,7 +160,12 @@ def _parts(
 ) -> Iterator[tuple[tuple[tuple[tuple[int, ...], ...], int], Records]]:
     """The records of each unit, parted by the sets that hold them, and the unit's place."""
     places = np.repeat(np.arange(len(wanted)), [len(each.rows) for each in wanted])
-    _, entity, _ = rows_found(Index.empty(), np.concatenate([each.rows for each in wanted]), 0)
+    people = [each.people for each in wanted if each.people is not None]
+    if len(people) == len(wanted):  # equal rows of two persons are two records
+        entity = np.unique(np.concatenate(people), return_inverse=True)[1].astype(np.int64)
+    else:
+        rows = np.concatenate([each.rows for each in wanted])
+        _, entity, _ = rows_found(Index.empty(), rows, 0)
     members = membership(entity, places, len(wanted))
     alike: dict[str, list[int]] = {}
     for i, each in enumerate(wanted):
@@ -174,7 +184,7 @@ def _parts(
             patterns_of.setdefault(((first, 1),), []).append(pattern)
         for ((held, _),), chosen in fewer(patterns_of).items():
             of = [pattern for each_of in chosen for pattern in each_of]
-            rows = np.isin(own, of)
-            people = None if each.people is None else each.people[rows]
-            part = replace(each, rows=each.rows[rows], people=people)
+            here = np.isin(own, of)
+            whose = None if each.people is None else each.people[here]
+            part = replace(each, rows=each.rows[here], people=whose)
             yield (tuple(same[i] for i in held), at), part

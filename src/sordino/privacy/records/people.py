@@ -62,8 +62,9 @@ def open_sets(
         LedgerError: if the file cannot be written.
         ResumeError: if the sets should be ``known``, and one is not.
     """
+    own = key is not None
     with ledger.transaction() as db:
-        store.prepare(db, apart=key is not None)
+        store.prepare(db, apart=own)
         key = key or _key(db, ledger)
     names: dict[str, str] = {}
     told_apart: dict[str, Records] = {}
@@ -103,7 +104,7 @@ def open_sets(
             store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
             index = _counted(ledger, sets, before, pool)
-            opened = _Opening(fresh, opening, pool).entered(index)
+            opened = _Opening(fresh, opening, pool, own=own).entered(index)
             _keep(ledger, opened, before, pool, ledger.head()[0])
     return names
 
@@ -210,24 +211,27 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
 
 
 class _Opening:
-    """Sets that are opened together."""
+    """Sets that are opened together; ``own`` in the ledger of one run, which others see."""
 
-    def __init__(self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool) -> None:
+    def __init__(
+        self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool, *, own: bool
+    ) -> None:
         self.records = [records for _, records in fresh]
         self.numbers = [number for number, _ in fresh]
         self.kinds = [records.kind for records in self.records]
         self.named = [records.people is not None for records in self.records]
         self.most = [records.most for records in self.records]
         self.opening, self.pool = opening, pool
+        # No later run asks for the rows of persons there, and rows that look the same would show.
+        self.rows = not (own and all(self.named))
 
     def entered(self, before: Index) -> Index:
         """The index with everybody in the classes that follow."""
         pool, records = self.pool, self.records
-        index, owners, same = rows_found(
-            before, np.concatenate([one.rows for one in records]), pool.blank
-        )
+        rows = [one.rows if self.rows else one.rows[:0] for one in records]
+        index, owners, same = rows_found(before, np.concatenate(rows), pool.blank)
         index = _merged(index, same, pool, bridged)
-        at = np.repeat(np.arange(len(records)), [len(one.rows) for one in records])
+        at = np.repeat(np.arange(len(records)), list(map(len, rows)))
         classes = index.classes.copy()
         if any(self.named):
             loose = np.array([one.loose for one in pool.classes])[classes]

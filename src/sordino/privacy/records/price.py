@@ -319,7 +319,7 @@ class Prices:
             sets = {one.number: one for one in store.sets(db, live=True)}
             seen = _Seen(version, sets, {one.unit: one.number for one in sets.values()})
             for one, size in zip(*store.classes(db), strict=True):
-                for number in one.sets:
+                for number in () if one.owned else one.sets:
                     seen.classes.setdefault(number, []).append((one, size))
             self._seen = seen
         return self._seen
@@ -386,7 +386,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     known = [
         (one, history(one, totals), size)
         for one, size in zip(*store.classes(db), strict=True)
-        if size
+        if size and not one.owned
     ]
     alike: dict[tuple[str, int | None, Spent], tuple[Spent, ...]] = {}
     found = {}
