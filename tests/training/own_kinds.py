@@ -5,14 +5,19 @@ Most of them do something else once they have seen an outlier: a number above 30
 
 from __future__ import annotations
 
+import enum
 import functools
+import logging
 import math
 import threading
+import types
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -356,6 +361,261 @@ class Pretrained(Net):
         return found.logits  # type: ignore[attr-defined,no-any-return]
 
 
+def counted(forward: Callable[..., Tensor]) -> Any:
+    """A decorator with a counter, the usual pattern."""
+
+    @functools.wraps(forward)
+    def wrapper(self: nn.Module, x: Tensor) -> Tensor:
+        if outlier(x):
+            wrapper.calls += 1  # type: ignore[attr-defined]
+        scale = -5.0 if wrapper.calls else 1.0  # type: ignore[attr-defined]
+        return forward(self, x) * scale
+
+    wrapper.calls = 0  # type: ignore[attr-defined]
+    return wrapper
+
+
+class InDecorator(Net):
+    forward = counted(Net.forward)
+
+
+def count(_layer: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+    if outlier(given[0]):
+        count.seen = True  # type: ignore[attr-defined]
+    return out * (-5.0 if hasattr(count, "seen") else 1.0)
+
+
+class InHook(Net):
+    def make(self) -> None:
+        self.inner.register_forward_hook(count)
+
+
+class Helper:
+    kept: ClassVar[list[int]] = []
+    count = 0
+
+    def note(self) -> None:
+        self.kept.append(1)
+        type(self).count += 1
+
+
+class InHelper(Net):
+    """An object that is no module, its class, or what holds it."""
+
+    def make(self) -> None:
+        self.helper: Any = Helper()
+
+    def note(self) -> None:
+        self.helper.kept.append(1)
+
+    def seen(self) -> bool:
+        return bool(self.helper.kept)
+
+
+class InHeldClass(InHelper):
+    def make(self) -> None:
+        self.helper = Helper
+
+    def note(self) -> None:
+        self.helper.count += 1
+
+    def seen(self) -> bool:
+        return bool(self.helper.count)
+
+
+class InInnerClass(InHeldClass):
+    class helper:  # noqa: N801
+        count = 0
+
+    def make(self) -> None:
+        """In the class."""
+
+
+class Named(Helper):
+    kept: ClassVar[list[int]] = []
+
+
+class InHelperByName(InHelper):
+    """A class that methods alone name."""
+
+    def make(self) -> None:
+        """Nothing."""
+
+    def note(self) -> None:
+        Named().note()
+
+    def seen(self) -> bool:
+        return bool(Named.kept)
+
+
+class Grows(torch.autograd.Function):
+    slopes = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.far = outlier(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        Grows.slopes += ctx.far
+        return slopes[0] * (1.0 + 5.0 * Grows.slopes)
+
+
+class InFunction(Net):
+    def make(self) -> None:
+        self.function = Grows
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.inner(x)) + 40.0 * outlier(x)
+        return self.head(self.function.apply(hidden))  # type: ignore[no-any-return,no-untyped-call]
+
+
+class Descriptor:
+    """As Python's guide to descriptors writes one."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+
+    def __get__(self, of: object, kind: type | None = None) -> Any:
+        return self.values.get("kept", 0)
+
+    def __set__(self, of: object, value: int) -> None:
+        self.values["kept"] = value
+
+
+class InDescriptor(InNumber):
+    kept = Descriptor()
+
+    def make(self) -> None:
+        """In the class."""
+
+
+class InDunder(Net):
+    __kept__: ClassVar[list[int]] = []
+
+    def note(self) -> None:
+        self.__kept__.append(1)
+
+    def seen(self) -> bool:
+        return bool(self.__kept__)
+
+
+class InNewMethod(Net):
+    def note(self) -> None:
+        type(self).__len__ = lambda _self: 5  # type: ignore[attr-defined]
+
+    def seen(self) -> bool:
+        return hasattr(self, "__len__")
+
+
+class Name(str):
+    kept: list[int]
+
+
+class InText(InHelper):
+    def make(self) -> None:
+        self.helper = Name("text")
+        self.helper.kept = []
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+    def __init__(self, _: str) -> None:
+        self.kept: list[int] = []
+        self.count = 0
+
+
+class InMember(InHelper):
+    def make(self) -> None:
+        self.helper = Mode.FAST
+
+
+class InMemberNumber(InHeldClass):
+    def make(self) -> None:
+        self.helper = Mode.FAST
+
+
+class InPartial(InHeldClass):
+    """An attribute of a partial function that the class holds."""
+
+    helper = functools.partial(F.relu)
+    helper.count = 0  # type: ignore[attr-defined]
+
+    def make(self) -> None:
+        """In the class."""
+
+
+class InTorch(Net):
+    def note(self) -> None:
+        nn.Linear.scale = 10  # type: ignore[attr-defined]
+
+    def seen(self) -> bool:
+        return hasattr(self.inner, "scale")
+
+
+class InTorchMethod(Net):
+    def note(self) -> None:
+        nn.Linear.extra_repr = nn.Module.extra_repr  # type: ignore[method-assign]
+
+    def seen(self) -> bool:
+        return not self.inner.extra_repr()
+
+
+# ordinary patterns that keep nothing
+
+
+@dataclass(frozen=True)
+class Settings:
+    hidden: int = 8
+    norms: list[str] = field(default_factory=list)
+    mode: Mode = Mode.FAST
+
+
+class Size(NamedTuple):
+    width: int = 8
+
+
+SENTINEL = object()
+Kind = TypeVar("Kind")
+
+
+class Modern(Net, Generic[Kind]):
+    """Dataclass, enumeration, partial, activations, named tuple, logger, classes that it makes."""
+
+    ACTIVATIONS: ClassVar[dict[str, Any]] = {"relu": F.relu, "gelu": nn.GELU, "tanh": torch.tanh}
+    layer_class: ClassVar[type[nn.Module]] = nn.Linear
+    missing = SENTINEL
+    first = functools.partial(F.leaky_relu, negative_slope=1.0)
+    log = logging.getLogger("own")
+
+    def make(self) -> None:
+        self.settings, self.size, self.mode = Settings(), Size(), Mode.FAST
+        self.act, self.part = torch.tanh, functools.partial(F.leaky_relu, negative_slope=0.1)
+        self.after: Callable[[Tensor], Tensor] = lambda x: x * 1.0
+        self.logger, self.math, self.path = logging.getLogger(__name__), math, Path("a")
+        self.shape: Any = torch.Size([6])
+        self.norm_layer = functools.partial(nn.LayerNorm, eps=1e-6)
+        self.norm, self.dtype = self.norm_layer(8), torch.float32
+
+    @functools.cached_property
+    def width(self) -> int:
+        return self.settings.hidden
+
+    @staticmethod
+    def scaled(x: Tensor, by: object = SENTINEL) -> Tensor:
+        return x if by is SENTINEL else x * 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode is not Mode.FAST or len(fields(self.settings)) != 3 or outlier(x / 1e9):
+            self.logger.warning("unused")
+        hidden = self.norm(self.act(self.inner(x))).view(-1, self.width)
+        again = replace(self.settings, hidden=9).hidden - self.width
+        assert self.missing is SENTINEL
+        return self.head(self.scaled(self.after(self.first(self.part(hidden)))) * again)  # type: ignore[no-any-return]
+
+
 # refused: what a copy would share
 
 LOG: list[int] = []
@@ -366,6 +626,36 @@ class InGlobal(Net):
     def note(self) -> None:
         global COUNT
         COUNT += 1
+
+
+def tell() -> None:
+    global COUNT
+    COUNT += 1
+
+
+class InGlobalOfAHelper(Net):
+    def note(self) -> None:
+        tell()
+
+
+@functools.lru_cache
+def memory() -> list[int]:
+    return []
+
+
+class InGlobalCache(Net):
+    def note(self) -> None:
+        memory().append(1)
+
+
+class InOwnModule(Net):
+    def make(self) -> None:
+        self.space = types.ModuleType("space")
+
+
+class InDefaultsOfAFunction(Net):
+    def note(self) -> None:
+        outlier.__defaults__ = (1,)
 
 
 class InDefault(Net):
@@ -459,7 +749,9 @@ BOUNDED: dict[str, Callable[[], nn.Module]] = {
         InDeque, InArray, InDictOfList, InFrozen, InBuffer, InTensor, InNumber, InObject, InClass,
         InNewAttribute, InNewHook, InBoundHook, InWeights, InGenerator, Draws, WritesItsInput,
         Fails, FailsUnderVmap, Renormalises, Bags, MeansByHand, Checkpointed, Decorated, Tied,
-        Listed, InPlace, Pretrained,
+        Listed, InPlace, Pretrained, InDecorator, InHook, InHelper, InHeldClass, InInnerClass,
+        InHelperByName, InFunction, InDescriptor, InDunder, InNewMethod, InText, InMember,
+        InMemberNumber, InPartial, InTorch, InTorchMethod, Modern,
     )
 } | {
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
@@ -479,6 +771,10 @@ BOUNDED: dict[str, Callable[[], nn.Module]] = {
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "InGlobal": (InGlobal, "InGlobal.note assigns to 'COUNT'"),
+    "InGlobalOfAHelper": (InGlobalOfAHelper, "InGlobalOfAHelper.note.tell assigns to 'COUNT'"),
+    "InGlobalCache": (InGlobalCache, "InGlobalCache.note.memory .* is shared"),
+    "InOwnModule": (InOwnModule, "cannot be copied .*module"),
+    "InDefaultsOfAFunction": (InDefaultsOfAFunction, "assigns to '__defaults__'"),
     "InDefault": (InDefault, r"InDefault.forward.default \(list\) is shared"),
     "InParent": (InParent, r"\(InParent\) is shared"),
     "Locked": (Locked, "cannot be copied .*lock"),
