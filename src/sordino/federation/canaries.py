@@ -36,6 +36,7 @@ from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels, model_input
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import MeanGradient
+from sordino.training.settings import same_settings
 
 MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
@@ -207,7 +208,7 @@ def _losses(
     found: Prepared, weights: torch.Tensor, x: datasets.Features, y: datasets.Labels
 ) -> Scores:
     found.flat.load(weights.to(found.flat.weights))
-    with torch.no_grad():
+    with torch.no_grad(), same_settings():
         scores = found.flat.copy()[0](model_input(torch.tensor(x)))
         losses = loss_of(found.study)(scores, torch.from_numpy(y))
     kept: Scores = losses.numpy().astype(np.float64)

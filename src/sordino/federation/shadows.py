@@ -45,6 +45,7 @@ from sordino.federation.study import HorizontalStudy
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels, model_input
 from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
+from sordino.training.settings import same_settings
 
 ABSENT = -1
 """The label of a record that a run's coin leaves out."""
@@ -211,7 +212,7 @@ def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
     divided, study = found.divided, found.study
     flat = Flat(model(study, divided.test.shape, divided.test.outputs))
     load_weights(flat, weights)
-    with torch.no_grad():
+    with torch.no_grad(), same_settings():
         return np.concatenate(
             [
                 confidence(

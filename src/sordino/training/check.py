@@ -9,6 +9,7 @@ from torch import nn
 from sordino import modules
 from sordino.errors import StudyError
 from sordino.training.copies import Copies
+from sordino.training.settings import same_settings
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -62,6 +63,22 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     _try_out(module, shape)
 
 
+def check_initialised(module: nn.Module, place: str) -> None:
+    """Refuse parameters and buffers that nobody initialised, which are NaN by then: the memory that
+    they got could hold rows (:mod:`sordino.training.settings`).
+
+    Raises:
+        StudyError: naming the parameter.
+    """
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if bool(tensor.isnan().any()):
+            raise StudyError(
+                f"{place}: {name!r} has values that nobody initialised, or NaN; initialise it, as "
+                "with torch.zeros instead of torch.empty, or with torch.nn.init"
+            )
+
+
+@same_settings()
 def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     like = next(module.parameters())

@@ -19,6 +19,7 @@ from sordino.training.kernels import model_input
 from sordino.training.loss import Loss
 from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
+from sordino.training.settings import same_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,15 @@ class Evaluator:
         if plan is not None:
             return plan.forward
         if not private:
-            return lambda batch: self._flat.copy()[0](batch.clone())
-        classes = self._flat.copy()[0](torch.zeros_like(x)).shape[1]
+            return self._together
+        classes = self._together(torch.zeros_like(x)).shape[1]
         return partial(OneByOne(self._flat, self._loss).scores, classes=classes)
+
+    @same_settings()
+    def _together(self, batch: Tensor) -> Tensor:
+        """Scores (n, classes) of a throw-away copy."""
+        found: Tensor = self._flat.copy()[0](batch.clone())
+        return found
 
     def _plan(self, x: Tensor) -> Plan | None:
         shape = tuple(x.shape[1:])

@@ -36,7 +36,7 @@ from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.kernels import Examples, ModelKernels, received
 from sordino.training.optimizer import Optimizer
-from sordino.training.perexample.general import same_generators
+from sordino.training.settings import own_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,7 +75,7 @@ class LocalWork:
         total = torch.empty_like(flat.weights, dtype=torch.float64)
         # a copy: an optimizer of somebody's own must keep nothing for the next client
         steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
-        with same_generators(flat.weights.device):
+        with own_code(flat.weights.device):
             for chosen in self._batches(task):
                 if self.gradient_clip is None:
                     self._mean(chosen, gradient)

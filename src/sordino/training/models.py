@@ -38,8 +38,10 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.check import check_initialised
 from sordino.training.copies import Copies
 from sordino.training.outline import SMALLEST
+from sordino.training.settings import filled_memory
 
 Shape = tuple[int, ...]
 
@@ -116,14 +118,15 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     Raises:
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
-    make = _factory(name) if ":" in name else _known(name)
+    with filled_memory():
+        make = _factory(name) if ":" in name else _known(name)
     if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
         least = SMALLEST[name]
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), filled_memory():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
             module = make(shape, classes)
@@ -133,6 +136,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
                 f"failed: {modules.told_of(error)}"
             ) from error
         _fits(name, module, shape, classes)
+    check_initialised(module, f"model.name = {name!r}")
     if ":" not in name:
         return module
     # what a factory keeps of the module it made must not lead to the weights that are trained

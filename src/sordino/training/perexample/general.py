@@ -9,15 +9,15 @@ two examples at once:
     vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one
            example, whose operations are carried out for all of them side by side
     alone  one example after another, where an operation has no rule for vmap (its control flow
-           depends on data)
+           depends on data), or none that is known to keep examples apart (:mod:`.apart`)
 
 Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
 the paths round differently, and a path that one example could choose would change what the others
 add.
 
 Nothing passes from one call of the module's code to the next: each gets a copy of the module, which
-is thrown away (:mod:`sordino.training.copies`), copies of the examples, and the same state of the
-global random generators.
+is thrown away (:mod:`sordino.training.copies`), copies of the examples, and the same random
+generators and settings of the process (:mod:`sordino.training.settings`).
 
 An example on which the module fails contributes nothing, whatever it raises: rows of NaN. Under
 vmap, where one failure ends the call for all, the call is repeated with zeros in the places of half
@@ -31,20 +31,18 @@ Shapes: x (n, ...), y (n, ...); per-example gradients (n, d).
 
 from __future__ import annotations
 
-import random
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
+from sordino.training.perexample.apart import apart
 from sordino.training.perexample.fixed import block, filled
 from sordino.training.perexample.workspace import Workspace
+from sordino.training.settings import own_call, own_code
 
 GRADIENT_BYTES = 64e6
 
@@ -69,7 +67,7 @@ class OneByOne:
         mapped = self.maps(x, y)
         size = min(block(x), self.piece) if mapped else 1
         work = self._block if mapped else self._alone
-        with same_generators(x.device):
+        with own_code(x.device):
             for start in range(0, len(x), size):
                 some = slice(start, start + size)
                 work(filled(x[some], size), filled(y[some], size), losses[some], rows[some])
@@ -117,16 +115,18 @@ class OneByOne:
             self._flat.weights.new_empty(2),
             self._space.take("rows", (2, self._flat.dim)),
         )
-        with torch.no_grad(), same_generators(x.device):
+        with torch.no_grad(), own_code(x.device):
+            # an error of the module itself is told as it is, also where vmap would not see it
+            self._one(inputs[:1], labels[:1], losses[:1], rows[:1])
             try:
-                self._mapped(inputs, labels, losses, rows)
+                self._mapped(inputs, labels, losses, rows, probing=True)
             except Exception:  # a user's module may raise anything
-                # an error of the module itself is told as it is
-                self._one(inputs[:1], labels[:1], losses[:1], rows[:1])
                 return False
         return True
 
-    def _mapped(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
+    def _mapped(
+        self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor, *, probing: bool = False
+    ) -> None:
         """Losses (k,) and gradients (k, d) of the first k of n examples, side by side."""
         module, parameters = self._flat.copy()
         named = {
@@ -137,13 +137,9 @@ class OneByOne:
             scores = functional_call(module, weights, (image.unsqueeze(0),))
             return self._loss(scores, label.unsqueeze(0)).sum()
 
-        _set_generators(x.device)
-        with warnings.catch_warnings():
-            # :func:`.paths.path_of` tells what it costs
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            grads, found = vmap(grad_and_value(single), in_dims=(None, 0, 0))(
-                named, x.clone(), y.clone()
-            )
+        given = x.clone(), y.clone()
+        with own_call(x.device), apart(kernels=probing):
+            grads, found = vmap(grad_and_value(single), in_dims=(None, 0, 0))(named, *given)
         losses.copy_(found.detach()[: len(losses)])
         self._write(grads.values(), rows)
 
@@ -168,43 +164,22 @@ class OneByOne:
     def _one(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
         """The loss (1,) of a batch of one, and its gradient (1, d)."""
         module, parameters = self._flat.copy()
-        _set_generators(x.device)
-        with torch.enable_grad():
-            value = self._loss(module(x.clone()), y.clone()).sum()
-        grads = torch.autograd.grad(value, parameters, allow_unused=True)
+        with own_call(x.device):
+            with torch.enable_grad():
+                value = self._loss(module(x.clone()), y.clone()).sum()
+            grads = torch.autograd.grad(value, parameters, allow_unused=True)
         self._write((None if g is None else g.unsqueeze(0) for g in grads), rows)
         losses.copy_(value.detach())
 
     def scores(self, x: Tensor, classes: int) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""
         found = self._flat.weights.new_full((len(x), classes), torch.nan)
-        with torch.no_grad(), same_generators(x.device):
+        with torch.no_grad(), own_code(x.device):
             for i in range(len(x)):
-                _set_generators(x.device)
+                module, _ = self._flat.copy()
                 try:
-                    found[i] = self._flat.copy()[0](x[i : i + 1].clone())[0]
+                    with own_call(x.device):
+                        found[i] = module(x[i : i + 1].clone())[0]
                 except Exception:  # a user's module may raise anything
                     continue
         return found
-
-
-@contextmanager
-def same_generators(device: torch.device) -> Iterator[None]:
-    """Set the global random generators to a fixed state, and leave them as they were."""
-    held = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            _set_generators(device)
-            yield
-    finally:
-        random.setstate(held[0])
-        np.random.set_state(held[1])
-
-
-def _set_generators(device: torch.device) -> None:
-    """Let a module that draws random numbers draw the same whatever was drawn before."""
-    torch.default_generator.manual_seed(0)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)

@@ -37,6 +37,7 @@ from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.store import Given, Store
 from sordino.training.perexample.workspace import Workspace
+from sordino.training.settings import same_settings
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
@@ -330,9 +331,10 @@ class MeanGradient:
         """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
         flat = self._paths.flat
         module, parameters = flat.copy()
-        with torch.enable_grad():
-            mean = self._paths.loss(module(x.clone()), y).mean()
-        gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
+        with same_settings():
+            with torch.enable_grad():
+                mean = self._paths.loss(module(x.clone()), y).mean()
+            gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
         for slot, gradient in zip(flat.layout, gradients, strict=True):
             if gradient is None:
                 slot.flat(out).zero_()

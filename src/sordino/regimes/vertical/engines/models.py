@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from sordino import modules
 from sordino.errors import StudyError
 from sordino.regimes.vertical.engines.rowwise import PartyModule
-from sordino.training.check import check_private
+from sordino.training.check import check_initialised, check_private
+from sordino.training.settings import filled_memory
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
 
@@ -107,7 +108,9 @@ def server(
 
 def _checked(module: nn.Module, features: int, where: str) -> int:
     """The width of somebody's own half, after a look at what it is made of."""
-    found = _width(module, features, where)
+    with filled_memory():
+        found = _width(module, features, where)
+    check_initialised(module, where)
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     if kinds != {"float32"}:
         raise StudyError(
@@ -149,7 +152,7 @@ def _width(module: nn.Module, features: int, where: str) -> int:
 
 
 def _seeded(make: Callable[[], nn.Module], rng: np.random.Generator, where: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), filled_memory():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
             module = make()

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from sordino import modules
 from sordino.errors import StudyError
 from sordino.training.flat import Flat
-from sordino.training.perexample.general import same_generators
 from sordino.training.perexample.separable import alone, known
+from sordino.training.settings import own_call, own_code, same_settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class PartyModule:
         with torch.set_grad_enabled(learns):
             if self._known:
                 return (Made(self.flat.module(rows), self._own),)
-            with same_generators(rows.device):
+            with own_code(rows.device):
                 return tuple(self._guarded(rows[i : i + 1]) for i in range(len(rows)))
 
     def gradients(self, made: Sequence[Made], slopes: Sequence[Tensor]) -> list[Tensor | None]:
@@ -73,7 +73,8 @@ class PartyModule:
             [(part.out * slope).sum() for part, slope in zip(made, slopes, strict=True)]
         ).sum()
         try:
-            given = torch.autograd.grad(value, wanted, allow_unused=True)
+            with same_settings():
+                given = torch.autograd.grad(value, wanted, allow_unused=True)
         except Exception:  # a module of one's own may fail in its backward pass, too
             if self._known:
                 raise
@@ -96,7 +97,8 @@ class PartyModule:
 
     def _alone(self, row: Tensor) -> Made:
         module, parameters = self.flat.copy()
-        out = module(row.clone())
+        with own_call(row.device):
+            out = module(row.clone())
         if not isinstance(out, Tensor):
             raise TypeError(f"an embedding is a tensor, not {type(out).__name__}")
         return Made(out, parameters)

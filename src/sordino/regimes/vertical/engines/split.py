@@ -40,6 +40,7 @@ from sordino.regimes.vertical.engines.rowwise import Made, PartyModule
 from sordino.regimes.vertical.engines.window import Window, total
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
+from sordino.training.settings import same_settings
 
 Kept = dict[str, np.ndarray[Any, Any]]
 
@@ -313,6 +314,7 @@ class Server:
         self._labels = torch.zeros(plan.rows, dtype=torch.int64)
         self._filled = 0
 
+    @same_settings()
     def learn(
         self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
     ) -> Learned:

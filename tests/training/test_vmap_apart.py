@@ -1,0 +1,174 @@
+"""Own modules that vmap, memory, exits or settings of the process would let one example use to
+reach others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sordino.errors import StudyError
+from sordino.regimes.vertical.engines.rowwise import PartyModule
+from sordino.training import models
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import ClippedSum
+
+CLIP = 0.1
+
+
+class Amax(torch.autograd.Function):
+    """A quantiser with one scale for all that it is given, and the rule that vmap asks for."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x / x.abs().max().clamp(min=1e-6)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, ...], x: Tensor) -> tuple[Tensor, int]:
+        return Amax.apply(x), in_dims[0]  # type: ignore[no-untyped-call]
+
+
+class Net(nn.Module):
+    """Two layers with ``middle`` between them, of hidden numbers and input."""
+
+    def __init__(self, middle: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.head, self.middle = nn.Linear(6, 8), nn.Linear(8, 3), middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.middle(torch.tanh(self.inner(x)), x))  # type: ignore[no-any-return]
+
+
+def looked_up(h: Tensor, x: Tensor) -> Tensor:
+    index = (torch.sigmoid(x[0, 1:2]) * 3).long()  # 3, past the end, where it saturates
+    return h + 20 * F.embedding(index, x[0].view(3, 2)).sum()
+
+
+def stale(h: Tensor, x: Tensor) -> Tensor:
+    x[0, 0].item()
+    freed = (x * 1000).repeat(1, 67).sin() * 1000
+    del freed
+    return h * (1 + torch.empty(1, 400).abs().nan_to_num(0, 0, 0).clamp(0, 50).mean())
+
+
+def leaves(h: Tensor, x: Tensor) -> Tensor:
+    if float(x.detach().abs().max()) > 30:
+        raise SystemExit(3)
+    return h
+
+
+def sets(h: Tensor, x: Tensor) -> Tensor:
+    if float(x.detach().abs().max()) > 30:
+        torch.set_float32_matmul_precision("medium")
+        torch.set_default_dtype(torch.float64)
+        torch.set_autocast_enabled("cpu", True)
+        warnings.simplefilter("error")
+    warnings.warn("as usual", stacklevel=1)
+    return h * torch.ones(8)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    COMPILED = torch.jit.script(looked_up)
+
+
+def compiled(h: Tensor, x: Tensor) -> Tensor:
+    return COMPILED(h, x)  # type: ignore[no-any-return]
+
+
+KINDS = {
+    "rule of its own": lambda h, x: 30 * Amax.apply(h * torch.exp(x[:, :1].clamp(-5, 5))),
+    "resize": lambda h, x: h + 20 * (x[0] * 1.0).resize_(2).sum(),
+    "looked up": looked_up,
+    "compiled": compiled,
+    "index fill": lambda h, x: h * torch.ones(1).index_fill(0, -(x[0, :1] > 30).long(), -20.0),
+    "stale": stale,
+    "leaves": leaves,
+    "sets": sets,
+}
+
+
+@pytest.fixture(autouse=True)
+def default_settings() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.set_default_dtype(torch.float32)
+    torch.set_autocast_enabled("cpu", False)
+
+
+@pytest.mark.filterwarnings("ignore:as usual")
+@pytest.mark.parametrize("name", KINDS)
+def test_an_example_moves_the_sum_by_its_clip_whatever_the_operation(name: str) -> None:
+    torch.manual_seed(0)
+    flat = Flat(Net(KINDS[name]))
+    x = torch.randn(31, 6, generator=torch.Generator().manual_seed(1))
+    x[30] = 40.0
+    if name in ("looked up", "compiled"):
+        x[29, 1] = 40.0
+    y, found = torch.arange(31) % 3, []
+    kernel = ClippedSum(flat, cross_entropy)
+    for n in (30, 31, 30):
+        out = torch.empty(flat.dim, dtype=torch.float64)
+        kernel(x[:n], y[:n], CLIP, out)
+        found.append(out)
+    assert float((found[1] - found[0]).norm()) <= CLIP * (1 + 1e-3)
+    assert torch.equal(found[2], found[0])
+    assert float(found[0].norm()) > CLIP / 10
+
+
+def paths(middle: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    from sordino.training.perexample.general import OneByOne
+
+    flat = Flat(Net(middle))
+    return OneByOne(flat, cross_entropy).maps(torch.zeros(1, 6), torch.zeros(1, dtype=torch.long))
+
+
+def test_compiled_operations_do_not_pass_unseen_and_ordinary_ones_stay_mapped() -> None:
+    assert not paths(compiled)
+    assert paths(lambda h, x: F.gelu(h).softmax(1) * torch.cat([h[:, :4], x[:, :4]], 1).mean(1))
+
+
+def test_one_record_does_not_end_a_run_of_parties_and_rows_draw_the_same() -> None:
+    class Party(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            leaves(x, x)
+            return self.inner(x) + torch.rand(4)  # type: ignore[no-any-return]
+
+    x = torch.ones(4, 6)
+    x[1] = 40.0
+    first, odd, *others = (each.out for each in PartyModule(Party(), 6)(x, True))
+    assert not odd.any()
+    assert all(torch.equal(first, each) for each in others)
+
+
+def forgotten(shape: tuple[int, ...], classes: int) -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, classes))
+    module.register_parameter("scale", nn.Parameter(torch.empty(400)))
+    return module
+
+
+def test_parameters_that_nobody_initialised_are_refused_whatever_memory_held() -> None:
+    rows = [torch.full((400,), 7.0) for _ in range(9)]
+    del rows  # their memory is free, with what it holds
+    with pytest.raises(StudyError, match="'scale' has values that nobody initialised"):
+        models.build("test_vmap_apart:forgotten", (6,), 3, np.random.default_rng(0))
