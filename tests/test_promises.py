@@ -302,6 +302,9 @@ def test_everybody_is_priced_at_the_most_rows_that_are_allowed(tmp_path: Path) -
         found.append(
             (planned.warnings, about["payable"], about["result"]["spent"], about["warnings"])
         )
+        with so.Ledger.open(folder / "run") as ledger:  # which does not say who is in which class
+            told = ledger.epsilon(study.privacy.delta)
+        assert told == pytest.approx(max(about["result"]["spent"]))
     assert found[0] == found[1]
 
 

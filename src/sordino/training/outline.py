@@ -46,7 +46,7 @@ MAPPED = Path(
 )
 ALONE = Path(
     "one example at a time",
-    "vmap cannot follow this module, because what it does depends on data",
+    "vmap cannot follow this module, or is not known to keep examples apart in it",
     "a forward and a backward pass for every example: ten to a hundred times plain training",
 )
 

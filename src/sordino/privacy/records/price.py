@@ -383,10 +383,12 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
         return {}
     sets = {one.number: one for one in store.sets(db)}
     totals = since(ledger, {number: one for number, one in sets.items() if one.live}, None)
+    # a ledger of one run, which others see, does not say how many records are in a class
+    unsaid = not store.meta(db, "key")
     known = [
-        (one, history(one, totals), size)
+        (one, history(one, totals), max(size, 1))
         for one, size in zip(*store.classes(db), strict=True)
-        if size and not one.owned
+        if (size or (unsaid and (one.sets or one.frozen))) and not one.owned
     ]
     alike: dict[tuple[str, int | None, Spent], tuple[Spent, ...]] = {}
     found = {}
