@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.entropy import Seeded
+from sordino.errors import StudyError
 from sordino.mechanism import Gaussian
 from sordino.mechanism.contract import check_noise
 from sordino.message import Statistics, Train, Update
@@ -171,5 +172,5 @@ def test_a_loss_is_never_above_its_bound() -> None:
         seen = one._loss(torch.tensor([1e9, torch.nan]), bound, 0.0, Seeded(0).at("x"))
         assert seen * one.expected_batch <= 2 * bound
     for bound in (1e-46, 1e39):
-        with pytest.raises(ValueError, match="loss_bound"):
+        with pytest.raises(StudyError, match="loss_bound"):
             AdapDpfl(learning_rate=0.1, loss_bound=bound)
