@@ -375,7 +375,7 @@ def test_micro_batches_give_the_same_sum() -> None:
     kernel = ClippedSum(flat, cross_entropy)
     plan = compiled(flat, tuple(x.shape[1:]))
     assert plan is not None
-    kernel._paths._fast[tuple(x.shape[1:]), True] = replace(plan, piece=3)
+    kernel._paths._fast[tuple(x.shape[1:]), True] = replace(plan, most=3)
     kernel(x, y, 0.5, parts)
     assert torch.allclose(whole, parts, atol=1e-12)
 

@@ -105,12 +105,11 @@ def test_the_longest_gaps_do_not_wrap_and_the_shortest_do_not_repeat(gap: int) -
     assert bench._by_gaps(2000, 0.01, Edge()).tolist() == wanted  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5000, 10**9])
+@pytest.mark.parametrize("count", [0, 1, 2, 5000, 10**6])
 @pytest.mark.parametrize("rate", [0.0, 5e-324, 1e-300, 1e-18])
 def test_rates_that_choose_nobody(count: int, rate: float) -> None:
-    if rate or count < 10**9:
-        rng = Seeded(3).at("x")
-        assert all(len(poisson(count, rate, rng)) == 0 for _ in range(20))
+    rng = Seeded(3).at("x")
+    assert all(len(poisson(count, rate, rng)) == 0 for _ in range(20))
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000])

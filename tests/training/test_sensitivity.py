@@ -42,6 +42,12 @@ class Absent:
         losses = cross_entropy(scores, labels.clamp(max=CLASSES - 1))
         return losses.masked_fill(labels == NOBODY, torch.nan)  # whose gradient is not NaN for all
 
+    plain = __call__
+
+    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """See :class:`Loss`."""
+        return labels != NOBODY, labels
+
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
         losses, slopes = cross_entropy.slope(scores, labels.clamp(max=CLASSES - 1))

@@ -125,7 +125,9 @@ class PrivateClient:
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
                 flat.weights.device
             )
-            clipped = self.kernels.clipped.of(self.examples, chosen, bound, total)
+            clipped = self.kernels.clipped.of(
+                self.examples, chosen, bound, total, expected=self.expected_batch
+            )
             noisy, more = self._noisy(total, clipped.clipped, len(chosen), mechanism, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)

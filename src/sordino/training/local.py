@@ -80,7 +80,9 @@ class LocalWork:
                 if self.gradient_clip is None:
                     self._mean(chosen, gradient)
                 else:
-                    self.kernels.clipped.of(self.examples, chosen, self.gradient_clip, total)
+                    self.kernels.clipped.of(
+                        self.examples, chosen, self.gradient_clip, total, expected=len(chosen)
+                    )
                     gradient.copy_(total.div_(len(chosen)))
                 if self.proximal:
                     gradient.add_(flat.weights - start, alpha=self.proximal)

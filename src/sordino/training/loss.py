@@ -48,19 +48,46 @@ class Loss(Protocol):
         """Losses (n,) and their derivatives by the scores, shaped like the scores; no autograd."""
         ...
 
+    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Which labels (n,) are valid, and labels that are."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class CrossEntropy:
-    """See the module's docstring."""
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Losses (n,) of labels that are valid."""
+        ...
+
+
+class _OfClasses:
+    """Losses of labels that are classes. An example whose label is none has a loss of NaN and no
+    gradient, so it adds nothing; an error would tell of it.
+    """
+
+    __slots__ = ()
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        there, labels = _there(scores, labels)
-        losses = F.cross_entropy(scores, labels, reduction="none")
-        return losses.masked_fill(~there, torch.nan)
+        there, labels = self.known(labels, scores.shape[1])
+        return self.plain(scores, labels).masked_fill(~there, torch.nan)
+
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """See :class:`Loss`; another class instead of what is none."""
+        found = labels.clamp(0, classes - 1)
+        return found == labels, found
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy(_OfClasses):
+    """See the module's docstring."""
+
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """See :class:`Loss`."""
+        return F.cross_entropy(scores, labels, reduction="none")
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
-        there, labels = _there(scores, labels)
+        there, labels = self.known(labels, scores.shape[1])
         log_share = torch.log_softmax(scores, 1)
         losses = F.nll_loss(log_share, labels, reduction="none")
         slopes, index = log_share.exp_(), labels.unsqueeze(1)
@@ -69,7 +96,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True, slots=True)
-class MulticlassHinge:
+class MulticlassHinge(_OfClasses):
     """See the module's docstring. Needs at least two classes."""
 
     def _margin(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,14 +104,13 @@ class MulticlassHinge:
         rival, which = scores.scatter(1, index, -torch.inf).max(1, keepdim=True)
         return (1 + rival - scores.gather(1, index)).squeeze(1), which
 
-    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        there, labels = _there(scores, labels)
-        losses = self._margin(scores, labels)[0].clamp_min(0)
-        return losses.masked_fill(~there, torch.nan)
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """See :class:`Loss`."""
+        return self._margin(scores, labels)[0].clamp_min(0)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`. At the kink itself the slope is zero."""
-        there, labels = _there(scores, labels)
+        there, labels = self.known(labels, scores.shape[1])
         margin, which = self._margin(scores, labels)
         inside = (margin > 0).to(scores.dtype).unsqueeze(1)
         slopes = (
@@ -93,15 +119,6 @@ class MulticlassHinge:
             .scatter_(1, labels.unsqueeze(1), -inside)
         )
         return _known(there, margin.clamp_min(0), slopes)
-
-
-def _there(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which labels are classes, and labels that are: the first class instead of what is none.
-
-    An example whose label is none has no gradient, so it adds nothing; an error would tell of it.
-    """
-    there = (labels >= 0) & (labels < scores.shape[1])
-    return there, torch.where(there, labels, torch.zeros_like(labels))
 
 
 def _known(there: Tensor, losses: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +131,15 @@ class Squares:
     """See the module's docstring."""
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return self.plain(scores, labels)
+
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """See :class:`Loss`."""
         return (scores.squeeze(1) - labels).square() / 2
+
+    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """See :class:`Loss`; every number is valid."""
+        return torch.ones_like(labels, dtype=torch.bool), labels
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
@@ -129,7 +154,15 @@ class Differentiable:
     function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return self.plain(scores, labels)
+
+    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """See :class:`Loss`."""
         return self.function(scores, labels)
+
+    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """See :class:`Loss`; nobody knows which labels the function takes."""
+        return torch.ones(len(labels), dtype=torch.bool, device=labels.device), labels
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`.

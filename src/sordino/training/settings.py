@@ -30,6 +30,12 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (
+        lambda: _deterministic.fill_uninitialized_memory,
+        lambda fill: setattr(_deterministic, "fill_uninitialized_memory", fill),
+    ),
+    (lambda: (*warnings.filters,), lambda told: _filters(told)),
     (np.geterr, lambda told: np.seterr(**told)),
     *(
         (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
@@ -41,6 +47,11 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     ),
 )
 """How to read and set what own code may change."""
+
+
+def _filters(told: tuple[Any, ...]) -> None:
+    warnings.filters[:] = told  # type: ignore[index]  # it is a list
+    warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -63,18 +74,23 @@ def filled_memory() -> Iterator[None]:
 @contextmanager
 def same_settings() -> Iterator[None]:
     """Fill memory that nobody initialises, and put settings back behind a call of own code."""
+    with filled_memory(), _put_back():
+        yield
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
     held = [get() for get, _ in _SETTINGS]
-    with filled_memory():
-        try:
-            yield
-        except (KeyboardInterrupt, Exception):
-            raise
-        except BaseException as error:  # such as SystemExit: not for an example to decide
-            raise RuntimeError(f"{type(error).__name__} in own code: {error}") from error
-        finally:
-            for (get, put), was in zip(_SETTINGS, held, strict=True):
-                if get() != was:
-                    put(was)
+    try:
+        yield
+    except (KeyboardInterrupt, Exception):
+        raise
+    except BaseException as error:  # such as SystemExit: not for an example to decide
+        raise RuntimeError(f"{type(error).__name__} in own code: {error}") from error
+    finally:
+        for (get, put), was in zip(_SETTINGS, held, strict=True):
+            if get() != was:
+                put(was)
 
 
 @contextmanager
@@ -94,11 +110,19 @@ def own_code(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def own_call(device: torch.device) -> Iterator[None]:
-    """The same for one call within :func:`own_code`: it begins as every other call does."""
-    with same_settings():
-        set_generators(device)
-        yield
+def own_call(device: torch.device, *, fill: bool = True) -> Iterator[None]:
+    """The same for one call within :func:`own_code`: it begins as every other call does.
+
+    Without ``fill``, for code that is known to take no memory that nobody initialises.
+    """
+    set_generators(device)
+    if not fill:
+        _deterministic.fill_uninitialized_memory = False
+    try:
+        with _put_back():
+            yield
+    finally:
+        _deterministic.fill_uninitialized_memory = True
 
 
 def set_generators(device: torch.device) -> None:

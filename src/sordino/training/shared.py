@@ -114,7 +114,13 @@ class SummedClient:
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
-        self.kernels.clipped.of(self.examples, chosen, bound_of(bound), total)
+        self.kernels.clipped.of(
+            self.examples,
+            chosen,
+            bound_of(bound),
+            total,
+            expected=self.sampling_rate * len(self.examples),
+        )
         return self.part.message(total, task.round, bound)
 
 

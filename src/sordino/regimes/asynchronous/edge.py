@@ -173,7 +173,13 @@ class PrivateEdge(Site):
             )
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)
-        self.kernels.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
+        self.kernels.clipped.of(
+            self.examples,
+            chosen,
+            bound_of(mechanism),
+            self.scratch,
+            expected=self.expected_batch,
+        )
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 

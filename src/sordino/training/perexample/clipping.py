@@ -6,8 +6,8 @@ Two batches, of which one has an example more than the other, must give sums S a
 |S - S'| <= C; not in exact arithmetic, but bit for bit as they come out. Every other example has
 the same c_i and G_i in both, bit for bit: nothing that is computed for example i depends on example
 j (the layers that :mod:`.plan` takes are separable, all else is differentiated by itself), no
-branch looks at more than one example, and libraries are called on blocks of one shape
-(:mod:`.fixed`). With u = 2^-24 and gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what
+branch looks at more than one example, and libraries are called on pieces of one shape
+(:mod:`.pieces`). With u = 2^-24 and gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what
 remains is:
 
 * *What G_i is.* The array of float32 numbers, or the outer products of stored float32 vectors, that
@@ -19,10 +19,11 @@ remains is:
 * *Factor.* Computed in float64, rounded once: u. It is no denormal number, because C >= 1e-12 and
   examples with N_i > 1e19 contribute nothing.
 * *Sum.* A batch is cut by the examples' indices into leaves of at most m = 112
-  (:func:`leaves`). A leaf is added up in float32, then leaves in float64. Product and additions are
-  off by gamma_{m+2} sum_i |c_i G_i| in any order of adding, at most m C gamma_{m+2} with the
-  differing example and (m - 1) C gamma_{m+2} without. Only the leaf that holds it changes (or the
-  leaf that is cut in two because of it, m + 1 examples in all): 1.53e-3 C in all. What underflows
+  (:func:`leaves`). A leaf is added up in float32, in pieces or whole, the rest in float64. Product
+  and additions are off by gamma_{m+2} sum_i |c_i G_i| in any order of adding, at most m C
+  gamma_{m+2} with the differing example and (m - 1) C gamma_{m+2} without. Only the leaf that holds
+  it changes (or the leaf that is cut in two because of it, m + 1 examples in all): 1.53e-3 C in
+  all. What underflows
   in a product c_i g is at most 2^-126 a number, times |a| < 2^64: no more than 2^-12 C even at
   C = 1e-12 and a million outputs.
 * *Sum of parts.* In float64, K <= B parts of a batch of B <= 2^20 (:data:`MOST`): 2 K 2^-53 B C <=
@@ -54,16 +55,13 @@ from torch import Tensor
 
 from sordino.errors import StudyError
 from sordino.training.jit import weighted
-from sordino.training.perexample.fixed import in_blocks
+from sordino.training.perexample.pieces import TOGETHER
 
 MARGIN = 1.0 - 2.0**-9
 """s."""
 
 LONGEST = 1e19
 """Longer gradients contribute nothing."""
-
-TOGETHER = 112
-"""m, examples that are added up in float32."""
 
 MOST = 2**20
 """Examples in a batch."""
@@ -107,10 +105,6 @@ def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Te
 
 def squares(rows: Tensor) -> Tensor:
     """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most."""
-    return in_blocks(_squares, rows) if len(rows) else rows.new_zeros(0, dtype=torch.float64)
-
-
-def _squares(rows: Tensor) -> Tensor:
     if rows.dtype != torch.float32:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         return exact
@@ -123,17 +117,6 @@ def _squares(rows: Tensor) -> Tensor:
     if whole < k:
         found += torch.linalg.vector_norm(rows[:, whole:], dim=1).to(torch.float64).square_()
     return found
-
-
-def together(n: int) -> list[slice]:
-    """n examples in parts of nearly the same size, no more than :data:`TOGETHER` in each.
-
-    >>> together(150), together(112), together(0)
-    ([slice(0, 75, None), slice(75, 150, None)], [slice(0, 112, None)], [])
-    """
-    parts = -(-n // TOGETHER)
-    size = -(-n // parts) if parts else 1
-    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def summable(expected: float) -> None:
@@ -205,19 +188,14 @@ def put(place: Tensor, part: Tensor, fresh: bool) -> None:
 def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
     """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,), in the factors' type.
 
-    In float32 :data:`TOGETHER` at a time.
+    In float32 there are at most :data:`~sordino.training.perexample.pieces.TOGETHER`.
     """
     if factor.dtype == torch.float64 and rows.dtype == torch.float32 and rows.device.type == "cpu":
         if fresh:
             place.zero_()
         weighted.add(rows.contiguous().numpy(), factor.numpy(), place.numpy())
         return
-    for part in together(len(rows)):
-        put(
-            place,
-            torch.mv(rows[part].to(factor.dtype).t(), factor[part]),
-            fresh and part.start == 0,
-        )
+    put(place, torch.mv(rows.to(factor.dtype).t(), factor), fresh)
 
 
 def kept(keep: Tensor, numbers: Tensor) -> Tensor:

@@ -32,22 +32,16 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import add_rows, kept, squares
-from sordino.training.perexample.fixed import MANY, in_blocks
 from sordino.training.perexample.gram import cheaper, squared_norms, write_products
 from sordino.training.perexample.kernel import add_or_set
+from sordino.training.perexample.pieces import parts
 from sordino.training.perexample.workspace import Workspace
 
 Pair = tuple[int, int]
-IMAGES = 8  # in a block on a processor: an image is more work than a call
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
 PATCH_BYTES = (
     1_000_000  # patches of as many examples as this are worked off while they are in the cache
 )
-
-
-def images(like: Tensor) -> int:
-    """Images in a block, where ``like`` lies."""
-    return IMAGES if like.device.type == "cpu" else MANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +179,12 @@ class ConvKernel:
         squared = torch.zeros(n, dtype=torch.float64, device=g.device)
         if self._weight is not None:
             self._grads = self._space.take("grads", (n, outputs, shape.patch))
-            few = max(1, PATCH_BYTES // (positions * shape.patch * g.element_size()))
-            in_blocks(
-                lambda g, a: torch.bmm(g.transpose(1, 2), self.unfold(a)),
-                g,
-                a,
-                size=min(images(g), few),
-                into=self._grads,
-            )
+            few = PATCH_BYTES // (positions * shape.patch * g.element_size())
+            for some in parts(n, few):
+                torch.bmm(g[some].transpose(1, 2), self.unfold(a[some]), out=self._grads[some])
             squared += squares(self._grads.view(n, -1))
         if self._bias is not None:
-            self._bias_grads = in_blocks(lambda g: g.sum(1), g)
+            self._bias_grads = g.sum(1)
             squared += squares(self._bias_grads)
         return squared
 
@@ -230,10 +219,7 @@ class ConvKernel:
             weight, bias = self._grads[part], self._bias_grads[part]
         else:
             g = self._outputs[part]
-            weight = in_blocks(
-                lambda g, a: torch.bmm(g.transpose(1, 2), a), g, self._patches[part], size=images(g)
-            )
-            bias = in_blocks(lambda g: g.sum(1), g)
+            weight, bias = torch.bmm(g.transpose(1, 2), self._patches[part]), g.sum(1)
         for slot, grads in ((self._weight, weight), (self._bias, bias)):
             if slot is not None:
                 slot.columns(rows).copy_(grads.flatten(1))

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import kept, squares
-from sordino.training.perexample.fixed import pairs_in_blocks
 
 
 def supported(layer: nn.Embedding) -> bool:
@@ -44,7 +43,7 @@ class EmbeddingKernel:
 
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are tokens."""
-        self._tokens, self._rows = pairs_in_blocks(_runs, *self._flattened(a, g))
+        self._tokens, self._rows = _runs(*self._flattened(a, g))
         return squares(self._rows.flatten(1))
 
     def leave(self, keep: Tensor) -> None:

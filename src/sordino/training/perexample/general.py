@@ -26,63 +26,112 @@ their bits.
 
 Both cost n x d memory, for as many examples at a time as fit 64 MB.
 
-Shapes: x (n, ...), y (n, ...); per-example gradients (n, d).
+Shapes: x (k, ...), y (k,), a piece (:mod:`.pieces`); gradients of a parameter (k, size).
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from sordino.training.flat import Flat
+from sordino.training.flat import Flat, Slot
 from sordino.training.loss import Loss
 from sordino.training.perexample.apart import apart
-from sordino.training.perexample.fixed import block, filled
+from sordino.training.perexample.clipping import add_rows, kept, squares
 from sordino.training.perexample.workspace import Workspace
 from sordino.training.settings import own_call, own_code
 
 GRADIENT_BYTES = 64e6
 
+Made = tuple[Tensor, list[Tensor]]
+"""Losses (k,), and for each parameter in the flat vector's order its gradients (k, size)."""
+
+
+class Written:
+    """The gradients of one layer's parameters, written out; see
+    :class:`~sordino.training.perexample.kernel.Gradients`.
+    """
+
+    def __init__(self, slots: list[tuple[Slot, Tensor]]) -> None:
+        self._slots = slots
+
+    def leave(self, keep: Tensor) -> None:
+        """Zeros for examples outside of ``keep`` (k,)."""
+        self._slots = [(slot, kept(keep, rows)) for slot, rows in self._slots]
+
+    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
+        """sum_i factor_i G_i into ``out`` (d,): overwritten if ``fresh``, else added to."""
+        for slot, rows in self._slots:
+            add_rows(slot.flat(out), rows, factor, fresh)
+
+    def form(self, part: slice, rows: Tensor) -> None:
+        """G_i of this part into this layer's columns of ``rows`` (k, d)."""
+        for slot, own in self._slots:
+            slot.columns(rows).copy_(own[part])
+
+
+def layers_of(flat: Flat) -> list[list[Slot]]:
+    """The parameters of each module that has some, in order: weight and bias go together."""
+    found: dict[str, list[Slot]] = {}
+    for slot in flat.layout:
+        found.setdefault(slot.name.rpartition(".")[0], []).append(slot)
+    return list(found.values())
+
 
 class OneByOne:
-    """Materialised per-example gradients of a whole module, and its scores."""
+    """Materialised per-example gradients of a whole module, and its scores.
+
+    Attributes:
+        most: examples of a piece at most, for memory.
+    """
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._flat, self._loss = flat, loss
         self._space = Workspace(flat.weights)
+        self._classes = 0
         self._mapped_shapes: dict[tuple[object, ...], bool] = {}
-        self.piece = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
+        self.most = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
-    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and gradients (n, d) in the flat vector's order; NaN where it has none.
+    def gradients(
+        self, x: Tensor, y: Tensor, places: Tensor
+    ) -> tuple[Tensor, list[tuple[Written, Tensor]]]:
+        """Losses (k,) of a piece, and each layer's gradients with their squared norms (k,).
 
-        The gradients lie in a buffer that the next call overwrites. Side by side, examples go in
-        blocks of one shape (:mod:`.fixed`).
+        Examples are in ``places``. Where one has no gradient, its numbers are NaN. The
+        next call overwrites them.
         """
-        losses = self._flat.weights.new_empty(len(x))
-        rows = self._space.take("rows", (len(x), self._flat.dim))
         mapped = self.maps(x, y)
-        size = min(block(x), self.piece) if mapped else 1
-        work = self._block if mapped else self._alone
+        valid, y = self._loss.known(y, self._classes)
         with own_code(x.device):
-            for start in range(0, len(x), size):
-                some = slice(start, start + size)
-                work(filled(x[some], size), filled(y[some], size), losses[some], rows[some])
-        return losses, rows
+            losses, rows = self._side_by_side(x, y) if mapped else self._in_turn(x, y, places)
+        made = {slot.name: each for slot, each in zip(self._flat.layout, rows, strict=True)}
+        layers = []
+        for slots in layers_of(self._flat):
+            square = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+            for slot in slots:
+                square += squares(made[slot.name])
+            layers.append((Written([(slot, made[slot.name]) for slot in slots]), square))
+        if not bool(valid.all()):
+            for layer, square in layers:
+                layer.leave(valid)
+                square.masked_fill_(~valid, torch.nan)
+            losses.masked_fill_(~valid, torch.nan)
+        return losses, layers
 
-    def _block(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
-        """Losses (k,) and gradients (k, d) of the first k examples of a block."""
+    def _side_by_side(self, x: Tensor, y: Tensor) -> Made:
         try:
-            self._mapped(x, y, losses, rows)
+            return self._mapped(x, y)
         except Exception:  # a user's module may raise anything
-            losses.fill_(torch.nan)
-            rows.fill_(torch.nan)
-            self._halves(x, y, slice(0, len(rows)), losses, rows)
+            losses, rows = self._room(len(x))
+            for each in (losses, *rows):
+                each.fill_(torch.nan)
+            self._halves(x, y, slice(0, len(x)), losses, rows)
+            return losses, rows
 
-    def _halves(self, x: Tensor, y: Tensor, some: slice, losses: Tensor, rows: Tensor) -> None:
+    def _halves(
+        self, x: Tensor, y: Tensor, some: slice, losses: Tensor, rows: list[Tensor]
+    ) -> None:
         """Fill in what ``some`` of the examples have, where together they fail."""
         if some.stop - some.start < 2:
             return
@@ -90,13 +139,34 @@ class OneByOne:
         for half in (slice(some.start, middle), slice(middle, some.stop)):
             alone, label = torch.zeros_like(x), torch.zeros_like(y)
             alone[half], label[half] = x[half], y[half]
-            found = torch.empty_like(losses), torch.empty_like(rows)
             try:
-                self._mapped(alone, label, *found)
+                found, made = self._mapped(alone, label)
             except Exception:  # a user's module may raise anything
                 self._halves(x, y, half, losses, rows)
             else:
-                losses[half], rows[half] = found[0][half], found[1][half]
+                losses[half] = found[half]
+                for into, each in zip(rows, made, strict=True):
+                    into[half] = each[half]
+
+    def _in_turn(self, x: Tensor, y: Tensor, places: Tensor) -> Made:
+        """One example after another, by a backward pass of its own: slow, right by construction."""
+        losses, rows = self._room(len(x))
+        if len(places) < len(x):
+            for each in (losses, *rows):
+                each.zero_()
+        for i in places.tolist():
+            into = [each[i] for each in rows]
+            try:
+                losses[i] = self._one(x[i : i + 1], y[i : i + 1], into)
+            except Exception:  # a user's module may raise anything
+                for each in (losses[i], *into):
+                    each.fill_(torch.nan)
+        return losses, rows
+
+    def _room(self, rows: int) -> Made:
+        take = self._space.take
+        made = [take(slot.name, (rows, slot.size)) for slot in self._flat.layout]
+        return self._flat.weights.new_empty(rows), made
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
         """Whether vmap can follow the module on inputs and labels of such shapes and types."""
@@ -111,23 +181,18 @@ class OneByOne:
             generator = torch.Generator().manual_seed(0)
             inputs[1] = torch.randn(tuple(x.shape[1:]), generator=generator, dtype=x.dtype)
         labels = torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device)
-        losses, rows = (
-            self._flat.weights.new_empty(2),
-            self._space.take("rows", (2, self._flat.dim)),
-        )
+        into = [each[0] for each in self._room(1)[1]]
         with torch.no_grad(), own_code(x.device):
             # an error of the module itself is told as it is, also where vmap would not see it
-            self._one(inputs[:1], labels[:1], losses[:1], rows[:1])
+            self._one(inputs[:1], labels[:1], into)
             try:
-                self._mapped(inputs, labels, losses, rows, probing=True)
+                self._mapped(inputs, labels, probing=True)
             except Exception:  # a user's module may raise anything
                 return False
         return True
 
-    def _mapped(
-        self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor, *, probing: bool = False
-    ) -> None:
-        """Losses (k,) and gradients (k, d) of the first k of n examples, side by side."""
+    def _mapped(self, x: Tensor, y: Tensor, *, probing: bool = False) -> Made:
+        """Losses and gradients of all rows, side by side."""
         module, parameters = self._flat.copy()
         named = {
             slot.name: p.detach() for slot, p in zip(self._flat.layout, parameters, strict=True)
@@ -135,41 +200,31 @@ class OneByOne:
 
         def single(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
             scores = functional_call(module, weights, (image.unsqueeze(0),))
-            return self._loss(scores, label.unsqueeze(0)).sum()
+            return self._loss.plain(scores, label.unsqueeze(0)).sum()
 
         given = x.clone(), y.clone()
-        with own_call(x.device), apart(kernels=probing):
-            grads, found = vmap(grad_and_value(single), in_dims=(None, 0, 0))(named, *given)
-        losses.copy_(found.detach()[: len(losses)])
-        self._write(grads.values(), rows)
+        with own_call(x.device, fill=False), apart(kernels=probing):
+            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(named, *given)
+        rows = [
+            _stored(slot, grads[slot.name]).reshape(len(x), slot.size) for slot in self._flat.layout
+        ]
+        return losses.detach(), rows
 
-    def _write(self, grads: Iterable[Tensor | None], rows: Tensor) -> None:
-        for slot, grad in zip(self._flat.layout, grads, strict=True):
-            place = rows[:, slot.offset : slot.offset + slot.size]
-            if grad is None:
-                place.zero_()
-            else:
-                some = grad[: len(rows)]
-                ordered = some.permute(0, 1, 3, 4, 2) if len(slot.shape) == 4 else some
-                place.copy_(ordered.reshape(len(rows), -1))
-
-    def _alone(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
-        """The same of one example, by a backward pass of its own: slow, right by construction."""
-        try:
-            self._one(x, y, losses, rows)
-        except Exception:  # a user's module may raise anything
-            losses.fill_(torch.nan)
-            rows.fill_(torch.nan)
-
-    def _one(self, x: Tensor, y: Tensor, losses: Tensor, rows: Tensor) -> None:
-        """The loss (1,) of a batch of one, and its gradient (1, d)."""
+    def _one(self, x: Tensor, y: Tensor, into: list[Tensor]) -> Tensor:
+        """The loss of a batch of one; its gradient goes ``into`` one vector for each parameter."""
         module, parameters = self._flat.copy()
         with own_call(x.device):
             with torch.enable_grad():
-                value = self._loss(module(x.clone()), y.clone()).sum()
+                scores = module(x.clone())
+                value = self._loss.plain(scores, y.clone())
             grads = torch.autograd.grad(value, parameters, allow_unused=True)
-        self._write((None if g is None else g.unsqueeze(0) for g in grads), rows)
-        losses.copy_(value.detach())
+        self._classes = self._classes or scores.shape[1]
+        for slot, grad, place in zip(self._flat.layout, grads, into, strict=True):
+            if grad is None:
+                place.zero_()
+            else:
+                place.view(slot.stored).copy_(_stored(slot, grad))
+        return value.detach()
 
     def scores(self, x: Tensor, classes: int) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""
@@ -183,3 +238,8 @@ class OneByOne:
                 except Exception:  # a user's module may raise anything
                     continue
         return found
+
+
+def _stored(slot: Slot, gradient: Tensor) -> Tensor:
+    """A gradient (..., *shape) in the order in which the flat vector has it."""
+    return gradient.movedim(-3, -1) if len(slot.shape) == 4 else gradient

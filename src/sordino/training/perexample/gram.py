@@ -28,8 +28,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sordino.training.perexample.clipping import VANISHING, put, together
-from sordino.training.perexample.fixed import block, in_blocks
+from sordino.training.perexample.clipping import VANISHING, put
+from sordino.training.perexample.pieces import parts
 
 MOVE = 8
 GRAM_BYTES = 32e6  # Gram matrices of as many examples as this at a time
@@ -49,8 +49,8 @@ def squared_norms(a: Tensor, g: Tensor, *, weight: bool, bias: bool) -> Tensor:
     few = max(
         1, int(GRAM_BYTES / (8 * (positions * (2 * positions + a.shape[2] + g.shape[2]) + 1)))
     )
-    return in_blocks(
-        lambda a, g: _squared(a.double(), g.double(), weight, bias), a, g, size=min(block(g), few)
+    return torch.cat(
+        [_squared(a[some].double(), g[some].double(), weight, bias) for some in parts(len(g), few)]
     )
 
 
@@ -74,9 +74,8 @@ def write_products(
     a: Tensor, g: Tensor, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
 ) -> None:
     """sum_i factor_i G_i into ``weight`` (out, in) and ``bias`` (out,) of the total, in float64."""
-    for part in together(len(factor)):
-        scaled = (g[part].double() * factor[part].double().view(-1, 1, 1)).flatten(0, 1)
-        if weight is not None:
-            put(weight, scaled.t() @ a[part].double().flatten(0, 1), fresh and part.start == 0)
-        if bias is not None:
-            put(bias, scaled.sum(0), fresh and part.start == 0)
+    scaled = (g.double() * factor.double().view(-1, 1, 1)).flatten(0, 1)
+    if weight is not None:
+        put(weight, scaled.t() @ a.double().flatten(0, 1), fresh)
+    if bias is not None:
+        put(bias, scaled.sum(0), fresh)

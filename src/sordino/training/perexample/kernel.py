@@ -21,12 +21,8 @@ from typing import Protocol
 from torch import Tensor
 
 
-class Kernel(Protocol):
-    """The gradient arithmetic of one layer that owns parameters."""
-
-    def collect(self, a: Tensor, g: Tensor) -> Tensor:
-        """Squared gradient norms (n,) in float64 of ``a`` and ``g``, kept until :meth:`write`."""
-        ...
+class Gradients(Protocol):
+    """The gradients of one layer's parameters, of every example of a piece."""
 
     def leave(self, keep: Tensor) -> None:
         """Zeros for all that was collected of examples outside of ``keep`` (n,); shapes stay."""
@@ -35,17 +31,24 @@ class Kernel(Protocol):
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """sum_i factor_i G_i of the batch into ``out`` (d,), float64: overwritten if ``fresh``.
 
-        The factors are of the layer's own type, in which as many examples are added up as
-        :func:`~sordino.training.perexample.clipping.together` says.
+        The factors are of the layer's own type, in which the piece is added up.
         """
+        ...
+
+    def form(self, part: slice, rows: Tensor) -> None:
+        """G_i of this part of the collected piece into this layer's columns of ``rows`` (k, d)."""
+        ...
+
+
+class Kernel(Gradients, Protocol):
+    """The gradient arithmetic of one layer that owns parameters."""
+
+    def collect(self, a: Tensor, g: Tensor) -> Tensor:
+        """Squared gradient norms (n,) in float64 of ``a`` and ``g``, kept until :meth:`write`."""
         ...
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
-        ...
-
-    def form(self, part: slice, rows: Tensor) -> None:
-        """G_i of this part of the collected batch into this layer's columns of ``rows`` (k, d)."""
         ...
 
 

@@ -24,18 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from sordino.training.flat import Flat, Slot
-from sordino.training.perexample.clipping import add_rows, kept, put, squares, together
-from sordino.training.perexample.fixed import in_blocks
+from sordino.training.perexample.clipping import add_rows, kept, put, squares
 from sordino.training.perexample.gram import squared_norms, write_products
 from sordino.training.perexample.workspace import Workspace
 
 
 def _products(g: Tensor, a: Tensor) -> Tensor:
     return torch.bmm(g.transpose(1, 2), a)
-
-
-def _positions(g: Tensor) -> Tensor:
-    return g.sum(1)
 
 
 class LinearKernel:
@@ -60,10 +55,10 @@ class LinearKernel:
             return squared_norms(a, g, weight=self._weight is not None, bias=self._bias is not None)
         squared = torch.zeros(len(a), dtype=torch.float64, device=a.device)
         if self._weight is not None:
-            self._made = in_blocks(_products, g, a).flatten(1)
+            self._made = _products(g, a).flatten(1)
             squared += squares(self._made)
         if self._bias is not None:
-            self._shift = in_blocks(_positions, g)
+            self._shift = g.sum(1)
             squared += squares(self._shift)
         return squared
 
@@ -97,21 +92,14 @@ class LinearKernel:
     def _write_outer(
         self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
     ) -> None:
-        """One product for each part: the outer products added up are those that were measured."""
+        """One product: the outer products added up are those that were measured."""
         a, g = self._a, self._g
         scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
-        for part in together(len(factor)):
-            first = fresh and part.start == 0
-            if weight is not None:
-                put(
-                    weight,
-                    torch.mm(
-                        scaled[part].t(), a[part], out=self._space.take("part", tuple(weight.shape))
-                    ),
-                    first,
-                )
-            if bias is not None:
-                put(bias, scaled[part].sum(0), first)
+        if weight is not None:
+            part = self._space.take("part", tuple(weight.shape))
+            put(weight, torch.mm(scaled.t(), a, out=part), fresh)
+        if bias is not None:
+            put(bias, scaled.sum(0), fresh)
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""
@@ -121,9 +109,9 @@ class LinearKernel:
             if g.ndim == 2:
                 torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place)
             else:
-                place.copy_(in_blocks(_products, g, a))
+                place.copy_(_products(g, a))
         if self._bias is not None:
-            self._bias.columns(rows).copy_(g if g.ndim == 2 else in_blocks(_positions, g))
+            self._bias.columns(rows).copy_(g if g.ndim == 2 else g.sum(1))
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

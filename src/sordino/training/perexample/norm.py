@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.perexample.clipping import add_rows, kept, squares
-from sordino.training.perexample.fixed import pairs_in_blocks
 from sordino.training.perexample.kernel import add_or_set
 
 
@@ -42,9 +41,6 @@ class NormKernel:
         )
 
     def _sums(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        return pairs_in_blocks(self._block, a, g)
-
-    def _block(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         kept = len(self._layer.normalized_shape) if isinstance(self._layer, nn.LayerNorm) else 1
         product = g * self.normalise(a)
         if g.ndim - kept == 1:

@@ -12,8 +12,8 @@ parameters that has no stage of its own is run by autograd, alone. Anything else
 (:mod:`sordino.training.perexample.general`); so do weights used twice, hooks, and subclasses
 of known layers, whose ``forward`` may be anything.
 
-Micro-batches: where the buffers of a batch exceed the cache by far, the batch is
-worked off in pieces of about 32 MB; the sum is the same.
+Where the buffers of a batch exceed the cache by far, the batch is worked off in pieces of
+about 32 MB; the sum is the same.
 
 Shapes: x (n, ...) with images as (n, channels, height, width) in any memory format.
 """
@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
 from sordino.training.perexample import conv, embedding, pool, tiled
-from sordino.training.perexample.fixed import pairs_in_blocks
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.separable import alone, known
 from sordino.training.perexample.stages import (
@@ -57,13 +56,13 @@ class Plan:
         stages: in order; those before ``first`` own no parameters and need no backward step.
         owners: for each stage, itself if it owns parameters.
         first: index of the first stage with parameters.
-        piece: examples per micro-batch.
+        most: examples of a piece at most, for memory.
     """
 
     stages: tuple[Stage, ...]
     owners: tuple[Owner | None, ...]
     first: int
-    piece: int
+    most: int
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of a batch."""
@@ -81,7 +80,7 @@ class Plan:
         The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in
         the cache.
         """
-        losses, g = pairs_in_blocks(loss.slope, self.forward(x), y)
+        losses, g = loss.slope(self.forward(x), y)
         # some backward moves write into it
         g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()
         if scale != 1.0:
@@ -240,8 +239,8 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     ):
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
-    piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
-    return Plan(tuple(stages), tuple(owners), first, piece)
+    most = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
+    return Plan(tuple(stages), tuple(owners), first, most)
 
 
 def _materialised(stage: Stage) -> int:

@@ -3,8 +3,7 @@ r"""The steps a plan is made of, each with a forward and a backward move written
 Images are (n, height, width, channels) between stages, so that a convolution's patches,
 a pool's slices and a rectifier's vectors are all contiguous in the channels; everything
 else is as in torch. A stage keeps what its backward move needs, in buffers that live from
-step to step: forward, then backward, and never two batches at once. What a library rounds goes to
-it in blocks of one shape (:mod:`.fixed`).
+step to step: forward, then backward, and never two batches at once.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat
 from sordino.training.perexample import pool
-from sordino.training.perexample.conv import ConvKernel, gradients, images
+from sordino.training.perexample.conv import ConvKernel, gradients
 from sordino.training.perexample.embedding import EmbeddingKernel
-from sordino.training.perexample.fixed import in_blocks
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.linear import LinearKernel
 from sordino.training.perexample.norm import NormKernel
@@ -80,11 +78,12 @@ class Tanh:
         self._y = like
 
     def forward(self, x: Tensor) -> Tensor:
-        self._y = in_blocks(torch.tanh, x, into=self._space.take("y", tuple(x.shape)))
+        self._y = torch.tanh(x, out=self._space.take("y", tuple(x.shape)))
         return self._y
 
     def backward(self, g: Tensor) -> Tensor:
-        return in_blocks(lambda g, y: torch.ops.aten.tanh_backward(g, y), g, self._y)
+        result: Tensor = torch.ops.aten.tanh_backward(g, self._y)
+        return result
 
 
 class Flatten:
@@ -109,31 +108,22 @@ class Opaque:
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
-        self._seen: list[tuple[Tensor, Tensor]] = []
+        self._seen: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        self._seen = []
-        return in_blocks(self._forward, x)
-
-    def _forward(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             x = _logical(x).detach().requires_grad_()
             # A copy if the layer works in place: other stages still need what it would overwrite.
             y = self._layer(x.clone() if getattr(self._layer, "inplace", False) else x)
-        self._seen.append((x, y))
+        self._seen = x, y
         return _physical(y.detach())
 
     def backward(self, g: Tensor) -> Tensor:
-        seen = iter(self._seen)
-
-        def work(g: Tensor) -> Tensor:
-            x, y = next(seen)
-            (result,) = torch.autograd.grad(y, x, _logical(g))
-            return _physical(result)
-
-        found = in_blocks(work, g)
-        self._seen = []
-        return found
+        if self._seen is None:
+            raise RuntimeError("backward comes after forward")
+        (x, y), self._seen = self._seen, None
+        (result,) = torch.autograd.grad(y, x, _logical(g))
+        return _physical(result)
 
 
 def _logical(x: Tensor) -> Tensor:
@@ -169,25 +159,18 @@ class LinearStage:
 
     def forward(self, x: Tensor) -> Tensor:
         self.last_input = x
-        y = self._space.take("y", (*x.shape[:-1], self._layer.out_features))
-        return in_blocks(self._forward, x, into=y)
-
-    def _forward(self, x: Tensor) -> Tensor:
         rows, layer = x.reshape(-1, x.shape[-1]), self._layer
-        y = (
-            torch.mm(rows, layer.weight.t())
-            if layer.bias is None
-            else torch.addmm(layer.bias, rows, layer.weight.t())
-        )
+        y = self._space.take("y", (len(rows), layer.out_features))
+        if layer.bias is None:
+            torch.mm(rows, layer.weight.t(), out=y)
+        else:
+            torch.addmm(layer.bias, rows, layer.weight.t(), out=y)
         return y.view(*x.shape[:-1], -1)
 
     def backward(self, g: Tensor) -> Tensor:
-        into = self._space.take("g", tuple(self.last_input.shape))
-        return in_blocks(self._backward, g, into=into)
-
-    def _backward(self, g: Tensor) -> Tensor:
-        rows = torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight)
-        return rows.view(*g.shape[:-1], -1)
+        rows = g.reshape(-1, g.shape[-1])
+        into = self._space.take("g", (len(rows), self._layer.in_features))
+        return torch.mm(rows, self._layer.weight, out=into).view(self.last_input.shape)
 
 
 class ConvStage:
@@ -199,21 +182,16 @@ class ConvStage:
         self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.last_input = x
-        return in_blocks(self._forward, x, size=images(x))
-
-    def _forward(self, x: Tensor) -> Tensor:
-        layer = self._layer
+        self.last_input, layer = x, self._layer
         y = torch.conv2d(
             _logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation
         )
         return _physical(y)
 
     def backward(self, g: Tensor) -> Tensor:
-        return in_blocks(self._backward, self.last_input, g, size=images(g))
-
-    def _backward(self, x: Tensor, g: Tensor) -> Tensor:
-        result, _, _ = gradients(self.kernel, _logical(x), _logical(g), (True, False, False))
+        result, _, _ = gradients(
+            self.kernel, _logical(self.last_input), _logical(g), (True, False, False)
+        )
         if result is None:
             raise RuntimeError("asked for an input gradient, got none")
         return _physical(result)

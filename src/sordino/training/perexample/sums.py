@@ -1,12 +1,15 @@
 r"""The two sums a client asks for: clipped per example, or plain.
 
-Both run under ``no_grad`` over micro-batches; see the package's docstring for the paths.
+Both run under ``no_grad``; see the package's docstring for the paths. A clipped sum works a batch
+off in pieces of one public shape (:mod:`.pieces`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +17,10 @@ from torch import Tensor
 from sordino.errors import StudyError
 from sordino.mechanism import checked_clip
 from sordino.training.flat import Flat as Parameters
-from sordino.training.flat import Slot
 from sordino.training.loss import Loss
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import (
     MOST,
-    TOGETHER,
     Clipped,
     add_rows,
     factors,
@@ -28,11 +29,11 @@ from sordino.training.perexample.clipping import (
     kept,
     leaves,
     root,
-    squares,
 )
-from sordino.training.perexample.fixed import in_blocks, pairs_in_blocks
-from sordino.training.perexample.kernel import Kernel
+from sordino.training.perexample.general import layers_of
+from sordino.training.perexample.kernel import Gradients
 from sordino.training.perexample.paths import Paths
+from sordino.training.perexample.pieces import TOGETHER, UNKNOWN, filled, parts, rows_of
 from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.store import Given, Store
@@ -41,12 +42,7 @@ from sordino.training.settings import same_settings
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
-
-
-def _batches(path: Plan | None, paths: Paths, n: int) -> list[slice]:
-    """Micro-batches of n examples."""
-    size = paths.slow.piece if path is None else path.piece
-    return [slice(start, start + size) for start in range(0, n, size)]
+TRIALS = 8
 
 
 class ClippedSum:
@@ -55,12 +51,22 @@ class ClippedSum:
     def __init__(self, flat: Parameters, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
         self._space = Workspace(flat.weights)
+        self._shapes: dict[tuple[object, ...], tuple[int, Tensor]] = {}
 
-    def __call__(self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
         """Overwrite ``out`` (d,), float64, with the clipped sum over ``x`` (n, ...), ``y`` (n,).
 
         A number is a flat bound C. An empty batch gives zeros. What is returned is raw and must not
-        leave its client.
+        leave its client. ``expected`` is the expected size of batches, which is public: batches of
+        about this size are fastest.
 
         Raises:
             StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity
@@ -71,10 +77,18 @@ class ClippedSum:
                 f"a batch of {len(x)} examples: at most {MOST} can be summed within the proven "
                 "bound; lower the sampling rate"
             )
-        given = Given(x, y)
-        return self.of(given, torch.arange(len(y), device=y.device), bound, out)
+        every = torch.arange(len(y), device=y.device)
+        return self.of(Given(x, y), every, bound, out, expected=expected)
 
-    def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+    def of(
+        self,
+        examples: Store,
+        chosen: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
         """The same over indices ``chosen`` (b,), in place where the module's path can.
 
         Nothing that examples hold makes it fail: those that cannot be computed add nothing.
@@ -88,160 +102,174 @@ class ClippedSum:
         total = out
         if not 0 < len(chosen) <= TOGETHER:
             total = torch.empty_like(out.zero_())
-        parts = []
+        found = []
         for leaf in leaves(chosen):
-            parts.append(self._leaf(examples, leaf, bound, total))
+            found.append(self._leaf(examples, leaf, bound, total, expected))
             if total is not out:
                 out.add_(total)
-        return joined(parts, bound.clip, self._paths.flat.weights, chosen)
+        return joined(found, bound.clip, self._paths.flat.weights, chosen)
 
-    def _leaf(self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor) -> Clipped:
+    def _leaf(
+        self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor, expected: float
+    ) -> Clipped:
         """Overwrite ``out`` with the clipped sum over a leaf."""
         found = self._paths.in_place(examples, chosen) if isinstance(bound, FlatBound) else None
         if found is not None:
             single, rows, where = found
             return single.clipped(rows, where, bound.clip, out)
-        x, y = examples.take(chosen)
+        norms: list[Tensor] = []
+        losses: list[Tensor] = []
         with torch.no_grad():
-            norms, losses = self._sum(self._paths.find(x), x, y, bound, out)
-        return Clipped(norms.to(losses.dtype), bound.clip, losses)
+            for piece in self._pieces(*examples.take(chosen), expected):
+                norms.append(self._add(piece, bound, out, fresh=not norms)[piece.places])
+                losses.append(piece.losses[piece.places])
+        return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
+        flat = self._paths.flat
+        found = [flat.weights.new_empty(0, flat.dim)]
         with torch.no_grad():
-            path = self._paths.find(x)
-            if path is not None:
-                _, kernels = self._collected(path, x, y)
-                return _formed(
-                    kernels,
-                    slice(None),
-                    self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim),
-                )
-            return self._paths.slow.gradients(x, y)[1].clone()
+            for piece in self._pieces(x, y, UNKNOWN):
+                found.append(self._formed(piece)[piece.places])
+        return torch.cat(found)
 
-    def _sum(
-        self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        parts = [
-            self._piece(path, x[some], y[some], bound, out, some.start == 0)
-            for some in _batches(path, self._paths, len(x))
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat([norms for norms, _ in parts]), torch.cat([losses for _, losses in parts])
+    def _pieces(self, x: Tensor, y: Tensor, expected: float) -> Iterator[_Piece]:
+        """The gradients of ``x`` (n, ...), ``y`` (n,); each piece lasts until the next is drawn."""
+        path = self._paths.find(x)
+        rows, places = self._shape(path, x, y, expected)
+        for start in range(0, len(x), len(places)):
+            some = slice(start, start + len(places))
+            yield self._piece(path, x[some], y[some], rows, places)
 
-    def _piece(
-        self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Norms and losses of a micro-batch; its clipped sum goes to ``out``.
+    def _piece(self, path: Plan | None, x: Tensor, y: Tensor, rows: int, places: Tensor) -> _Piece:
+        """A piece of so many rows, with the examples (k, ...) at the first k places."""
+        xs, ys, used = filled(x, rows, places), filled(y, rows, places), places[: len(x)]
+        if path is None:
+            return _Piece(used, *self._paths.slow.gradients(xs, ys, used))
+        losses, pairs = path.pairs(self._paths.loss, xs, ys, 1.0)
+        return _Piece(used, losses, [(each, each.collect(a, g)) for each, a, g in pairs])
 
-        Written if ``fresh``, else added.
+    def _shape(
+        self, path: Plan | None, x: Tensor, y: Tensor, expected: float
+    ) -> tuple[int, Tensor]:
+        """Rows of a piece, and the places that are used, which are alike."""
+        most = self._paths.slow.most if path is None else path.most
+        wanted = rows_of(expected, most)
+        key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted
+        if key not in self._shapes:
+            places = self._alike(path, x, y, wanted)
+            rows = min(-(-wanted // len(places)) * wanted, most)
+            if wanted < rows:
+                places = self._alike(path, x, y, rows)
+            self._shapes[key] = max(wanted, rows), places[:TOGETHER]
+        return self._shapes[key]
+
+    def _alike(self, path: Plan | None, x: Tensor, y: Tensor, rows: int) -> Tensor:
+        """Places (k,) of so many in which equal examples have equal gradients, to the bit."""
+        every = torch.arange(rows, device=x.device)
+        if rows == 1 or (path is None and not self._paths.slow.maps(x, y)):
+            return every  # each goes by itself
+        weights, generator = self._paths.flat.weights, torch.Generator().manual_seed(0)
+        held, same = weights.clone(), torch.ones(min(rows, 4), rows, dtype=torch.bool)
+        try:
+            for trial in range(TRIALS):
+                random = torch.randn(len(weights), generator=generator, dtype=weights.dtype)
+                weights.copy_(held + 0.05 * random.to(held))
+                one = torch.zeros(1, *x.shape[1:], dtype=x.dtype)
+                if x.is_floating_point() and trial:
+                    one.normal_(generator=generator)
+                xs = one.to(x.device).expand(rows, *one.shape[1:])
+                piece = self._piece(path, xs, y.new_zeros(rows, *y.shape[1:]), rows, every)
+                for found in (self._formed(piece), piece.losses, *(n for _, n in piece.layers)):
+                    bits = found.view(rows, -1).nan_to_num_(nan=0.0)
+                    if not bool((bits == bits[0]).all()):
+                        for first, row in enumerate(same):
+                            row &= (bits == bits[first]).all(1).cpu()
+        finally:
+            weights.copy_(held)
+        return same[int(same.sum(1).argmax())].nonzero().flatten().to(x.device)
+
+    def _formed(self, piece: _Piece) -> Tensor:
+        """The gradients (k, d) of a piece, written out."""
+        weights = self._paths.flat.weights
+        return _formed(
+            piece.layers, slice(None), weights.new_empty(len(piece.losses), len(weights))
+        )
+
+    def _add(self, piece: _Piece, bound: Bound, out: Tensor, fresh: bool) -> Tensor:
+        """Norms (k,) of a piece; its clipped sum goes to ``out``, written if ``fresh``, else added.
 
         Nothing here lets one example change what is computed for another: those that cannot
         contribute are left in their places, with zeros for gradients.
         """
-        if path is None:
-            losses, rows = self._paths.slow.gradients(x, y)
-            if isinstance(bound, Layers):
-                return _by_layers(self._paths.flat, rows, bound, out, fresh), losses
-            return _add(rows, bound, out, fresh), losses
-        losses, kernels = self._collected(path, x, y)
         if isinstance(bound, Measured | Shortened):
-            return self._measured(kernels, bound, len(x), out, fresh), losses
-        norms = _together(kernels, bound)
+            return self._measured(piece, bound, out, fresh)
+        squared = [square for _, square in piece.layers]
+        norms = _largest(squared, bound) if isinstance(bound, Layers) else root(_added(squared))
         usable = finite(norms)
         if not bool(usable.all()):
-            for kernel, square in kernels:
-                kernel.leave(usable)
+            for layer, square in piece.layers:
+                layer.leave(usable)
                 square.masked_fill_(~usable, 0.0)
+        dtype, used = piece.losses.dtype, torch.zeros_like(piece.losses)
+        used[piece.places] = 1.0
         if isinstance(bound, Layers):
-            for kernel, square in kernels:
-                kernel.write(
-                    factors(square.sqrt(), bound.each(len(kernels)), bound.margin, losses.dtype),
-                    out,
-                    fresh,
-                )
+            each = bound.each(len(squared))
+            for layer, square in piece.layers:
+                layer.write(used * factors(square.sqrt(), each, bound.margin, dtype), out, fresh)
         else:
-            factor = factors(norms, bound.clip, bound.margin, losses.dtype)
-            for kernel, _ in kernels:
-                kernel.write(factor, out, fresh)
-        return norms, losses
-
-    def _collected(
-        self, path: Plan, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
-        """Losses (n,), and each kernel with its squared norms (n,), after both passes."""
-        losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
-        return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
+            factor = used * factors(norms, bound.clip, bound.margin, dtype)
+            for layer, _ in piece.layers:
+                layer.write(factor, out, fresh)
+        return norms
 
     def _measured(
-        self,
-        kernels: list[tuple[Kernel, Tensor]],
-        bound: Measured | Shortened,
-        n: int,
-        out: Tensor,
-        fresh: bool,
+        self, piece: _Piece, bound: Measured | Shortened, out: Tensor, fresh: bool
     ) -> Tensor:
-        """Norms (n,); gradients are written, measured and added few at a time, in the cache."""
+        """Gradients are written out, measured and added few at a time, in the cache."""
         weights, dim = self._paths.flat.weights, self._paths.flat.dim
-        few = max(1, min(FEW, int(ROW_BYTES / (dim * weights.element_size()))))
-        norms = weights.new_empty(n, dtype=torch.float64)
-        for start in range(0, n, few):
-            part = slice(start, min(start + few, n))
-            rows = _formed(kernels, part, self._space.take("rows", (part.stop - start, dim)))
-            norms[part] = _add(rows, bound, out, fresh and start == 0, few)
+        few = min(FEW, int(ROW_BYTES / (dim * weights.element_size())))
+        norms = weights.new_zeros(len(piece.losses), dtype=torch.float64)
+        used = torch.zeros_like(norms)
+        used[piece.places] = 1.0
+        if fresh:
+            out.zero_()
+        for part in parts(len(norms), few):
+            if not bool(used[part].any()):
+                continue
+            size = part.stop - part.start
+            rows = _formed(piece.layers, part, self._space.take("rows", (size, dim)))
+            if isinstance(bound, Shortened):
+                rows, found = bound.rows(rows)
+                factor = used[part]
+            else:
+                found = bound.norms(rows)
+            found = found.to(torch.float64)
+            usable = finite(found)
+            norms[part] = found = torch.where(usable, found, math.inf)
+            if isinstance(bound, Measured):
+                factor = used[part] * factors(found, bound.clip, bound.margin, torch.float64)
+                rows = rows if bool(usable.all()) else kept(usable, rows)
+            add_rows(out, rows, factor, fresh=False)
         return norms
 
 
-def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> Tensor:
-    """``rows`` (k, d), filled with the kernels' gradients of this part."""
-    for kernel, _ in kernels:
-        kernel.form(part, rows)
+class _Piece(NamedTuple):
+    """Gradients of k rows with examples in some ``places``: losses (k,), and each layer with its
+    squared norms (k,).
+    """
+
+    places: Tensor
+    losses: Tensor
+    layers: Sequence[tuple[Gradients, Tensor]]
+
+
+def _formed(layers: Sequence[tuple[Gradients, Tensor]], part: slice, rows: Tensor) -> Tensor:
+    """``rows`` (k, d), filled with the layers' gradients of this part."""
+    for layer, _ in layers:
+        layer.form(part, rows)
     return rows
-
-
-def _add(
-    rows: Tensor,
-    bound: FlatBound | Measured | Shortened,
-    out: Tensor,
-    fresh: bool,
-    few: int | None = None,
-) -> Tensor:
-    """Norms (n,) of ``rows`` (n, d); their clipped sum goes to ``out``, added unless ``fresh``."""
-    if isinstance(bound, Shortened):
-        short, norms = pairs_in_blocks(bound.rows, rows, size=few)
-        add_rows(out, short, short.new_ones(len(short)), fresh)
-        return _usable(norms)
-    norms = (
-        root(squares(rows))
-        if isinstance(bound, FlatBound)
-        else _usable(in_blocks(bound.norms, rows, size=few))
-    )
-    usable = finite(norms)
-    factor = factors(
-        norms,
-        bound.clip,
-        bound.margin,
-        rows.dtype if isinstance(bound, FlatBound) else torch.float64,
-    )
-    add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
-    return norms
-
-
-def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh: bool) -> Tensor:
-    """:func:`_add` with each layer clipped by itself."""
-    layers = layers_of(flat)
-    squared = [_added([squares(slot.columns(rows)) for slot in layer]) for layer in layers]
-    norms = _largest(squared, bound)
-    usable = finite(norms)
-    rows = kept(usable, rows)
-    for layer, square in zip(layers, squared, strict=True):
-        factor = factors(
-            kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype
-        )
-        for slot in layer:
-            add_rows(slot.flat(out), slot.columns(rows), factor, fresh)
-    return norms
 
 
 def _provable(out: Tensor) -> None:
@@ -253,15 +281,6 @@ def _provable(out: Tensor) -> None:
             "torch.set_float32_matmul_precision was set below 'highest': products are then "
             "too coarse for the bound; leave it alone"
         )
-
-
-def _together(kernels: list[tuple[Kernel, Tensor]], bound: FlatBound | Layers) -> Tensor:
-    """Norms (n,) from squared ones of layers; infinite where not usable.
-
-    Plain, or the largest layer's in units of its C_l, times C.
-    """
-    squared = [square for _, square in kernels]
-    return _largest(squared, bound) if isinstance(bound, Layers) else root(_added(squared))
 
 
 def _added(squared: list[Tensor]) -> Tensor:
@@ -276,19 +295,6 @@ def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
         found * (bound.clip / bound.each(len(squared))),
         math.inf,
     )
-
-
-def _usable(norms: Tensor) -> Tensor:
-    norms = norms.to(torch.float64)
-    return torch.where(finite(norms), norms, math.inf)
-
-
-def layers_of(flat: Parameters) -> list[list[Slot]]:
-    """The parameters of each module that has some, in order: weight and bias go together."""
-    found: dict[str, list[Slot]] = {}
-    for slot in flat.layout:
-        found.setdefault(slot.name.rpartition(".")[0], []).append(slot)
-    return list(found.values())
 
 
 class MeanGradient:
@@ -320,10 +326,11 @@ class MeanGradient:
         if path is None:
             return self._by_autograd(x, y, out)
         total, share = out.new_zeros(()), 1.0 / len(x)
-        for piece in _batches(path, self._paths, len(x)):
-            losses, pairs = path.pairs(self._paths.loss, x[piece], y[piece], share)
+        for start in range(0, len(x), path.most):
+            some = slice(start, start + path.most)
+            losses, pairs = path.pairs(self._paths.loss, x[some], y[some], share)
             for kernel, a, g in pairs:
-                kernel.plain(a, g, out, piece.start == 0)
+                kernel.plain(a, g, out, start == 0)
             total += losses.sum()
         return total * share
 

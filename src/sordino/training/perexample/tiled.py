@@ -22,8 +22,7 @@ from sordino.training.jit import conv as jit
 from sordino.training.jit import pool as jit_pool
 from sordino.training.jit.turn import turn
 from sordino.training.perexample import conv, pool
-from sordino.training.perexample.clipping import VANISHING, add_rows, kept, put, squares, together
-from sordino.training.perexample.fixed import in_blocks
+from sordino.training.perexample.clipping import VANISHING, add_rows, kept, put, squares
 from sordino.training.perexample.gram import cheaper
 from sordino.training.perexample.kernel import add_or_set
 from sordino.training.perexample.workspace import Workspace
@@ -137,7 +136,7 @@ class TiledConv:
         squared = torch.empty(len(g), dtype=torch.float64)
         self._forward.by_example(a.numpy(), g.numpy(), self._grads.numpy(), squared.numpy())
         if self._bias is not None:
-            self._bias_grads = in_blocks(lambda g: g.flatten(1, 2).sum(1), g)
+            self._bias_grads = g.flatten(1, 2).sum(1)
             squared += squares(self._bias_grads)
         return squared.add_(self.shape.patch * self.shape.outputs * VANISHING)
 
@@ -152,9 +151,8 @@ class TiledConv:
         """See :class:`Kernel`."""
         rows = self._grads.view(len(factor), -1)
         place = self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
-        for part in together(len(factor)):
-            torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
-            put(place, self._sum.t(), fresh and part.start == 0)
+        torch.mv(rows.t(), factor, out=self._sum.view(-1))
+        put(place, self._sum.t(), fresh)
         if self._bias is not None:
             add_rows(self._bias.flat(out), self._bias_grads, factor, fresh)
 
