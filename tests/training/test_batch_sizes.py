@@ -185,3 +185,23 @@ def test_a_norm_is_the_same_whatever_the_size_of_its_batch(name: str) -> None:
         part = kernel(x[70 - n :], y[70 - n :], 1.0, out)
         assert torch.equal(part.norms, whole.norms[70 - n :])
         assert torch.equal(part.loss, whole.loss[70 - n :])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_no_place_in_a_batch_is_another_rounding(threads: int) -> None:
+    """Rows of ten numbers begin at addresses of two kinds, and threads cut an example in two: all
+    examples after one that comes moved by their places, 18.7 C where nothing else held them.
+    """
+    held = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for width, act in ((10, nn.ReLU()), (1025, nn.Softplus())):
+            torch.manual_seed(0)
+            flat = Flat(nn.Sequential(nn.Linear(30, width), act, nn.Linear(width, 2)))
+            x, y = torch.randn(60, 30), torch.arange(60) % 2
+            kernel = ClippedSum(flat, cross_entropy)
+            whole = kernel.rows(x, y)
+            for start in (1, 2, 3, 7):
+                assert torch.equal(kernel.rows(x[start:], y[start:]), whole[start:])
+    finally:
+        torch.set_num_threads(held)

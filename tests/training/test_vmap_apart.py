@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
 from sordino.errors import StudyError
@@ -19,6 +20,7 @@ from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
+from sordino.training.outline import MAPPED
 from sordino.training.perexample import ClippedSum
 
 CLIP = 0.1
@@ -153,7 +155,8 @@ def paths(middle: Callable[[Tensor, Tensor], Tensor]) -> bool:
     from sordino.training.perexample.general import OneByOne
 
     flat = Flat(Net(middle))
-    return OneByOne(flat, cross_entropy).maps(torch.zeros(1, 6), torch.zeros(1, dtype=torch.long))
+    path = OneByOne(flat, cross_entropy).path(torch.zeros(1, 6), torch.zeros(1, dtype=torch.long))
+    return path is MAPPED
 
 
 def test_compiled_operations_do_not_pass_unseen_and_ordinary_ones_stay_mapped() -> None:
@@ -189,3 +192,58 @@ def test_parameters_that_nobody_initialised_are_refused_whatever_memory_held() -
     del rows  # their memory is free, with what it holds
     with pytest.raises(StudyError, match="'scale' has values that nobody initialised"):
         models.build("test_vmap_apart:forgotten", (6,), 3, np.random.default_rng(0))
+
+
+class Remembers(nn.Module):
+    """What its code sees, it keeps where every model of the class finds it."""
+
+    seen: list[Any] = []  # noqa: RUF012  (as users write it)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Remembers.seen.append(x)
+        return self.inner(x) * 2  # type: ignore[no-any-return]
+
+
+def test_a_recorded_module_never_sees_data() -> None:
+    flat = Flat(Remembers())
+    x, y = torch.full((5, 6), 40.0), torch.arange(5) % 3
+    for size in (5, 3):
+        ClippedSum(flat, cross_entropy)(
+            x[:size], y[:size], CLIP, torch.empty(flat.dim, dtype=torch.float64)
+        )
+    assert Remembers.seen
+    assert not any(bool((each == 40.0).any()) for each in Remembers.seen if not is_fake(each))
+
+
+class Window(nn.Module):
+    """A learned place in the input, at which it fails on zeros once it has moved below nought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.head = nn.Parameter(torch.full((1,), 0.5)), nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = self.place + x[:, :1]
+        low = at.floor()
+        value = torch.gather(x, 1, low.long()) * (1 - at + low)
+        return self.head(value)  # type: ignore[no-any-return]
+
+
+def test_an_example_that_fails_and_what_fills_a_piece_take_no_other_with_them() -> None:
+    flat = Flat(Window())
+    x = torch.rand(32, 6, generator=torch.Generator().manual_seed(0)) + 0.5
+    y, sums = torch.arange(32) % 3, []
+    flat.weights[0] = -0.01  # zeros would look before the first number
+    broken = x.clone()
+    broken[7, 0] = 1000.0
+    for some, n in ((x, 32), (x, 31), (broken, 32)):
+        out = torch.empty(flat.dim, dtype=torch.float64)
+        ClippedSum(flat, cross_entropy)(some[:n], y[:n], CLIP, out, expected=32)
+        sums.append(out)
+    assert float(sums[0].norm()) > 5 * CLIP
+    assert float((sums[0] - sums[1]).norm()) <= CLIP
+    assert float((sums[0] - sums[2]).norm()) <= CLIP

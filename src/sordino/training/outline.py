@@ -44,10 +44,16 @@ MAPPED = Path(
     "not a plain sequence of layers known to keep examples apart",
     "a few times plain training, and memory for the gradients of 64 MB of examples",
 )
+RECORDED = Path(
+    "one example at a time, recorded",
+    "vmap is not known to keep examples apart in this module",
+    "a forward and a backward pass for every example: ten to a hundred times plain training",
+)
 ALONE = Path(
     "one example at a time",
-    "vmap cannot follow this module, or is not known to keep examples apart in it",
-    "a forward and a backward pass for every example: ten to a hundred times plain training",
+    "what this module computes depends on numbers in ways that cannot be recorded",
+    "a copy of the module, a forward and a backward pass for every example: ten to a hundred times "
+    "plain training",
 )
 
 

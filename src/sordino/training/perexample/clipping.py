@@ -107,7 +107,7 @@ def squares(rows: Tensor) -> Tensor:
     """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most."""
     if rows.dtype != torch.float32:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
-        return exact
+        return exact.add_(rows.shape[1] * torch.finfo(torch.float64).tiny)
     n, k = rows.shape
     whole = k - k % BLOCK if k > BLOCK else 0
     found = torch.full((n,), k * VANISHING, dtype=torch.float64, device=rows.device)

@@ -6,44 +6,47 @@ of a batch, has rows that depend on their neighbours, on some batches only. Clip
 calls example i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see
 two examples at once:
 
-    vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one
-           example, whose operations are carried out for all of them side by side
-    alone  one example after another, where an operation has no rule for vmap (its control flow
-           depends on data), or none that is known to keep examples apart (:mod:`.apart`)
+    vmap      a graph of the module for one example (:mod:`.recorded`), carried out for all of them
+              side by side
+    recorded  the same graph for one example after another, where vmap has no rule for an
+              operation, or none that is known to keep examples apart
+    alone     the module's own code for one example after another, where it has no graph (its
+              control flow depends on numbers): each call gets a copy of the module, which is thrown
+              away (:mod:`sordino.training.copies`), and the same random generators and settings of
+              the process (:mod:`sordino.training.settings`)
 
-Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
-the paths round differently, and a path that one example could choose would change what the others
-add.
-
-Nothing passes from one call of the module's code to the next: each gets a copy of the module, which
-is thrown away (:mod:`sordino.training.copies`), copies of the examples, and the same random
-generators and settings of the process (:mod:`sordino.training.settings`).
+Which of them is found out on made-up inputs, never on data: the ways round differently, and a way
+that one example could choose would change what the others add.
 
 An example on which the module fails contributes nothing, whatever it raises: rows of NaN. Under
-vmap, where one failure ends the call for all, the call is repeated with zeros in the places of half
-of the examples, until those that fail are found. All calls have the same shapes, so the others keep
-their bits.
+vmap, where one failure ends the call for all, each example of the piece is then tried by itself, in
+a piece that is filled with copies of it: the others keep their bits.
 
-Both cost n x d memory, for as many examples at a time as fit 64 MB.
+All cost n x d memory, for as many examples at a time as fit 64 MB.
 
 Shapes: x (k, ...), y (k,), a piece (:mod:`.pieces`); gradients of a parameter (k, size).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sordino.training.flat import Flat, Slot
 from sordino.training.loss import Loss
-from sordino.training.perexample.apart import apart
+from sordino.training.outline import ALONE, MAPPED, RECORDED, Path
 from sordino.training.perexample.clipping import add_rows, kept, squares
+from sordino.training.perexample.recorded import Recording, recorded
 from sordino.training.perexample.workspace import Workspace
-from sordino.training.settings import own_call, own_code
+from sordino.training.settings import own_call, own_code, set_generators
 
 GRADIENT_BYTES = 64e6
 
+Named = dict[str, Tensor]
 Made = tuple[Tensor, list[Tensor]]
 """Losses (k,), and for each parameter in the flat vector's order its gradients (k, size)."""
 
@@ -90,7 +93,7 @@ class OneByOne:
         self._flat, self._loss = flat, loss
         self._space = Workspace(flat.weights)
         self._classes = 0
-        self._mapped_shapes: dict[tuple[object, ...], bool] = {}
+        self._recordings: dict[tuple[object, ...], Recording | None] = {}
         self.most = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
     def gradients(
@@ -98,13 +101,16 @@ class OneByOne:
     ) -> tuple[Tensor, list[tuple[Written, Tensor]]]:
         """Losses (k,) of a piece, and each layer's gradients with their squared norms (k,).
 
-        Examples are in ``places``. Where one has no gradient, its numbers are NaN. The
-        next call overwrites them.
+        Examples are in ``places``. Where one has no gradient, its numbers are NaN. The next call
+        overwrites them.
         """
-        mapped = self.maps(x, y)
+        recording = self._recording(x, y)
         valid, y = self._loss.known(y, self._classes)
         with own_code(x.device):
-            losses, rows = self._side_by_side(x, y) if mapped else self._in_turn(x, y, places)
+            if recording is not None and recording.apart:
+                losses, rows = self._side_by_side(recording, x, y, places)
+            else:
+                losses, rows = self._in_turn(recording, x, y, places)
         made = {slot.name: each for slot, each in zip(self._flat.layout, rows, strict=True)}
         layers = []
         for slots in layers_of(self._flat):
@@ -119,37 +125,41 @@ class OneByOne:
             losses.masked_fill_(~valid, torch.nan)
         return losses, layers
 
-    def _side_by_side(self, x: Tensor, y: Tensor) -> Made:
+    def path(self, x: Tensor, y: Tensor) -> Path:
+        """The way for inputs and labels of such shapes and types."""
+        recording = self._recording(x, y)
+        return ALONE if recording is None else MAPPED if recording.apart else RECORDED
+
+    def _side_by_side(self, recording: Recording, x: Tensor, y: Tensor, places: Tensor) -> Made:
         try:
-            return self._mapped(x, y)
-        except Exception:  # a user's module may raise anything
+            return self._mapped(recording, x, y)
+        except Exception:  # an operation may raise anything
             losses, rows = self._room(len(x))
             for each in (losses, *rows):
                 each.fill_(torch.nan)
-            self._halves(x, y, slice(0, len(x)), losses, rows)
-            return losses, rows
-
-    def _halves(
-        self, x: Tensor, y: Tensor, some: slice, losses: Tensor, rows: list[Tensor]
-    ) -> None:
-        """Fill in what ``some`` of the examples have, where together they fail."""
-        if some.stop - some.start < 2:
-            return
-        middle = (some.start + some.stop) // 2
-        for half in (slice(some.start, middle), slice(middle, some.stop)):
-            alone, label = torch.zeros_like(x), torch.zeros_like(y)
-            alone[half], label[half] = x[half], y[half]
+        for i in places.tolist():
             try:
-                found, made = self._mapped(alone, label)
-            except Exception:  # a user's module may raise anything
-                self._halves(x, y, half, losses, rows)
-            else:
-                losses[half] = found[half]
-                for into, each in zip(rows, made, strict=True):
-                    into[half] = each[half]
+                found, made = self._mapped(recording, _copies(x, i), _copies(y, i))
+            except Exception:
+                continue
+            losses[i] = found[i]
+            for into, each in zip(rows, made, strict=True):
+                into[i] = each[i]
+        return losses, rows
 
-    def _in_turn(self, x: Tensor, y: Tensor, places: Tensor) -> Made:
-        """One example after another, by a backward pass of its own: slow, right by construction."""
+    def _mapped(self, recording: Recording, x: Tensor, y: Tensor) -> Made:
+        """Losses and gradients of all rows, side by side."""
+        if recording.draws:
+            set_generators(x.device)
+        run = vmap(recording.run, in_dims=(None, None, 0, 0), randomness="same")
+        grads, losses = run(*self._constants(), x, y)
+        rows = [
+            _stored(slot, grads[slot.name]).reshape(len(x), slot.size) for slot in self._flat.layout
+        ]
+        return losses, rows
+
+    def _in_turn(self, recording: Recording | None, x: Tensor, y: Tensor, places: Tensor) -> Made:
+        """One example after another: slow, right by construction."""
         losses, rows = self._room(len(x))
         if len(places) < len(x):
             for each in (losses, *rows):
@@ -157,74 +167,96 @@ class OneByOne:
         for i in places.tolist():
             into = [each[i] for each in rows]
             try:
-                losses[i] = self._one(x[i : i + 1], y[i : i + 1], into)
+                losses[i] = self._one(recording, x[i].clone(), y[i].clone(), into)
             except Exception:  # a user's module may raise anything
                 for each in (losses[i], *into):
                     each.fill_(torch.nan)
         return losses, rows
+
+    def _one(self, recording: Recording | None, x: Tensor, y: Tensor, into: list[Tensor]) -> Tensor:
+        """The loss of one example; its gradient goes ``into`` one vector for each parameter."""
+        if recording is None:
+            value, grads = self._called(x, y)
+        else:
+            if recording.draws:
+                set_generators(x.device)
+            found, value = recording.run(*self._constants(), x, y)
+            grads = [found[slot.name] for slot in self._flat.layout]
+        for slot, grad, place in zip(self._flat.layout, grads, into, strict=True):
+            if grad is None:
+                place.zero_()
+            else:
+                place.view(slot.stored).copy_(_stored(slot, grad))
+        return value
+
+    def _called(self, x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """The loss of one example and its gradients, by a copy of the module."""
+        module, parameters = self._flat.copy()
+        with own_call(x.device):
+            with torch.enable_grad():
+                scores = module(x.unsqueeze(0).clone())
+                value = self._loss.plain(scores, y.unsqueeze(0))
+            grads = torch.autograd.grad(value, parameters, allow_unused=True)
+        self._classes = self._classes or scores.shape[1]
+        return value.detach(), grads
+
+    def _constants(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What a graph takes besides an example: weights, and what is not trained."""
+        weights = {slot.name: slot.logical(self._flat.weights) for slot in self._flat.layout}
+        named = [*self._flat.module.named_parameters(), *self._flat.module.named_buffers()]
+        return weights, {name: each.detach() for name, each in named if name not in weights}
 
     def _room(self, rows: int) -> Made:
         take = self._space.take
         made = [take(slot.name, (rows, slot.size)) for slot in self._flat.layout]
         return self._flat.weights.new_empty(rows), made
 
-    def maps(self, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap can follow the module on inputs and labels of such shapes and types."""
+    def _recording(self, x: Tensor, y: Tensor) -> Recording | None:
         key = tuple(x.shape[1:]), x.dtype, tuple(y.shape[1:]), y.dtype
-        if key not in self._mapped_shapes:
-            self._mapped_shapes[key] = self._probe(x, y)
-        return self._mapped_shapes[key]
+        if key not in self._recordings:
+            with torch.no_grad(), own_code(x.device):
+                self._recordings[key] = self._recorded(x, y)
+        return self._recordings[key]
 
-    def _probe(self, x: Tensor, y: Tensor) -> bool:
-        inputs = torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device)
-        if inputs.is_floating_point():
-            generator = torch.Generator().manual_seed(0)
-            inputs[1] = torch.randn(tuple(x.shape[1:]), generator=generator, dtype=x.dtype)
-        labels = torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device)
-        into = [each[0] for each in self._room(1)[1]]
-        with torch.no_grad(), own_code(x.device):
-            # an error of the module itself is told as it is, also where vmap would not see it
-            self._one(inputs[:1], labels[:1], into)
+    def _recorded(self, x: Tensor, y: Tensor) -> Recording | None:
+        """The module's graph; None where it has none, or the graph gives something else."""
+        made_up = [torch.zeros_like(x[0], device="cpu") for _ in range(2)]
+        if x.is_floating_point():
+            made_up[1].normal_(generator=torch.Generator().manual_seed(0))
+        label, expected = torch.zeros_like(y[0]), []
+        for each in made_up:
             try:
-                self._mapped(inputs, labels, probing=True)
-            except Exception:  # a user's module may raise anything
-                return False
-        return True
+                expected.append((each.to(x.device), *self._called(each.to(x.device), label)))
+            except Exception:  # told as it is where it fails on all
+                if each is made_up[-1] and not expected:
+                    raise
+        try:
+            recording = self._record(expected[0][0], label)
+            for example, value, grads in expected:
+                now, again = recording.run(*self._constants(), example, label)
+                _same(value.reshape(()), again.reshape(()))
+                for slot, grad in zip(self._flat.layout, grads, strict=True):
+                    other = now[slot.name]
+                    _same(torch.zeros_like(other) if grad is None else grad, other)
+        except Exception:  # a user's module may raise anything
+            return None
+        try:
+            examples = torch.stack([example for example, _, _ in expected])
+            losses, _ = self._mapped(recording, examples, torch.stack([label] * len(examples)))
+            _same(torch.stack([value.reshape(()) for _, value, _ in expected]), losses)
+        except Exception:  # no rule for vmap
+            recording.apart = False
+        return recording
 
-    def _mapped(self, x: Tensor, y: Tensor, *, probing: bool = False) -> Made:
-        """Losses and gradients of all rows, side by side."""
-        module, parameters = self._flat.copy()
-        named = {
-            slot.name: p.detach() for slot, p in zip(self._flat.layout, parameters, strict=True)
-        }
+    def _record(self, x: Tensor, y: Tensor) -> Recording:
+        module = self._flat.copy()[0]
 
-        def single(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-            scores = functional_call(module, weights, (image.unsqueeze(0),))
+        def loss_of(weights: Named, others: Named, image: Tensor, label: Tensor) -> Tensor:
+            scores = functional_call(module, {**weights, **others}, (image.unsqueeze(0),))
             return self._loss.plain(scores, label.unsqueeze(0)).sum()
 
-        given = x.clone(), y.clone()
-        with own_call(x.device, fill=False), apart(kernels=probing):
-            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(named, *given)
-        rows = [
-            _stored(slot, grads[slot.name]).reshape(len(x), slot.size) for slot in self._flat.layout
-        ]
-        return losses.detach(), rows
-
-    def _one(self, x: Tensor, y: Tensor, into: list[Tensor]) -> Tensor:
-        """The loss of a batch of one; its gradient goes ``into`` one vector for each parameter."""
-        module, parameters = self._flat.copy()
-        with own_call(x.device):
-            with torch.enable_grad():
-                scores = module(x.clone())
-                value = self._loss.plain(scores, y.clone())
-            grads = torch.autograd.grad(value, parameters, allow_unused=True)
-        self._classes = self._classes or scores.shape[1]
-        for slot, grad, place in zip(self._flat.layout, grads, into, strict=True):
-            if grad is None:
-                place.zero_()
-            else:
-                place.view(slot.stored).copy_(_stored(slot, grad))
-        return value.detach()
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has rules for its operations
+            return recorded(grad_and_value(loss_of), *self._constants(), x, y)
 
     def scores(self, x: Tensor, classes: int) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""
@@ -243,3 +275,12 @@ class OneByOne:
 def _stored(slot: Slot, gradient: Tensor) -> Tensor:
     """A gradient (..., *shape) in the order in which the flat vector has it."""
     return gradient.movedim(-3, -1) if len(slot.shape) == 4 else gradient
+
+
+def _copies(some: Tensor, row: int) -> Tensor:
+    """As many copies of a row as there are rows."""
+    return some[row : row + 1].expand(some.shape).clone()
+
+
+def _same(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)

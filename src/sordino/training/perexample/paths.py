@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
-from sordino.training.outline import ALONE, FAST, MAPPED, SINGLE, Path
+from sordino.training.outline import FAST, SINGLE, Path
 from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
 from sordino.training.perexample.single import Single
@@ -33,11 +33,7 @@ def path_of(
     if compiled(flat, shape, tokens) is not None:
         return FAST
     x = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
-    return (
-        MAPPED
-        if OneByOne(flat, loss).maps(x, torch.zeros(1, dtype=torch.int64, device=x.device))
-        else ALONE
-    )
+    return OneByOne(flat, loss).path(x, torch.zeros(1, dtype=torch.int64, device=x.device))
 
 
 class Paths:

@@ -7,13 +7,13 @@ then all others would be rounded anew, and with weights near the limit of float3
 finite in one batch is not in the other (seen: 1.62 C).
 
 So a batch is worked off in pieces of one number of rows. It follows from the *expected* batch,
-which is public. Zeros fill up the last piece; what becomes of them gets the factor zero. Everything
+which is public. Copies of an example fill up the last piece, with the factor zero. Everything
 between a piece's inputs and its sum is then called on one shape, whatever was drawn.
 
 An example's place in its piece moves as well, and for some shapes a library works on rows in other
 ways by turns (seen: where rows of ten numbers begin at addresses of two kinds). So before a number
 of rows is used, equal examples are put in all places, on random weights and inputs. Only places in
-which their gradients are equal to the bit are used; the others hold zeros.
+which their gradients are equal to the bit are used.
 
 What is assumed of libraries is then that for calls of one shape a row's bits do not depend on the
 values of other rows, and that places which are alike for random numbers are alike.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 TOGETHER = 112
@@ -47,11 +48,11 @@ def rows_of(expected: float, most: int) -> int:
 
 
 def filled(some: Tensor, rows: int, places: Tensor) -> Tensor:
-    """A copy of ``some`` (k, ...) at the first k ``places`` of so many rows, zeros at the others.
+    """``some`` (k, ...) at the first k ``places`` of so many rows, and copies of the first one.
 
     In memory of its own: libraries look at strides and addresses, too.
     """
-    whole = some.new_zeros(rows, *some.shape[1:])
+    whole = some[:1].expand(rows, *some.shape[1:]).clone(memory_format=torch.contiguous_format)
     whole[places[: len(some)]] = some
     return whole
 

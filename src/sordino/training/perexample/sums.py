@@ -18,6 +18,7 @@ from sordino.errors import StudyError
 from sordino.mechanism import checked_clip
 from sordino.training.flat import Flat as Parameters
 from sordino.training.loss import Loss
+from sordino.training.outline import MAPPED
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import (
     MOST,
@@ -156,7 +157,7 @@ class ClippedSum:
         """Rows of a piece, and the places that are used, which are alike."""
         most = self._paths.slow.most if path is None else path.most
         wanted = rows_of(expected, most)
-        key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted
+        key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted, torch.get_num_threads()
         if key not in self._shapes:
             places = self._alike(path, x, y, wanted)
             rows = min(-(-wanted // len(places)) * wanted, most)
@@ -168,7 +169,7 @@ class ClippedSum:
     def _alike(self, path: Plan | None, x: Tensor, y: Tensor, rows: int) -> Tensor:
         """Places (k,) of so many in which equal examples have equal gradients, to the bit."""
         every = torch.arange(rows, device=x.device)
-        if rows == 1 or (path is None and not self._paths.slow.maps(x, y)):
+        if rows == 1 or (path is None and self._paths.slow.path(x, y) is not MAPPED):
             return every  # each goes by itself
         weights, generator = self._paths.flat.weights, torch.Generator().manual_seed(0)
         held, same = weights.clone(), torch.ones(min(rows, 4), rows, dtype=torch.bool)
