@@ -55,7 +55,7 @@ def step(module: nn.Module, x: Tensor, y: Tensor, *, copies: bool) -> Callable[[
         flat.copy = lambda: (module, itself)  # type: ignore[method-assign]
 
     def work() -> None:
-        seen = kernel(x, y, 1.0, total)
+        seen = kernel(x, y, 1.0, total, expected=BATCH)
         noisy, _ = mechanism.release(total, seen.clipped - BATCH / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=0.1)
 

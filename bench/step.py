@@ -55,7 +55,7 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
     total = torch.empty(flat.dim, dtype=torch.float64)
 
     def work() -> None:
-        seen = kernel(x, y, CLIP, total)
+        seen = kernel(x, y, CLIP, total, expected=len(x))
         noisy, _ = mechanism.release(total, seen.clipped - len(x) / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=ETA)
 
