@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 TOGETHER = 112
@@ -52,8 +51,13 @@ def filled(some: Tensor, rows: int, places: Tensor) -> Tensor:
 
     In memory of its own: libraries look at strides and addresses, too.
     """
-    whole = some[:1].expand(rows, *some.shape[1:]).clone(memory_format=torch.contiguous_format)
-    whole[places[: len(some)]] = some
+    count = len(some)
+    whole = some.new_empty(rows, *some.shape[1:])
+    if int(places[count - 1]) == count - 1:  # the places are the first ones
+        whole[:count], whole[count:] = some, some[:1]
+    else:
+        whole[:] = some[:1]
+        whole[places[:count]] = some
     return whole
 
 
