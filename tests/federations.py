@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -156,6 +156,8 @@ def plain(state: Any) -> Any:
     if isinstance(state, set | frozenset):
         return sorted(plain(each) for each in state)
     names = getattr(state, "__struct_fields__", None) or getattr(state, "__slots__", None)
+    if is_dataclass(state):  # as equality has it: a permit of a charge that is found is the same
+        names = [each.name for each in fields(state) if each.compare]
     return state if names is None else [(name, plain(getattr(state, name))) for name in names]
 
 

@@ -27,6 +27,8 @@ from sordino.network.desk import Desk
 from sordino.network.joins import Joins
 from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner, setting
+from sordino.privacy import encode as written
+from sordino.privacy.reading import LedgerReader
 from sordino.secure.messages import Included, Invitation, Revealed, Signatures
 from sordino.secure.messages import decode as said
 from sordino.secure.messages import encode as packed
@@ -240,6 +242,46 @@ def test_two_processes_of_one_kit_have_masks_of_their_own(sites: Lives) -> None:
     keys = [sites.step(each, 0, Invitation(1)) for each in (one, sites.life(0, "twin"))]
     assert keys[0].client == keys[1].client
     assert len({key for each in keys for key in (each.encrypt, each.mask)}) == 4
+
+
+def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On copies of one folder, they are told to book a round at once: the other one does between
+    the question of the first and its transaction.
+    """
+    changes = ["privacy.honest=2", "privacy.fewest=2"]
+    kit, data = laid(tmp_path, "shared-client", changes, scripted=False).sites[0]
+    _, index, study, own = network.opened(
+        network.Wish(kit=kit, data=data, ledger=tmp_path / "ledger")
+    )
+    build = Joins(agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None)
+    desks, charged = [], Desk._charged
+    for name in ("own", "copy"):
+        (tmp_path / name).mkdir()
+        built: Any = build(study, tmp_path / name, "run")
+        desks.append(Desk(built.simulation, built.first, Nobody(), Outbox(tmp_path / name)))
+        assert list(desks[-1].said(frames.encode(frames.Welcome("run")))) == []
+    rules = desks[0]._world.regime  # type: ignore[attr-defined]
+    noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
+    book = frames.encode(frames.Book(1, written(rules.priced(noise))))
+    weights = np.zeros(desks[0].dimension, np.float32)
+    task = Train(1, 2, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
+
+    def late(desk: Desk, bills: Any) -> Any:
+        if desk is desks[0] and not desks[1].outbox.kept.booked:
+            assert list(desks[1].said(book)) == [frames.Booked(1)]
+        return charged(desk, bills)
+
+    monkeypatch.setattr(Desk, "_charged", late)
+    assert list(desks[0].said(book)) == [frames.Booked(1)]
+    for desk in desks:
+        desk._pay(task)
+        assert isinstance(desk._answered(task), Masked)
+        desk.outbox.close()
+        desk._site.vault.close()
+    with LedgerReader.open(tmp_path / "ledger" / "ledger.sqlite", readonly=True) as ledger:
+        assert [each.round for each in ledger.entries()] == [1, 1]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import errno
 import json
@@ -301,6 +302,11 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     path.write_text(json.dumps({**whole, "signature": whole["signature"][:-8] + "AAAAAAA="}))
     with pytest.raises((LedgerError, StudyError)):
         proof.verify(run, authority)
+    older = json.dumps({**statement, "digest": "0" * 64})  # as earlier versions state it
+    sign = certificates.signed(certificates.read_pair(folder, "site"), older.encode())
+    signature = base64.b64encode(sign).decode()
+    path.write_text(json.dumps({**whole, "statement": older, "signature": signature}))
+    assert proof.verify(run, authority).digest == "0" * 64
     path.write_text(json.dumps({**whole, "more": 1}))
     with pytest.raises(StudyError, match="no proof"):
         proof.verify(run, authority)

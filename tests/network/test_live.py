@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records, runs
 from sordino.engine.records import Row
-from sordino.network import frames, kernel
+from sordino.network import frames, kernel, proof
+from sordino.network.agreement import Agreed
+from sordino.network.outbox import NAMES, Outbox
+from sordino.network.status import Reporter, conclude
+from sordino.network.status import read as status
 
 from .conftest import Makes
 
@@ -51,6 +56,38 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
         assert promised.startswith(OWN[name])
         assert "will be" not in promised
     assert "the clients send" in str(runs.load(found.server).about.guarantee) or name in WHOLE
+
+
+def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
+    """Amplification by sampling rests on that secret: all that follows from it is looked at in the
+    folders of the sites, which are alike, and in that of the server.
+    """
+    found = federate("client", ["privacy.sampling_rate=0.5"])
+    reporter = Reporter(found.server, "f", 8, 1, dict)
+    found.told = reporter
+    found.start()
+    found.wait()
+    conclude(found.server, 8, 1.0, "over")
+    told = []
+    for i, (kit, _) in enumerate(found.laid.sites):
+        folder = found.folder(kit.name)
+        path = proof.write(kit, folder, Agreed(kit), i, found.done[kit.name])
+        stated = json.loads(json.loads(path.read_text())["statement"])
+        assert stated.pop("answers") is None
+        assert "digest" not in stated
+        outbox = Outbox(folder)
+        outbox.close()
+        header = [(folder / name).read_bytes()[:16] for name in NAMES]
+        about = runs.load(folder)
+        rounds = [(row.round, row.steps) for row in about.rounds]
+        assert rounds == [(number, 2 * number) for number in range(1, 9)]
+        assert (about.result.rounds, about.result.steps) == (8, 16)
+        assert not (folder / "incidents.jsonl").exists()
+        kept = msgspec.structs.replace(outbox.kept, due=(8, b""))
+        told.append([kept, [each[:12] for each in header], (folder / "rounds.jsonl").read_bytes()])
+    assert told[0] == told[1] == told[2]
+    for site in status(found.server).sites:
+        assert (site.received, site.sent, site.asked, site.quiet) == (0, 0, None, None)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -34,6 +34,7 @@ from sordino.network.parts import regime_of
 from sordino.network.promise import promised
 from sordino.network.session import Wish
 from sordino.network.sums import Sums
+from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.secure.server import Opened, Void
@@ -470,11 +471,12 @@ def test_a_site_that_forgot_its_answer_is_charged_for_another(tmp_path: Path) ->
         noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
         weights = np.zeros(rules.terms.dimension, np.float32)
         asked = Train(1, 5, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
+        permits: tuple[Permit, ...] = ()
         if booked:
             told = world.round_bills(1, Book(1, rules.priced(noise)))
-            world.vault.charge([each.charge for each in told], world.budget)
-        bills = world.own_bills(1, asked, ())
-        permits = world.vault.charge([each.charge for each in bills], world.budget)
+            permits = world.vault.charge([each.charge for each in told], world.budget)
+        bills = world.own_bills(1, asked, permits)
+        permits += world.vault.charge([each.charge for each in bills], world.budget)
         said.append(world.answer(1, 1, asked, permits).values)
         keys.append([each.key for each in world.vault.ledger.entries()])
         world.vault.close()

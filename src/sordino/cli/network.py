@@ -320,9 +320,10 @@ def proof(
 
     found = proofs.verify(run, authority, ledger)
     epsilon = found.epsilon if isinstance(found.epsilon, float) else None
+    sent = "" if found.answers is None else f"sent {found.answers} answers and "
     say.people(
-        f"The proof holds: site {found.site} sent {found.answers} answers and spent epsilon "
-        f"{epsilon_text(epsilon)}; its ledger had {found.entries} entries then"
+        f"The proof holds: site {found.site} {sent}spent epsilon {epsilon_text(epsilon)}; its "
+        f"ledger had {found.entries} entries then"
     )
     if as_json:
         say.machine(found)

@@ -176,6 +176,17 @@ class World(Generic[S]):
         return False
 
     @property
+    def secret(self) -> bool:
+        """Whether it is a secret who takes part in a round: then nothing that stays says it, or how
+        often somebody did.
+        """
+        return False
+
+    def steps_by(self, number: int, /) -> int:
+        """Local steps of a site by the end of a round, as if it had taken part in all of them."""
+        return number
+
+    @property
     def summing(self) -> Summing | None:
         """What contributions are summed by, where the server learns nothing else; or None."""
         return None

@@ -6,6 +6,10 @@ Asked the same again, it says the same bytes again.
 It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
 another question or another model than agreed; a second task under one number, or under one that is
 past; whatever its own budget does not pay for; a final model that cannot be used.
+
+Where it is a secret who takes part in a round (:attr:`~sordino.engine.world.World.secret`), what a
+site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
+those that it was asked in: rows, steps, the model, the proof, and what the outbox holds at the end.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from sordino.privacy import decode as fact_of
 if TYPE_CHECKING:
     from sordino.network.site import Site
 
-CHAIN, SERVER = "0" * 64, "server"
+SERVER = "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
@@ -69,7 +73,11 @@ class Desk:
     ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
-        known = 0 if self._world.remembers else outbox.kept.number
+        kept = outbox.kept
+        known = 0 if self._world.remembers else kept.number
+        if self._world.secret:
+            known = kept.booked
+            moment = replace(moment, steps=self._world.steps_by(max(moment.number, known)))
         self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
@@ -111,7 +119,7 @@ class Desk:
                 self._pay(task)
                 self._world.settle(self._site.index, task)
                 body = encode(self._answered(task))
-                self._counted(task)
+                self._count_task(task)
             except ProtocolError:
                 continue  # it was refused, and is again
             if each.number > self.outbox.kept.number:  # else the outbox knows of it
@@ -153,7 +161,7 @@ class Desk:
                 "Join it with a folder of its own: sordino join KIT --out FOLDER"
             )
         if not kept.run:
-            self.outbox.keep(msgspec.structs.replace(kept, run=run, chain=CHAIN))
+            self.outbox.keep(msgspec.structs.replace(kept, run=run))
         self.welcomed = True
         self._site.told("connected")
 
@@ -165,8 +173,9 @@ class Desk:
             yield self._refuse(number, why, "past task")
             return
         if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
-            why = f"task {number}, and round {kept.booked} is booked"
-            self._incidents.note(SERVER, "past task", why)
+            if not self._world.secret:  # it tells when this site was drawn
+                why = f"task {number}, and round {kept.booked} is booked"
+                self._incidents.note(SERVER, "past task", why)
             return
         if number == kept.number and task_digest != kept.task:
             yield self._refuse(number, "a second task under the same number", "second task")
@@ -231,7 +240,8 @@ class Desk:
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
         keep(_said(kept, number, task_digest, answer))
-        self._told(task)
+        if not self._world.secret and self._count_task(task):
+            self._tell()
         return answer
 
     def _answered(self, task: Task) -> Reply:
@@ -303,14 +313,20 @@ class Desk:
         try:
             if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
                 return self._refuse(number, objection, "round")
-            self._charged(self._world.round_bills(self._site.index, effect))
+            permits = self._charged(self._world.round_bills(self._site.index, effect))
         except (BudgetExceeded, LedgerError) as refusal:
             return self._refuse(number, OWN, "budget", str(refusal))
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
+        held = self._world.held(self._site.index, number, self._paid)
+        self._paid = (*held, *(permit for permit in permits if permit.new))
         if number > self.outbox.kept.booked:
             own = msgspec.structs.replace(self.outbox.kept, booked=number, due=(number, seal))
             self.outbox.keep(own)
+            if self._world.secret:
+                steps = self._world.steps_by(number)
+                self.moment = replace(self.moment, number=number, steps=steps)
+                self._tell()
         return frames.Booked(number)
 
     def _refuse(
@@ -323,10 +339,11 @@ class Desk:
             told = why if details is None else details
             self._site.told(f"refused: {told}")
             row = records.Declined(round=number, client=self._site.index, why=told[:500])
-            self._watcher.row(row)
+            if (shown := self._world.shown(row)) is not None:
+                self._watcher.row(shown)
         return frames.Refuse(number, why[: frames.LONGEST])
 
-    def _counted(self, task: Task) -> bool:
+    def _count_task(self, task: Task) -> bool:
         """Count what was done; whether the task is one by itself, and not a query or a farewell."""
         if getattr(task, "asked", False) or getattr(task, "over", False):
             return False
@@ -338,9 +355,9 @@ class Desk:
         )
         return True
 
-    def _told(self, task: Task) -> None:
+    def _tell(self) -> None:
         """A row of the log, where one is due."""
-        if not self._counted(task) or self.moment.number % self._site.every:
+        if self.moment.number % self._site.every:
             return
         histories = self._site.vault.histories(self._site.unit)
         epsilon = max((self._price(spent) for spent in histories), default=0.0)
@@ -365,10 +382,11 @@ class Desk:
             found = np.frombuffer(model, dtype="<f4").astype(np.float32)
             ended = why[:500] or "the run is over"
         else:
-            ended = f"{STOPPED}{wrong}, and the last one that it was sent is kept ({why[:300]})"
+            which = "first one" if self._world.secret else "last one that it was sent"
+            ended = f"{STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
-        self.outbox.end()
+        self.outbox.end(secret=self._world.secret)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
@@ -384,7 +402,5 @@ class Desk:
 
 def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
     """What is kept once a task (its digest) is answered."""
-    chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(answer)))
-    return msgspec.structs.replace(
-        kept, number=number, task=task, answer=answer, sent=kept.sent + 1, chain=chain
-    )
+    sent = (kept.sent or 0) + 1
+    return msgspec.structs.replace(kept, number=number, task=task, answer=answer, sent=sent)

@@ -32,15 +32,14 @@ _MOST = 1 << 30
 
 class Kept(msgspec.Struct, frozen=True):
     """What a site knows of its last task. A field of an older version, such as the secrets of a
-    secure sum (``sum``), is passed over.
+    secure sum (``sum``) or a digest of all answers (``chain``), is passed over.
 
     Attributes:
         run: the federation's run; empty before the first welcome.
         number: of the task; 0 before the first.
         task: SHA-256 (hex) of the task's bytes.
         answer: the answer's bytes; None while it is not computed.
-        sent: how many answers there were, this one included.
-        chain: SHA-256 (hex) over the digest before and this answer: what a proof is about.
+        sent: how many answers there were, this one included; None where that is a secret.
         booked: the last round that was charged to everybody.
         asked, due: a task that was asked and a round that was to be booked, the last ones kept,
              with the server's seals.
@@ -52,8 +51,7 @@ class Kept(msgspec.Struct, frozen=True):
     number: int = 0
     task: str = ""
     answer: bytes | None = None
-    sent: int = 0
-    chain: str = ""
+    sent: int | None = 0
     booked: int = 0
     asked: tuple[int, bytes] = (0, b"")
     due: tuple[int, bytes] = (0, b"")
@@ -123,10 +121,17 @@ class Outbox:
         """Have this stand in memory: a journal tells what came since the last :meth:`keep`."""
         self.kept = kept
 
-    def end(self) -> None:
-        """The run is over: no answer is asked for again, and none is left on the disk."""
+    def end(self, *, secret: bool = False) -> None:
+        """The run is over: no answer is asked for again, and none is left on the disk; nor, where
+        it is a ``secret`` who takes part, which task was the last one, or how often was written.
+        """
+        own = msgspec.structs.replace(self.kept, answer=None)
+        if secret:  # a task of any booked round is past now
+            number = max(own.number, own.booked)
+            own = msgspec.structs.replace(own, number=number, task="", asked=(0, b""), sent=None)
+            self._count = 0
         for _ in NAMES:
-            self.keep(msgspec.structs.replace(self.kept, answer=None))
+            self.keep(own)
 
     def close(self) -> None:
         """Close the files."""

@@ -1,8 +1,9 @@
 """A signed statement of what a site sent, which anybody can hold against its ledger.
 
-It names the agreement, the run, how many answers the site sent and a digest over all of them in
-order, and the last entry of its ledger with what was spent by then. It is signed with the key of
-the site's certificate. It holds no answer and no data.
+It names the agreement, the run, how many answers the site sent, where it is no secret who takes
+part, and the last entry of its ledger with what was spent by then. It is signed with the key of
+the site's certificate. It holds no answer, no data, and no digest of either: whoever can compute
+what a site has answered for each guess of a row would find the right guess by a digest.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from sordino.privacy.reading import LedgerReader
 NAME = "proof.json"
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a site states.
 
     Attributes:
         agreement: SHA-256 (hex) of agreement and study.
         run: of the federation.
         site: its name.
-        answers: how many it sent; ``digest`` over all of them in order.
+        answers: how many it sent; null where it is a secret who takes part.
+        digest: over all of them, in proofs of older versions.
         entries: of its ledger; ``head`` is the digest of the last one.
         epsilon, delta, accountant: what this run spent of the site's data; null without privacy.
     """
@@ -43,13 +45,13 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agreement: str
     run: str
     site: str
-    answers: Count
-    digest: str
+    answers: Count | None
     entries: Count
     head: str
     epsilon: Maybe[float]
     delta: Maybe[float]
     accountant: str
+    digest: str = ""
 
 
 class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +77,6 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
             run=kept.run,
             site=agreed.agreement.names[index],
             answers=kept.sent,
-            digest=kept.chain,
             entries=known(place.seq) or 0,
             head=known(place.digest) or "",
             epsilon=outcome.spent if finite else None,

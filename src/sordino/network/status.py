@@ -1,5 +1,7 @@
 """How a federation stands, for the server's own machine: a file in the run folder, and a page on
-the loopback that shows it. Neither holds a quantity that is not released anyway.
+the loopback that shows it. Neither holds a quantity that is not released anyway. Where it is a
+secret who takes part in a round, neither says who is asked, waited for or heard from, nor how many
+bytes a site has sent: the number of rounds that it was drawn in follows from them.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         there: whether it is present.
-        asked: number of the task that it works on; null without one.
-        quiet: seconds since it was last heard from; null if never.
+        asked: number of the task that it works on; null without one, or where that is a secret.
+        quiet: seconds since it was last heard from; null if never, or where that is a secret.
         epsilon: the highest that the server's ledger holds against any site; ``limit`` is what it
             may be.
-        received, sent: bytes of frames.
+        received, sent: bytes of frames; 0 where they would tell a secret.
         refused: frames that were refused, by reason.
         flagged: answers that were longer than clipping and noise make plausible; they were used.
             ``flag`` is about the last one.
@@ -64,7 +66,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         minimum: sites that must be there.
         strangers: connections that were refused, by reason.
         ended: why the run is over; null while it goes on.
-        waiting: what the run waits for, where nothing goes on without it.
+        waiting: what the run waits for, where nothing goes on without it and it is no secret.
     """
 
     format: Count
@@ -109,6 +111,7 @@ class Reporter:
             return
         self._next = now + EVERY
         world, waiting = kernel.world, _waiting(courier, kernel)
+        secret = world.secret
         if waiting != self._waited:
             self._waited = waiting
             if waiting:
@@ -125,12 +128,12 @@ class Reporter:
                 SiteStatus(
                     name=name,
                     there=own.there,
-                    asked=None if own.ask is None else own.ask.number,
-                    quiet=now - own.seen if own.seen else None,
+                    asked=None if own.ask is None or secret else own.ask.number,
+                    quiet=now - own.seen if own.seen and not secret else None,
                     epsilon=_finite(kernel.epsilon),
                     limit=_finite(world.budget.epsilon),
-                    received=own.received,
-                    sent=own.sent,
+                    received=0 if secret else own.received,
+                    sent=0 if secret else own.sent,
                     refused=dict(own.refused),
                     flagged=own.flagged,
                     flag=own.flag,
@@ -148,6 +151,8 @@ class Reporter:
 def _waiting(courier: Courier, kernel: Any) -> str:
     """What the run waits for: sites that have been absent for the agreed patience, or answers."""
     away = courier.missing()
+    if kernel.world.secret and not (away and kernel.waiting):
+        return ""  # whoever owes an answer was drawn
     if not away or not kernel.waiting:
         slow = [
             f"{courier.names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
@@ -216,7 +221,7 @@ def rows(status: Status) -> Sequence[tuple[str, ...]]:
             "-" if site.asked is None else str(site.asked),
             "-" if site.quiet is None else f"{site.quiet:.0f} s",
             _epsilon(site),
-            f"{(site.received + site.sent) / MIB:.1f} MiB",
+            f"{traffic / MIB:.1f} MiB" if (traffic := site.received + site.sent) else "-",
             "; ".join(
                 ([f"out: {site.out}"] if site.out else [])
                 + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])

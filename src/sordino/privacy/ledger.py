@@ -238,7 +238,7 @@ class Ledger(LedgerReader):
                 raise LedgerError(
                     f"{charge.unit}: a release happens at least once; got {charge.count}"
                 )
-            booked = self._booked(charge)
+            booked, fresh = self._booked(charge), False
             if charge.key in new:
                 same, booked = new[charge.key]
                 if same != charge:
@@ -263,17 +263,12 @@ class Ledger(LedgerReader):
                 rows.append((*body, prev))
                 self._add(charge.unit, charge.event, charge.count, seq)
                 touched.add(charge.unit)
-                booked = (seq, prev)
+                booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
-            permits.append(issue(charge, *booked))
+            permits.append(issue(charge, *booked, new=fresh))
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
-
-    def charged(self, key: str) -> bool:
-        """Whether a release with this key is booked."""
-        found = self._db.execute("SELECT 1 FROM entries WHERE key = ?", (key,))
-        return found.fetchone() is not None
 
     def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(

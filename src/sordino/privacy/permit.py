@@ -33,6 +33,7 @@ class Permit:
         round: number of the round, or of the first of ``count`` numbered releases.
         key: of the charge; the same key is the same release, however often it is asked for.
         seq, digest: of the ledger's entry.
+        new: whether the charge that this comes from has written the entry, and did not find it.
 
     Raises:
         LocalProtocolError: where anything but a ledger makes one.
@@ -46,6 +47,7 @@ class Permit:
     seq: int
     digest: str
     maker: object = field(default=None, repr=False, compare=False)
+    new: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.maker is not _LEDGER:
@@ -63,11 +65,10 @@ class Permit:
         return self.round <= number < self.round + self.count
 
 
-def issue(charge: Charge, seq: int, digest: str) -> Permit:
+def issue(charge: Charge, seq: int, digest: str, *, new: bool = False) -> Permit:
     """For the ledger: the permit of a charge that it has written as entry ``seq``."""
-    return Permit(
-        charge.unit, charge.event, charge.count, charge.round, charge.key, seq, digest, _LEDGER
-    )
+    own = charge.unit, charge.event, charge.count, charge.round, charge.key
+    return Permit(*own, seq, digest, _LEDGER, new)
 
 
 def covers_round(unit: str, permits: Sequence[Permit], price: Price, number: int) -> None:

@@ -8,7 +8,7 @@ who takes part, no row names a client, and none says a time that shows its speed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -97,7 +97,7 @@ class Simulation(World[State]):
         method: the method's name, for the ledger.
         lineage: run and environment, part of every charge's key.
         life: of this process, where it draws noise anew that rounds of whole clients are charged
-            for; then ``own`` are the keys of those that it has booked itself.
+            for.
     """
 
     regime: Synchronous
@@ -114,7 +114,6 @@ class Simulation(World[State]):
     lineage: str
     budgets: Sequence[Budget] | None = None
     life: str = ""
-    own: set[str] = field(default_factory=set)
 
     def budget_of(self, site: int) -> Budget:
         """What a client may spend in all."""
@@ -195,32 +194,40 @@ class Simulation(World[State]):
         return self.regime.together
 
     @property
+    def secret(self) -> bool:
+        """See :class:`World`."""
+        return self.regime.secret
+
+    def steps_by(self, number: int) -> int:
+        """See :class:`World`."""
+        return number * (self.regime.method.fixed_tau or 1)
+
+    @property
     def summing(self) -> Summing | None:
         """See :class:`World`."""
         return None if self.regime.adder is None else self.regime.adder.summing
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
-        """See :class:`World`: where whole clients are protected, the whole round, under its key."""
+        """See :class:`World`: where whole clients are protected, the whole round, under its key.
+
+        A round that this process has not booked itself, another one may have answered, and
+        forgotten that: with noise that is drawn anew, what is computed now is another release.
+        """
         asked = training(task)
         if not self.regime.together:
             return self._task(site, asked)
         (event, _), *_ = self.clients[site].price(asked)
-        return [self._anew(bill) for bill in self.round_bills(site, Book(asked.round, event))]
+        booked = {permit.key for permit in permits if permit.new}
+        return [
+            replace(bill, charge=replace(bill.charge, key=bill.charge.key + self.life))
+            for bill in self.round_bills(site, Book(asked.round, event))
+            if bill.charge.key not in booked
+        ]
 
     def round_bills(self, site: int, effect: Book) -> Sequence[Bill]:
         """See :class:`World`."""
-        unit, charged = self.units[site], self.vault.ledger.charged
-        found = [bill for bill in self._round(effect) if bill.charge.unit == unit]
-        self.own.update(bill.charge.key for bill in found if not charged(bill.charge.key))
-        return found
-
-    def _anew(self, bill: Bill) -> Bill:
-        """A round that an earlier life has booked, it may have answered, and forgotten that: with
-        noise that is drawn anew, what is computed now is another release.
-        """
-        if not self.life or bill.charge.key in self.own:
-            return bill
-        return replace(bill, charge=replace(bill.charge, key=bill.charge.key + self.life))
+        unit = self.units[site]
+        return [bill for bill in self._round(effect) if bill.charge.unit == unit]
 
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
@@ -272,7 +279,7 @@ class Simulation(World[State]):
 
     def shown(self, row: records.Row) -> records.Row | None:
         """The row, or None; no client and no time of a secret cohort are shown."""
-        if not self.regime.secret:
+        if not self.secret:
             return row
         return (
             None
