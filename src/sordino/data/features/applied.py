@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data.dataset import Dataset
-from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, given, shape_of, tried
+from sordino.data.features.front import Examples, FrontEnd, given, shape_of, tried
 from sordino.data.features.kept import keep, kept, place_of
 from sordino.data.features.progress import tell
-from sordino.errors import DataError
+
+ZERO = 128
+"""The byte that stands for about zero."""
 
 
 def featured(data: Dataset, front: FrontEnd | None, *, public: bool = False) -> Dataset:
@@ -25,8 +27,7 @@ def featured(data: Dataset, front: FrontEnd | None, *, public: bool = False) -> 
             the next run finds them.
 
     Raises:
-        StudyError: if the front end gives no features of single examples.
-        DataError: if features of an example are not finite.
+        StudyError: if the front end gives no features of single made-up examples.
     """
     if front is None:
         return data
@@ -40,39 +41,35 @@ def featured(data: Dataset, front: FrontEnd | None, *, public: bool = False) -> 
 
 
 def _made(data: Dataset, front: FrontEnd) -> Examples:
+    """Features of all examples. One that has none has zeros: an end of the run, or a message that
+    names it, would tell of it.
+    """
     kind, wanted = tried(front, data.shape, data.x.dtype), shape_of(front, data.shape)
     found = np.empty((len(data), *wanted), kind)
     step = front.together if _ours(front) else 1
     for start in range(0, len(data), step):
         some = slice(start, min(start + step, len(data)))
-        try:
-            # what one of somebody's own keeps of an example must not reach the next
-            one = front if _ours(front) else copy.deepcopy(front)
-            features = given(one, data.x[some], wanted)
-            if not np.isfinite(features).all():
-                raise DataError(f"its features of data.features kind '{front.kind}' are not finite")
-        except DataError as error:
-            raise DataError(
-                f"{data.name}: example {_guilty(front, data, some, wanted)} (the first is 0): "
-                f"{error}. Are its numbers as large as they should be? Divide all examples by a "
-                "constant that does not depend on the data"
-            ) from error
-        if features.dtype != kind:
-            raise FRONT_ENDS.wrong(front, "features", features, f"{kind} numbers, as it did before")
-        found[some] = features
+        if not _fill(found[some], front, data.x[some]):
+            for i in range(some.start, some.stop):
+                if not _fill(found[i : i + 1], front, data.x[i : i + 1]):
+                    found[i] = ZERO if kind == np.uint8 else 0.0
         tell(data.name, some.stop, len(data))
     return found
 
 
-def _guilty(front: FrontEnd, data: Dataset, some: slice, wanted: tuple[int, ...]) -> int:
-    """The first of some examples that has no features."""
-    for i in range(some.start, some.stop):
-        try:
-            if not np.isfinite(given(front, data.x[i : i + 1], wanted)).all():
-                return i
-        except DataError:
-            return i
-    return int(some.start)
+def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
+    """Fill in the features of some examples; whether all of them have any."""
+    # what one of somebody's own keeps of an example must not reach the next
+    one = front if _ours(front) else copy.deepcopy(front)
+    try:
+        with np.errstate(all="ignore"):
+            features = given(one, x, found.shape[1:])
+    except (Exception, SystemExit):  # a user's front end may raise anything
+        return False
+    if features.dtype != found.dtype or not np.isfinite(features).all():
+        return False
+    found[:] = features
+    return True
 
 
 def _place(data: Dataset, front: FrontEnd) -> Path | None:
