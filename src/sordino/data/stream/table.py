@@ -172,10 +172,11 @@ class TableStream:
         return True
 
     def _rescale(self, x: NDArray[np.float32]) -> None:
-        if self._offset is not None:
-            x -= self._offset
-        if self._scale is not None:
-            x /= self._scale
+        with np.errstate(over="ignore"):  # a warning would tell of a row
+            if self._offset is not None:
+                x -= self._offset
+            if self._scale is not None:
+                x /= self._scale
 
     def _constants(
         self, given: Scale | None, what: str, positive: bool
