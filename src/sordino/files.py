@@ -185,13 +185,16 @@ def folder_below(folder: Path, *names: str) -> Path:
 
 
 @contextmanager
-def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
+def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file below ``folder`` for writing.
 
     It takes its name, durably, when the block ends well, and leaves nothing otherwise.
 
     Until then it has a random name that nobody can foresee, and it is made, never opened: what
     waits there is not written to.
+
+    Args:
+        mode: rights on it, of which the user's mask takes some.
 
     Raises:
         StudyError: if a link or anything but a plain file stands at the name or on the way to it.
@@ -201,10 +204,10 @@ def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
     with _parent(folder, names) as parent:
         handle = (
             os.open(
-                part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, 0o666, dir_fd=parent
+                part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, mode, dir_fd=parent
             )
             if _AT
-            else _made(path, part)
+            else _made(path, part, mode)
         )
         try:
             with os.fdopen(handle, "wb") as file:
@@ -385,8 +388,8 @@ def _refuse_odd(
         )
 
 
-def _made(path: Path, part: str) -> int:
-    return os.open(path.with_name(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CALM, 0o666)
+def _made(path: Path, part: str, mode: int) -> int:
+    return os.open(path.with_name(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CALM, mode)
 
 
 def _kind(mode: int) -> str:

@@ -29,6 +29,7 @@ class Still:
     """A moment that is nothing but what is kept of it, and the play that it belongs to."""
 
     packed: Packed | None = None
+    ended: str | None = None
 
     def pack(self) -> Packed:
         assert self.packed is not None
@@ -64,6 +65,7 @@ def test_the_library_reads_what_is_written(
     vectors.pop("__metadata__", None)
     kept(folder, vectors)
     assert same(load_file(folder / NAME), vectors)
+    assert (folder / NAME).stat().st_mode & 0o777 == 0o600  # windows of raw rows may be in it
     with safe_open(folder / NAME, framework="numpy") as file:
         state = {
             "format": checkpoint.FORMAT,
@@ -108,7 +110,9 @@ def test_a_state_of_another_regime_or_another_format_is_refused(tmp_path: Path) 
         checkpoint.read(tmp_path, world, "moving")
     state = '{"format":4,"log_length":7,"heads":{},"moment":{}}'
     save_file({"weights": np.ones(2)}, tmp_path / NAME, metadata={"state": state})
-    with pytest.raises(ResumeError, match=r"written in format 4; this version reads format 5\."):
+    with pytest.raises(
+        ResumeError, match=r"written in format 4; this version reads formats 5 and 6\."
+    ):
         again(tmp_path)
 
 

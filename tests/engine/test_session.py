@@ -513,6 +513,7 @@ def test_a_run_whose_budget_others_spent_destroys_its_key(tmp_path: Path) -> Non
     with pytest.raises(BudgetExceeded) as refusal:
         session.begin(asked, tmp_path / "run", meanwhile, quiet)
     assert (tmp_path / "run" / KEY).read_bytes() == ENDED
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())  # nothing private is left
     for _ in range(2):
         with pytest.raises(BudgetExceeded, match=re.escape(str(refusal.value))):
             session.resume(tmp_path / "run", quiet, quiet)

@@ -5,6 +5,10 @@ The file is replaced whole, so it holds one moment or the one before, never a mi
 it stands the length that the log had at that moment: on resuming, what the log has beyond
 it is cut off and played again. So does the head of every ledger: one that has lost it is older.
 
+What a run needs to go on may tell of private rows: windows of examples, names of entities, who was
+drawn. So only the owner reads it, and of a run that has ended nothing of it is kept: see
+:class:`Ended`. Folders of runs that have ended are shown to others.
+
 A thousand edges may hold a thousand models, 100 MB of them for a small CNN. They are written from
 where they lie, and read a few at a time: the library would write them from a copy, and read them
 all from one mapping that counts as memory, too.
@@ -26,10 +30,12 @@ from sordino.engine.play import Play
 from sordino.engine.watch import Moment, Packed
 from sordino.errors import ResumeError
 from sordino.files import check_below
+from sordino.message import Vector
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 5
+FORMAT, FORMAT_ENDED = 5, 6
+"""Of a run that goes on, and of one that has ended. Earlier versions wrote 5 for both."""
 NAME = "latest.safetensors"
 NAMES = {
     "float32": "F32",
@@ -60,6 +66,30 @@ class Saved:
     heads: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
+class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    number: int
+    steps: int
+    ended: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """All that is kept of a run that has ended: its model and how far it came.
+
+    See :class:`sordino.engine.watch.Moment`.
+    """
+
+    number: int
+    steps: int
+    model: Vector
+    ended: str
+
+    def pack(self) -> Packed:
+        """See :class:`sordino.engine.watch.Moment`."""
+        rest = _End(self.number, self.steps, self.ended)
+        return Packed({"model": self.model}, msgspec.json.encode(rest))
+
+
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     log_length: int
@@ -70,16 +100,25 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
-    packed = saved.moment.pack()
+    moment, number, mode = saved.moment, FORMAT, 0o600
+    if moment.ended is not None:
+        moment = Ended(moment.number, moment.steps, moment.model, moment.ended)
+        number, mode = FORMAT_ENDED, 0o666
+    packed = moment.pack()
     header = _Header(
-        format=FORMAT,
+        format=number,
         log_length=saved.log_length,
         regime=saved.regime,
         heads=dict(saved.heads),
         moment=msgspec.Raw(packed.rest),
     )
     pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
-    replace_file(folder / NAME, *pieces, below=folder.parent)
+    replace_file(folder / NAME, *pieces, below=folder.parent, mode=mode)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder's checkpoint, if it has one: its run goes no further."""
+    (folder / NAME).unlink(missing_ok=True)
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
@@ -129,11 +168,12 @@ def read(folder: Path, play: Play[Any], regime: str) -> Saved | None:
     try:
         vectors, state = _vectors(path)
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
-        if version is None or bytes(version) != str(FORMAT).encode():
+        known = [str(each).encode() for each in (FORMAT, FORMAT_ENDED)]
+        if version is None or bytes(version) not in known:
             found = None if version is None else bytes(version).decode()
             raise ResumeError(
-                f"{path}: written in format {found}; this version reads format {FORMAT}. "
-                "Begin a new run"
+                f"{path}: written in format {found}; this version reads formats {FORMAT} and "
+                f"{FORMAT_ENDED}. Begin a new run"
             )
         header = msgspec.json.decode(state, type=_Header)
         if header.regime != regime:
@@ -141,7 +181,11 @@ def read(folder: Path, play: Play[Any], regime: str) -> Saved | None:
                 f"{path}: it holds a state of regime {header.regime!r}, and the run is of regime "
                 f"{regime!r}. Restore it from a copy, or begin a new run"
             )
-        moment = play.unpack(Packed(vectors, bytes(header.moment)))
+        if header.format == FORMAT_ENDED:
+            end = msgspec.json.decode(header.moment, type=_End)
+            moment: Moment = Ended(end.number, end.steps, vectors["model"], end.ended)
+        else:
+            moment = play.unpack(Packed(vectors, bytes(header.moment)))
     except (
         SafetensorError,
         msgspec.MsgspecError,

@@ -60,17 +60,21 @@ def resumable(folder: Path, again: str | None = None) -> Iterator[None]:
         raise DiskFull(error.filename or folder, remedy) from error
 
 
-def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = None) -> None:
+def replace_file(
+    path: Path, *data: bytes | memoryview, below: Path | None = None, mode: int = 0o666
+) -> None:
     """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture.
 
     They are durable on return.
 
     Args:
         below: the folder from which on no link is followed; the file's own folder if left out.
+        mode: rights on the file, of which the user's mask takes some.
 
     Raises:
         StudyError: if a link, or anything but a plain file, stands there.
     """
     folder = path.parent if below is None else below
-    with said_clearly(path), fresh_below(folder, *path.relative_to(folder).parts) as file:
+    names = path.relative_to(folder).parts
+    with said_clearly(path), fresh_below(folder, *names, mode=mode) as file:
         file.writelines(data)

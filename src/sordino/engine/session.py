@@ -294,6 +294,8 @@ def _play(
         sim.vault.finish()
         sim.vault.close()
         forget(folder)  # a ledger never gets back what was spent: this run goes no further
+        if destroyed(folder):  # else it may be gone through again, to the same refusal
+            checkpoint.remove(folder / CHECKPOINTS)
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.vault.finish()

@@ -38,7 +38,7 @@ OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
     "aggregation); all else sees the noisy sum.",
     "The members and the size of a cohort are secret; amplification by sampling depends on "
-    "this. Keep checkpoints secret: they hold both.",
+    "this. Checkpoints hold both until the run ends: keep the folder secret until then.",
     "The number of clients and their weights are public and fixed: they form the divisor "
     "of every sum.",
 )

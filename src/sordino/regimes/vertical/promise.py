@@ -17,8 +17,8 @@ MEMOISED = (
     "for the whole stream."
 )
 KEPT = (
-    "Checkpoints contain the last examples unprotected, because method 'slr' sends their "
-    "embeddings again. Keep checkpoints secret."
+    "Checkpoints contain the last examples unprotected until the run ends, because method 'slr' "
+    "sends their embeddings again. Keep the folder secret until then."
 )
 SYNTHETIC = (
     "Each deformed image is taken for an entity of its own; the people behind the images "
