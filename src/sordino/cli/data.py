@@ -75,15 +75,14 @@ def partition(
             "examples of their own; see data.parts"
         )
     divided = federation(examples(read))
-    if divided.test.span is not None:  # numbers are counted nowhere
-        names = divided.names or tuple(f"client {i}" for i in range(len(divided.parts)))
-        _sizes(names, divided.sizes, out, as_json, "Examples (labels are numbers)")
+    names = divided.names or tuple(f"client {i}" for i in range(len(divided.parts)))
+    private = not read.data.published and read.privacy.unit != "none"
+    if private or divided.test.span is not None:  # numbers are counted nowhere
+        hidden = private and read.hides_sizes
+        title = "labels are private and not counted" if private else "labels are numbers"
+        _sizes(names, None if hidden else divided.sizes, out, as_json, f"Examples ({title})")
         return
     counts = divided.counts.tolist()
-    names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
-    if read.data.file is not None and read.privacy.unit != "none":
-        _sizes(names, divided.sizes, out, as_json)
-        return
     if out is not None:
         from sordino.engine.files import replace_file
         from sordino.report import partition_figure
@@ -101,20 +100,28 @@ def partition(
 
 def _sizes(
     names: Sequence[str],
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     out: Path | None,
     as_json: bool,
-    title: str = "Examples (labels are private and not counted)",
+    title: str,
 ) -> None:
-    """What is public of a division of private examples, or of numbers."""
+    """Show what is public of a division of private examples, or of numbers; ``sizes`` if they
+    are.
+    """
     if out is not None:
         raise StudyError(
-            "--out draws how many examples of each label a client has, which is private data: only "
-            "sizes are public. Leave --out out, or, if the file is public, set privacy.unit = "
-            "'none' with a method that adds no noise"
+            "--out draws how many examples of each label a client has, which is private data. "
+            "Leave --out out, or, if the data is public, set privacy.unit = 'none' with a method "
+            "that adds no noise"
         )
     if as_json:
-        say.machine({"clients": list(names), "sizes": list(sizes)})
+        say.machine({"clients": list(names), "sizes": None if sizes is None else list(sizes)})
+        return
+    if sizes is None:
+        say.people(
+            f"{len(names)} clients: {', '.join(names)}. Whole clients are protected and weigh the "
+            "same, so how many examples each has is private"
+        )
         return
     say.table(
         title,

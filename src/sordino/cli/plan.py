@@ -191,10 +191,13 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.engine import regimes
     from sordino.engine.promise import uncovered
 
-    weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
     held = (
         f", {len(sizes)} clients"
-        + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "")
+        + (
+            ""
+            if getattr(study, "hides_sizes", False)
+            else f" of {min(sizes)} to {max(sizes)} examples"
+        )
         if sizes
         else ""
     )

@@ -39,7 +39,11 @@ Rules = Annotated[
     bool, typer.Option("--rules", help="No trials: clip and learning rate follow rules.")
 ]
 Declared = Annotated[
-    bool, typer.Option("--declared-public", help="Declare the rows of the file public.")
+    bool,
+    typer.Option(
+        "--declared-public",
+        help="Declare the rows of a file, or of a data set of your own, public.",
+    ),
 ]
 Seeds = Annotated[int, typer.Option("--seeds", help="Runs of each candidate on public data.")]
 Law = Annotated[

@@ -72,7 +72,7 @@ def load(
             sets none aside, and the test set may then be empty.
         scale: public constants, known without looking at the data, by which features are divided.
         person: the column (or array) that says who a row is about.
-        identify: whether the training set is to know what its examples are recognised by.
+        identify: whether examples are to know what they are recognised by.
         columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
             come, if left out. A second file has those of the first.
         encoding: public rules for columns that are no plain numbers, and for ranges.
@@ -98,10 +98,10 @@ def load(
     if person is not None:
         raise DataError(f"data.person: {name!r} names no persons; leave it out")
     found = _published(name)
-    return (
-        replace(found, train=replace(found.train, words=words(found.train.x, found.train.y)))
-        if identify
-        else found
+    if not identify:
+        return found
+    return Corpus(
+        *(replace(part, words=words(part.x, part.y)) for part in (found.train, found.test))
     )
 
 

@@ -52,7 +52,8 @@ Halves = tuple[tuple[Features, Labels], tuple[Features, Labels]]
 class Published:
     """A published data set: its classes, what a folder must hold, where that comes from.
 
-    Everything in it counts as public. Data of people belongs in a file of its own (``data.file``).
+    Of one that is somebody's own, only the test half counts as public: models are measured on it
+    exactly. Data of people belongs in a file of its own (``data.file``).
 
     Attributes:
         layouts: sets of file names, each of which is enough; a name may have a suffix from

@@ -56,12 +56,7 @@ def horizontal(
     # same.
     public = setup.counted(study)
     labels = public and setup.span is None
-    sizes = (
-        public
-        or setup.remote
-        or privacy.unit == "sample"
-        or getattr(study.method, "weights", "size") == "size"
-    )
+    sizes = public or setup.remote or not study.hides_sizes
     return kind(
         classes=tuple(setup.classes),
         span=UNSET if setup.span is None else setup.span,

@@ -37,6 +37,10 @@ TESTS = {
     "none": "No row of the file is declared public, and no model is measured: there "
     "is no accuracy.",
 }
+OWN_TEST = (
+    "The test half of the data set {name} counts as public: models are measured on its rows "
+    "exactly, and the people in them get no privacy guarantee. Data of people belongs in a file."
+)
 FEATURES = (
     "The model sees features of an example in its place: data.features = {front}, a fixed function "
     "of one example that learns nothing from data. Budgets and ledgers belong to the examples."
@@ -93,5 +97,7 @@ def takes_equal_rows_apart(study: HorizontalStudy) -> bool:
 
 def testing(study: HorizontalStudy) -> str:
     """What models are measured on, and who pays for it."""
+    if study.data.file is None and not study.data.published:
+        return OWN_TEST.format(name=study.data.name)
     share = study.data.test_share or SHARE
     return TESTS[study.data.testing].format(share=f"{100 * share:.3g} %")

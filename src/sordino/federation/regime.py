@@ -198,7 +198,7 @@ class HorizontalRegime(Regime[H]):
 
     def remarks(self, study: H) -> list[str]:
         """What is said of the test set before a run, where its rows are a user's own."""
-        if study.data.testing == "published":
+        if study.data.published:
             return []
         return [testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]
 

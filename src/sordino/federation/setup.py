@@ -305,7 +305,7 @@ def known_records(
         return tuple(found)
     aside = [
         divided.validation,
-        divided.test if study.data.testing in ("public share", "file") else None,
+        None if study.data.testing == "private share" else divided.test,
     ]
     shown = [
         records(part, PUBLIC, SAMPLE, len(part)) for part in aside if part is not None and len(part)
@@ -345,10 +345,10 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         alike += int(same.sum())
     if alike:
         raise StudyError(
-            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as "
-            "rows that are declared public, or are about the same people (data.test = "
-            f"'{study.data.testing}', data.validation, data.client_validation), and the ledger in "
-            f"{study.privacy.ledger} cannot distinguish them: all of them would be public forever. "
-            "Set data.test = 'private share' or 'none', and no validation; or remove the rows that "
-            "occur twice"
+            f"{study.data.file or study.data.name}: {alike} rows that train, or test at a price, "
+            "look the same as rows that are declared public, or are about the same people "
+            f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
+            f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would be "
+            "public forever. Set data.test = 'private share' or 'none', and no validation; or "
+            "remove the rows that occur twice"
         )

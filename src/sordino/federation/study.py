@@ -118,6 +118,13 @@ class HorizontalStudy(Study):
         return False
 
     @property
+    def hides_sizes(self) -> bool:
+        """Whether it is private how many examples a client has: clients are protected as a whole,
+        and weigh the same.
+        """
+        return self.privacy.unit == "client" and getattr(self.method, "weights", "size") != "size"
+
+    @property
     def of_persons(self) -> bool:
         """See :class:`Study`."""
         return self.data.person is not None and self.privacy.unit == "sample"

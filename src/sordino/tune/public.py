@@ -18,6 +18,7 @@ import numpy as np
 from sordino.comparison.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
+from sordino.data.sets import is_ours
 from sordino.engine.assemble import calibrated, plan
 from sordino.engine.built import PUBLIC
 from sordino.engine.files import replace_file
@@ -58,7 +59,8 @@ class Scored:
 
 
 def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy:
-    """The study on public data: a published data set, or a file that is ``declared`` public.
+    """The study on public data: a data set of this program, or a file or a data set of somebody's
+    own that is ``declared`` public.
 
     Its privacy, and so its noise, stays what it is; its clients' shares are dealt anew.
 
@@ -66,13 +68,18 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
         StudyError: if there is no such data, or it is the study's own.
     """
     own, file = study.data, None
-    if on not in published() and (":" not in on or locate.named(on) is None):
+    if not _is_named(on):
         file = Path(on)
-        _refuse_file(study, file, on, declared)
-    elif own.name == on:
+        _refuse_file(study, file, on)
+    elif own.name == on or (own.name and locate.named(own.name) == locate.named(on) is not None):
         raise StudyError(
             f"--on {on}: this is the study's own data, which a choice would have to pay for. Give "
             "another data set, or --on private"
+        )
+    if not (declared or is_ours(on)):
+        raise StudyError(
+            f"--on {on}: every row of it would be used without any protection. Say that they are "
+            "public with --declared-public"
         )
     inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
     data: dict[str, Any] = {
@@ -152,7 +159,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
         StudyError: if a row that is declared public looks like one that is not.
         BudgetExceeded: if one of them has a promise of a run that has not ended.
     """
-    if on != VALIDATION and file_of(on) is None:
+    if is_ours(on):
         return None
     what = called(on)
     if study.privacy.ledger == "run":
@@ -218,10 +225,15 @@ def _as_noisy(study: HorizontalStudy) -> dict[str, Any]:
 
 
 def file_of(on: str) -> Path | None:
-    """The file that ``--on`` names; None for a published data set, or for no file."""
-    if on == VALIDATION or on in published() or (":" in on and locate.named(on) is not None):
+    """The file that ``--on`` names; None for a data set with a name, or for no file."""
+    if on == VALIDATION or _is_named(on):
         return None
     return Path(on) if Path(on).is_file() else None
+
+
+def _is_named(on: str) -> bool:
+    """Whether this is the name of a data set: one of this program's, or somebody's own."""
+    return on in published() or (":" in on and locate.named(on) is not None)
 
 
 def called(on: str) -> str:
@@ -237,7 +249,7 @@ def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
     return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
 
 
-def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) -> None:
+def _refuse_file(study: HorizontalStudy, file: Path, on: str) -> None:
     if not file.is_file():
         raise StudyError(
             f"--on {on}: no published data set has this name, and there is no such file. Known "
@@ -251,11 +263,6 @@ def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) ->
         raise StudyError(
             f"--on {on}: this is a file of the study's own data, which a choice would have to pay "
             "for. Give another file, or --on private"
-        )
-    if not declared:
-        raise StudyError(
-            f"--on {on}: every row of this file would be used without any protection. Say that "
-            "they are public with --declared-public"
         )
 
 
