@@ -12,6 +12,9 @@ read the file, and whoever deletes the original deletes the copy, too.
 | (x, y) or :func:`arrays` | arrays: examples first |
 | torch ``Dataset`` or ``DataLoader`` of (x, y) | the same, read once |
 | Hugging Face ``Dataset`` with an ``image`` column | the same |
+
+Names of classes that a container holds may have been read from its rows, as a label encoder does
+it. They name the labels, and are no public list of classes: whoever knows one says ``classes``.
 """
 
 from __future__ import annotations
@@ -95,8 +98,6 @@ def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
     if any(hasattr(data, name) for name in ("target", "data")) and _kind(data) == "sklearn.utils":
         wanted.setdefault("label", "target")
     label = str(wanted.get("label", LABEL))
-    if wanted.get("target") != "number" and (named := _classes(data, label)) is not None:
-        wanted.setdefault("classes", named)
     held = _taken(data, label, image)
     test = wanted.get("test")
     found: dict[str, Any] = {}
@@ -119,20 +120,6 @@ def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
     if wanted.get("client_column") is not None:
         wanted.setdefault("partition", {"kind": "column"})
     return {"file": str(_written(held, folder)), **found, **wanted}
-
-
-def _classes(data: Any, label: str) -> tuple[str, ...] | None:
-    """Names of the classes that a data set states beside its rows; None where it states none."""
-    kind = _kind(data)
-    if kind == "sklearn.utils":
-        names = data.get("target_names")
-        whole = np.asarray(data.get("target", ())).dtype.kind in "iu"
-        given = names if whole and not isinstance(names, str) else None
-    else:
-        features = getattr(data, "features", {}) if kind == "datasets" else {}
-        given = getattr(features.get(label), "names", None)
-    found = () if given is None else tuple(str(each) for each in given)
-    return found if len(found) > 1 else None
 
 
 def _kind(data: object) -> str:
