@@ -174,9 +174,7 @@ class Rows(Streaming):
             for _ in _pieces(_table(wanted, wanted.scale), wanted.events):
                 pass
         fingerprint = "file:" + (_digest(stream.path) if wanted.private else stream.name)
-        if wanted.one_label and wanted.entity is not None:
-            _refuse_two_labels(wanted)
-        return Opened(stream, fingerprint, *(_known(wanted) if wanted.identify else ()))
+        return Opened(stream, fingerprint, *_gone_through(wanted))
 
 
 def _corpus(wanted: Wanted) -> Corpus:
@@ -214,16 +212,33 @@ def _table(wanted: Wanted, scale: float) -> TableStream:
     )
 
 
-def _known(wanted: Wanted) -> tuple[identity.Words, identity.Words | None]:
-    """What rows that become events are recognised by, (n, 2), unscaled; whose they are, (n,)."""
-    stream, found, owners = _table(wanted, 1.0), [], []
+def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words | None]:
+    """Read the rows that become events once, before anything is charged: one that cannot be read
+    would end a run in the middle, and the place of the end would tell of it.
+
+    Returns:
+        What they are recognised by, (n, 2), unscaled, and whose they are, (n,), if that is asked.
+
+    Raises:
+        DataError: for a row that cannot be read, or an entity with two labels where it may have
+            one.
+    """
+    if not wanted.private or (wanted.file is None and not wanted.identify):
+        return None, None
+    stream, words = _table(wanted, 1.0), [np.empty((0, 2), np.uint64)]
+    owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     for piece in _pieces(stream, wanted.events):
-        labels = np.array(stream.classes)[piece.y]
-        found.append(identity.words(piece.x, labels))
+        if wanted.identify:
+            words.append(identity.words(piece.x, np.array(stream.classes)[piece.y]))
         if piece.entity is not None:
-            owners.append(piece.entity.astype(np.uint64))
-    rows = np.concatenate(found) if found else np.empty((0, 2), np.uint64)
-    return rows, np.concatenate(owners) if owners else None
+            owners.append(piece.entity)
+            labels.append(piece.y)
+    people = np.concatenate(owners) if owners else None
+    if wanted.one_label and people is not None:
+        refuse_two_labels(str(stream.path), people, np.concatenate(labels), stream.classes)
+    if not wanted.identify:
+        return None, None
+    return np.concatenate(words), None if people is None else people.astype(np.uint64)
 
 
 def _pieces(stream: TableStream, events: int) -> Iterator[Piece]:
@@ -233,22 +248,6 @@ def _pieces(stream: TableStream, events: int) -> Iterator[Piece]:
         if not len(piece):
             return
         yield piece
-
-
-def _refuse_two_labels(wanted: Wanted) -> None:
-    """Refuse a file in which rows of one entity have different labels, among those that become
-    events.
-    """
-    stream = _table(wanted, 1.0)
-    owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
-    for piece in _pieces(stream, wanted.events):
-        if piece.entity is not None:
-            owners.append(piece.entity)
-            labels.append(piece.y)
-    if owners:
-        refuse_two_labels(
-            str(stream.path), np.concatenate(owners), np.concatenate(labels), stream.classes
-        )
 
 
 def refuse_two_labels(
