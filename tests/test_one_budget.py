@@ -246,6 +246,26 @@ def test_a_person_has_one_budget_for_all_rows(tmp_path: Path) -> None:
     assert own.epsilon < first.epsilon * 1.5
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_nobody_is_renamed_by_somebody_elses_name(tmp_path: Path, ending: str) -> None:
+    """One fraction, one long number or one word makes a column of whole numbers another type."""
+    start = 2**53 + 1 if ending == "csv" else 1
+    others = list(range(start, start + ROWS - 1))
+    spent = []
+    for name, first in (("whole", 0), ("fraction", 0.5), ("word", "x")):
+        file = tmp_path / f"{name}.{ending}"
+        if ending == "csv":
+            who = pl.Series([str(first), *map(str, others)])
+            table(len(spent)).with_columns(who=who).write_csv(file)
+        else:
+            kind = {int: pl.Int64, float: pl.Float64, str: pl.String}[type(first)]
+            who = pl.Series([first, *others], strict=False, dtype=kind)
+            table(len(spent)).with_columns(who=who).write_parquet(file)
+        told = (*DP_SGD, f'data={{file="{file}", clients=3, person="who", person_rows=1}}')
+        spent.append(run(tmp_path, name, file, *told).epsilon)
+    assert spent == sorted(set(spent))
+
+
 def test_what_data_person_cannot_be_is_said(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", table())
     for changes, message in (

@@ -320,7 +320,14 @@ def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
     Raises:
         DataError: with the first such row.
     """
-    if values.dtype.kind == "f" and (bad := np.flatnonzero(np.isnan(values))).size:
+    nobody = (
+        np.isnan(values)
+        if values.dtype.kind == "f"
+        else np.isin(values, ("nan", "NaN"))
+        if values.dtype.kind == "U" and role == "person"  # whose numbers are read as text
+        else np.zeros(0, bool)
+    )
+    if (bad := np.flatnonzero(nobody)).size:
         raise DataError(
             f"{place}: row {int(bad[0])} (the first is 0) has no {role} (data.{role}); drop the row"
         )

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
+WIDE = ("Int128", "UInt128")
 
 Scale = float | Sequence[float]
 
@@ -92,7 +93,12 @@ class How:
 
 def read_table(path: Path, how: How) -> Raw:
     """A CSV or Parquet file."""
-    return read_frame(_frame(path), how, str(path))
+    return read_frame(_frame(path, _alone(how)), how, str(path))
+
+
+def _alone(how: How) -> str | None:
+    """The column of persons, where it says nothing else."""
+    return None if how.person == how.client_column else how.person
 
 
 def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
@@ -130,7 +136,7 @@ def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
         if person == client_column
         else None
         if person is None
-        else _plain(held.pop(person), place)
+        else _named(held.pop(person), place)
     )
     for role, values in (("client_column", client), ("person", who)):
         if values is not None:
@@ -204,10 +210,12 @@ def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any
         )
     if path.suffix.lower() == ".npz":
         return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
-    frame = _frame(path)
+    frame = _frame(path, also)
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
-    return {name: _plain(frame[name], str(path)) for name in frame.columns}
+    return {
+        name: (_named if name == also else _plain)(frame[name], str(path)) for name in frame.columns
+    }
 
 
 def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -301,7 +309,10 @@ def _encoded_array(
     return _encoded(held, names, rules, place)
 
 
-def _frame(path: Path) -> pl.DataFrame:
+def _frame(path: Path, people: str | None = None) -> pl.DataFrame:
+    """A file's table; in a CSV file the column of ``people`` is text, as it stands there: a
+    fraction among long numbers would round them all.
+    """
     # Here, because polars takes a tenth of a second to import.
     import polars as pl
 
@@ -318,6 +329,7 @@ def _frame(path: Path) -> pl.DataFrame:
             infer_schema_length=None,
             separator=form.separator,
             decimal_comma=form.decimal_comma,
+            schema_overrides=None if people is None else {people: pl.String},
         )
     except DataError:
         raise
@@ -338,12 +350,21 @@ def _plain(series: pl.Series, place: str) -> npt.NDArray[Any]:
     return np.array([str(value) for value in series.to_list()])
 
 
+def _named(series: pl.Series, place: str) -> npt.NDArray[Any]:
+    """Persons as a NumPy array, each as the file names him."""
+    import polars as pl
+
+    if series.dtype == pl.String:
+        whole = series.cast(pl.Int64, strict=False)
+        return _plain(series if whole.null_count() else whole, place)
+    return _plain(series.cast(pl.String) if str(series.dtype) in WIDE else series, place)
+
+
 def _array(series: pl.Series) -> npt.NDArray[Any]:
     """Numbers as NumPy has them; it has none of 128 bits."""
     import polars as pl
 
-    wide = str(series.dtype) in ("Int128", "UInt128")
-    return (series.cast(pl.Float64) if wide else series).to_numpy()
+    return (series.cast(pl.Float64) if str(series.dtype) in WIDE else series).to_numpy()
 
 
 def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> None:
