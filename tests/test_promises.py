@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from sordino.engine.promise import assumptions
 from sordino.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.privacy import Gaussian, NonPrivate, Vault, encode
+from sordino.privacy import Gaussian, NonPrivate, Vault, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
@@ -169,6 +169,28 @@ def test_a_promise_binds_other_runs_until_its_run_has_ended(
     assert ended.exit_code == 0, ended.output
     again = session.resume(tmp_path / "again", lambda _: None, lambda _: None)
     assert 1.0 < again.epsilon <= 20.0
+
+
+def test_a_row_at_two_clients_has_one_budget_in_later_runs_on_each(tmp_path: Path) -> None:
+    """The run over both is not over: what later ones are charged adds up for the row at both."""
+
+    def stop(row: object) -> None:
+        raise KeyboardInterrupt
+
+    both = at_two(rows(), pl.concat([rows(1).head(ROWS - 1), rows().head(1)]))
+    same = [SYNC, "budget.rounds=9", "privacy.epsilon=1.0", "privacy.noise_multiplier=2.0"]
+    same += ["privacy.delta=1e-3", "privacy.sampling_rate=0.2"]
+    for name, frame in (("both", both), ("north", both.head(ROWS)), ("south", both.tail(ROWS))):
+        file, clients = saved(tmp_path / f"{name}.csv", frame), 2 if name == "both" else 1
+        column = f'file="{file}", clients={clients}, client_column="where", partition="column"'
+        with pytest.raises(KeyboardInterrupt):
+            session.begin(read(tmp_path, column, *same), tmp_path / name, stop, lambda _: None)
+    for name in ("north", "south"):
+        with suppress(BudgetExceeded):
+            session.resume(tmp_path / name, lambda _: None, lambda _: None)
+    entries = so.Ledger.open(tmp_path / "kept").entries()
+    steps = sum(entry.count for entry in entries) - 1  # of the first run one at each client
+    assert accountant("pld").epsilon([(entries[0].event, steps)], 1e-3) <= 1.0
 
 
 def a_set(kept: Path) -> str:

@@ -23,7 +23,7 @@ from sordino.privacy import (
     decode,
     encode,
 )
-from sordino.privacy.event import Composed, Repeated
+from sordino.privacy.event import Composed, Repeated, Selected
 from sordino.privacy.records import Records
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
@@ -279,6 +279,11 @@ def test_a_thousand_clients_are_charged_in_one_quick_transaction(tmp_path: Path)
         assert time.process_time() - start < 1.0
 
 
+def test_an_event_that_nobody_could_read_again_is_refused() -> None:
+    with pytest.raises(LedgerError, match="not an event that this version knows"):
+        charge("a", event=Selected(STEP, None))  # type: ignore[arg-type]
+
+
 def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
     def held(unit: str, row: int) -> Records:
         return Records(unit, "sample", np.array([[row, row]], np.uint64))
@@ -290,10 +295,10 @@ def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
     assert [receipt.unit for receipt in receipts] == ["client:0", "client:1"]
     first.close()
     second = Vault.for_data(tmp_path / "kept", "two", [held("client:0", 2), held("client:1", 3)])
-    assert second.spent("client:0") == ((STEP, 4),)
+    assert second.histories("client:0") == (((STEP, 4),),)
     assert second.spent("client:1") == ()
     second.charge([charge("run2/0", "client:0", count=5)], FREE)
-    assert second.spent("client:0") == ((STEP, 9),)
+    assert second.histories("client:0") == (((STEP, 9),),)
     second.close()
 
 

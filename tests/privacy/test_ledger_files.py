@@ -96,7 +96,7 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
         thread.join()
     assert failed == []
     with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
-        assert vault.spent("anybody") == ((STEP, 4),)
+        assert vault.histories("anybody") == (((STEP, 4),),)
     # notes of records stand between them, as it happens
     assert len({receipts[0].seq for receipts in made}) == 4
 

@@ -19,6 +19,7 @@ from sordino.privacy import (
     Charge,
     Event,
     Gaussian,
+    Grouped,
     Ledger,
     NonPrivate,
     PoissonSampled,
@@ -196,6 +197,40 @@ def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
         assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
 
 
+@pytest.mark.parametrize("kind", ["sample", "client"])
+def test_a_row_that_looks_like_another_is_in_one_set_of_each_run(kind: str, tmp_path: Path) -> None:
+    """Rows 2 of the first run are two records; of the others, it may be one."""
+    with (
+        Vault.for_data(tmp_path, "both", [of("a", 1, 2, kind=kind), of("b", 2, 3, kind=kind)]) as x,
+        Vault.for_data(tmp_path, "one", [of("a", 1, 2, kind=kind)]) as one,
+        Vault.for_data(tmp_path, "two", [of("b", 2, 3, kind=kind)]) as two,
+    ):
+        booked(x, "a", STEP, 2)
+        booked(x, "b", STEP, 3)
+        booked(one, "a", STEP, 4)
+        booked(two, "b", STEP, 5)
+        for vault in (x, one, two):
+            vault.finish()
+    with Vault.for_data(tmp_path, "last", [of("c", 2)]) as vault:
+        found = vault.epsilon("c", 1e-5, "rdp")
+    assert found == (epsilon((STEP, 12)) if kind == "sample" else epsilon((Grouped(STEP, 2), 12)))
+
+
+def test_a_client_in_two_runs_at_once_is_itself_in_both(tmp_path: Path) -> None:
+    client = of("a", 1, 2, kind="client")
+    with (
+        Vault.for_data(tmp_path, "one", [client]) as one,
+        Vault.for_data(tmp_path, "two", [client]) as two,
+    ):
+        booked(one, "a", STEP, 2)
+        booked(two, "a", STEP, 3)
+        for vault in (one, two):
+            assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
+            vault.finish()
+    with Vault.for_data(tmp_path, "three", [client]) as vault:
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
+
+
 RACE = """
 import sys
 from pathlib import Path
@@ -294,6 +329,7 @@ def test_against_a_book_that_keeps_every_record_by_itself(
     "change",
     [
         "UPDATE record_classes SET frozen = '[]'",
+        "DELETE FROM record_classes",
         "DELETE FROM record_arrays WHERE name = 'row digests'",
         "UPDATE record_sets SET live = 0",
         "UPDATE record_events SET event = replace(event, '1.5', '15.0')",
@@ -316,6 +352,10 @@ def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str
         pytest.raises(LedgerError, match=r"the records that it knows are not those"),
     ):
         ledger.verify()
+    before = (tmp_path / "ledger.sqlite").read_bytes()
+    with pytest.raises(LedgerError, match=r"the records that it knows are not those"):
+        Vault.for_data(tmp_path, "three", [of("a", 1, 2)])
+    assert (tmp_path / "ledger.sqlite").read_bytes() == before  # and no run signs them
 
 
 def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import LedgerError
-from sordino.privacy.event import Event, decode
+from sordino.privacy.event import Event, decode, encode
 
 FORMAT = "2"
 ADJACENCY = (
@@ -39,6 +39,10 @@ for every record that may have been in them."""
 PROMISED = "promised"
 """Key of a note of a run's beginning: of each set of records, epsilon, delta and accountant of the
 budget that nobody may exceed until the run has ended. Notes of versions before have none."""
+
+DATA = "data"
+"""Key of a note of a run's beginning: a fingerprint of all rows that it was built from, in their
+order, which must be the same when it goes on. Notes of versions before have none."""
 
 Row = tuple[Any, ...]
 Head = tuple[int, str]
@@ -76,6 +80,7 @@ class Charge(_Charged):
         # as integers, which hash otherwise: what is kept must be what was hashed.
         object.__setattr__(self, "count", _whole("count", self.count))
         object.__setattr__(self, "round", _whole("round", self.round))
+        decode(encode(self.event))  # what nobody could read again is not written
         for name in ("unit", "why", "method", "key"):
             object.__setattr__(self, name, _text(name, getattr(self, name)))
 

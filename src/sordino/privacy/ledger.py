@@ -116,6 +116,10 @@ class Ledger(LedgerReader):
         with self._writing():
             self._register(units, labels or {})
 
+    def registered_within(self, units: Mapping[str, str]) -> None:
+        """:meth:`register`, inside of a transaction."""
+        self._register(units, {})
+
     def _register(self, units: Mapping[str, str], labels: Mapping[str, str]) -> None:
         self._refresh()
         known = self._walk.units
@@ -269,6 +273,14 @@ class Ledger(LedgerReader):
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
+
+    def charged_by(self, run: str, unit: str) -> bool:
+        """Whether a run has booked anything on a unit; its keys begin with its name."""
+        found = self._db.execute(
+            "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1",
+            (f"{run}/", f"{run}0", unit),
+        )
+        return found.fetchone() is not None
 
     def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(

@@ -243,7 +243,7 @@ class LedgerReader:
             walk, count = Walk(self.path), 0
             for link in walk.over(self._links(0, self._head()[0])):
                 count += isinstance(link, Entry)
-            self._verify_records()
+            self.refuse_changed_records()
         seq, last = walk.head
         if expected_digest is not None and expected_digest != last:
             raise LedgerError(
@@ -253,8 +253,12 @@ class LedgerReader:
             )
         return Verified(count, last)
 
-    def _verify_records(self) -> None:
-        """Who is in which class stands beside the chain; the chain holds a digest of it."""
+    def refuse_changed_records(self) -> None:
+        """Hold the tables of records against the chain, which holds a digest of them.
+
+        Raises:
+            LedgerError: if they are not as the last change by a run left them.
+        """
         if not (told := self.notes(RECORDS)):
             storage.refuse_records(self._db, self.path)
             return

@@ -28,7 +28,7 @@ from sordino.privacy.records.group import (
 from sordino.privacy.records.identity import Records, Words, digests, name_of
 from sordino.privacy.records.members import membership
 from sordino.privacy.records.people import MIXED, PEOPLE
-from sordino.privacy.records.price import SHOWN, fewer, of_own_client, since
+from sordino.privacy.records.price import SHOWN, fewer, of_own_client, own_of, since
 
 
 def _sum(parts: Sequence[Counts]) -> Counts:
@@ -77,6 +77,7 @@ class _Known:
         ledger.refresh()
         if not store.knows_records(db):
             return None
+        ledger.refuse_changed_records()
         classes, _ = store.classes(db)
         totals = since(ledger, {one.number: one for one in store.sets(db)}, None)
         spent = [history(one, totals) for one in classes]
@@ -101,8 +102,7 @@ class _Known:
             known += [(self.spent[place], size) for place, size in pairs if place >= 0]
         if each.kind == CLIENT:
             name = name_of(replace(each, rows=rows, people=people), rows, people)
-            booked = self.ledger.spent(name) if name in self.ledger.units() else ()
-            return (of_own_client(booked, known),)
+            return (of_own_client(own_of(self.ledger, name), known),)
         return tuple(
             translated(one, each.kind) for one in maximal([counts for counts, _ in known], SHOWN)
         ) or ((),)

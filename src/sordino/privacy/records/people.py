@@ -5,8 +5,10 @@ entity in it. When a run has ended it *closes* its sets: what was booked on them
 classes' histories, and classes with equal histories become one again. What a charge is held
 against: :mod:`sordino.privacy.records.price`.
 
-A set is named by who is in it. A run that is resumed, or another that divides the same data alike,
-finds it again.
+A set is named by who is in it. A run that is resumed, or a later one that divides the same data
+alike, finds it again. While one run holds a set open, another gets a set of its own, named by the
+run as well. For a record that may be in one of several sets is in one of them *within a run*: there
+the largest counts, and what different runs were charged adds up.
 
 There are at most :data:`MOST_CLASSES` classes, however many records. What is over is merged into
 classes that cover it.
@@ -23,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.errors import LedgerError, ResumeError
-from sordino.privacy.chain import OUTSIDE, RECORDS
+from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event, NonPrivate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
@@ -64,9 +66,10 @@ def open_sets(
     """
     own = key is not None
     with ledger.transaction() as db:
+        ledger.refuse_changed_records()
         store.prepare(db, apart=own)
         key = key or _key(db, ledger)
-    names: dict[str, str] = {}
+    members: dict[str, str] = {}
     told_apart: dict[str, Records] = {}
     for each in wanted:
         told = replace(
@@ -74,22 +77,25 @@ def open_sets(
             rows=np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1),
             people=None if each.people is None else digests(key, each.people ^ PEOPLE),
         )
-        names[each.unit] = name_of(told, told.rows, told.people)
-        told_apart[names[each.unit]] = told
+        members[each.unit] = name_of(told, told.rows, told.people)
+        told_apart[members[each.unit]] = told
     if known:
         kept = ledger.units()
-        for unit, name in names.items():
-            if name not in kept:
+        for unit, name in members.items():
+            if name not in kept and store.of_run(name, run) not in kept:
                 raise ResumeError(
                     f"{ledger.path}: the records of {unit} are not those that the run began "
                     "with. Put back the data, or begin a new run"
                 )
-    ledger.register({name: name for name in told_apart})
     with ledger.transaction() as db:
+        ledger.refuse_changed_records()
         sets = {one.unit: one for one in store.sets(db)}
+        called = {name: _called(ledger, sets, name, run, known=known) for name in told_apart}
+        ledger.registered_within({name: name for name in called.values()})
         free = max((one.number for one in sets.values()), default=0) + 1
         fresh = []
-        for name, records in told_apart.items():
+        for members_name, records in told_apart.items():
+            name = called[members_name]
             old = sets.get(name)
             if old is not None and old.live:
                 store.put_set(db, replace(old, runs=tuple(dict.fromkeys((*old.runs, run)))))
@@ -106,7 +112,28 @@ def open_sets(
             index = _counted(ledger, sets, before, pool)
             opened = _Opening(fresh, opening, pool, own=own).entered(index)
             _keep(ledger, opened, before, pool, ledger.head()[0])
-    return names
+    return {unit: called[name] for unit, name in members.items()}
+
+
+def _called(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
+    """The name of a run's set: that of its members, unless another run holds that one open.
+
+    Raises:
+        ResumeError: for a run that ended without a seal, whose set another run has opened since.
+    """
+    own, old = store.of_run(name, run), sets.get(name)
+    if own in sets:
+        return own
+    if old is None or not old.live or run in old.runs:
+        return name
+    if not (known or ledger.charged_by(run, name)):
+        return own
+    if known and ledger.noted(SEAL, run) is None:
+        raise ResumeError(
+            f"{ledger.path}: run {run} was ended, and another run has opened its records since. "
+            "Finish or end that one before, or begin a new run"
+        )
+    return name  # what it releases is booked already
 
 
 def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
@@ -124,6 +151,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
     with ledger.transaction() as db:
         if not store.knows_records(db) or not store.meta(db, "key"):
             return  # a run's own ledger has no later run
+        ledger.refuse_changed_records()
         for one in store.sets(db):
             if run in one.runs:
                 store.put_set(
@@ -156,6 +184,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
 def link(ledger: Ledger, one: Words, other: Words) -> int:
     """Say that rows ``one[i]`` and ``other[i]`` (n, 2) are one person; how many were joined."""
     with ledger.transaction() as db:
+        ledger.refuse_changed_records()
         store.prepare(db)
         key = _key(db, ledger)
         before, pool = store.index(db), Pool(store.classes(db)[0])

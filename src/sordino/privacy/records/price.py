@@ -302,12 +302,7 @@ class Prices:
 
     def _client(self, seen: _Seen, number: int, totals: Totals, until: int | None) -> Spent:
         """The one history of a client: its own, and what its records were in besides."""
-        unit = seen.sets[number].unit
-        own = (
-            tuple(self.ledger.booked(unit).items())
-            if until is None
-            else self.ledger.spent(unit, until)
-        )
+        own = own_of(self.ledger, seen.sets[number].unit, until)
         return of_own_client(
             own, [(history(one, totals), size) for one, size in seen.classes.get(number, ())]
         )
@@ -316,6 +311,7 @@ class Prices:
         db = self.ledger.connection
         version = store.meta(db, "version")
         if self._seen.version != version:
+            self.ledger.refuse_changed_records()
             sets = {one.number: one for one in store.sets(db, live=True)}
             seen = _Seen(version, sets, {one.unit: one.number for one in sets.values()})
             for one, size in zip(*store.classes(db), strict=True):
@@ -352,6 +348,16 @@ def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K
         alone = len(key) == 1 and len(key[0][0]) == 1
         found.setdefault(key if alone else cover, []).append(value)
     return found
+
+
+def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
+    """What a client of these members was charged, by whichever runs."""
+    found: dict[Event, int] = {}
+    for each in store.alike(ledger.connection, unit):
+        spent = ledger.booked(each).items() if until is None else ledger.spent(each, until)
+        for event, count in spent:
+            found[event] = found.get(event, 0) + count
+    return tuple(found.items())
 
 
 def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
@@ -393,7 +399,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     alike: dict[tuple[str, int | None, Spent], tuple[Spent, ...]] = {}
     found = {}
     for one in sets.values():
-        own = ledger.spent(one.unit)
+        own = own_of(ledger, one.unit) if one.kind == CLIENT else ledger.spent(one.unit)
         key = one.kind, one.number if one.live else None, own
         if key not in alike:
             late()

@@ -117,6 +117,21 @@ def sets(db: sqlite3.Connection, *, live: bool = False) -> list[Set]:
     ]
 
 
+def of_run(name: str, run: str) -> str:
+    """The name of a set that a run opens for itself, while another holds ``name`` open."""
+    return f"{name} {run}"
+
+
+def alike(db: sqlite3.Connection, unit: str) -> list[str]:
+    """The names of all sets with the members of this one; runs at once have one each."""
+    base = " ".join(unit.split(" ")[:2])  # kind and digest
+    found = db.execute(
+        "SELECT unit FROM record_sets WHERE unit = ? OR unit > ? AND unit < ? ORDER BY id",
+        (base, f"{base} ", f"{base}!"),
+    )
+    return [name for (name,) in found]
+
+
 def put_set(db: sqlite3.Connection, one: Set) -> None:
     """Write a set."""
     before = json.dumps([[encode(event), count] for event, count in one.before])
