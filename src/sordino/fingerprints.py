@@ -18,9 +18,11 @@ that this program publishes by name have plain digests everywhere.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from sordino.errors import ResumeError, StudyError
@@ -53,6 +55,14 @@ def place() -> Path:
             f"this user has no home folder for the key of fingerprints: say with {PLACE} which "
             "file it is, outside of run folders"
         ) from None
+
+
+def joined(parts: Iterable[str]) -> str:
+    """A digest of texts; the length of each is part of it."""
+    found = hashlib.sha256()
+    for text in (part.encode() for part in parts):
+        found.update(f"{len(text)}:".encode() + text)
+    return found.hexdigest()
 
 
 def keyed(fingerprint: str, run: str = "", *, make: bool = True) -> str:

@@ -363,6 +363,31 @@ def test_a_tuning_that_was_killed_goes_on_and_pays_once(
     assert not (tmp_path / "out" / ".tuning").exists()
 
 
+def test_a_tuning_goes_on_over_the_same_rows_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger of the data knows records in any order; a trial's noise covers them in one."""
+    rng, file = np.random.default_rng(0), tmp_path / "rows.csv"
+    lines = [f"{a:.4f},{b:.4f},{int(a > b)}" for a, b in rng.normal(size=(40, 2))]
+    file.write_text("\n".join(["a,b,label", *lines]))
+    data = f'file = "{file}"\ntest = "none"\nclasses = ["0", "1"]'
+    own = [f'privacy.ledger="{tmp_path / "kept"}"', "privacy.epsilon=400"]
+    at = written(tmp_path, data)
+    own.append("data.validation=8")
+    found = price(candidates(at, own, [RATES]), [RATES], "geometric", 3.0)
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(private, "_trials", killed)
+        with pytest.raises(KeyboardInterrupt):
+            private.tune(found, studies.read(at, own), tmp_path / "out", print)
+    file.write_text("\n".join(["a,b,label", *lines[::-1]]))
+    with pytest.raises(ResumeError, match="the data of this tuning is not what"):
+        private.tune(found, studies.read(at, own), tmp_path / "out", print)
+
+
 def test_a_tuning_killed_while_it_releases_draws_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,7 @@ from sordino.engine.promise import Own
 from sordino.engine.records import Facts, Metrics
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
-from sordino.fingerprints import key_seen_by_others, keyed, record_key
+from sordino.fingerprints import joined, key_seen_by_others, keyed, record_key
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records import Records
@@ -106,6 +106,7 @@ def vault(
     folder: Path,
     run: str,
     fingerprints: Mapping[str, str],
+    data: Iterable[str],
     known: Sequence[Records] = (),
     others: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
@@ -114,31 +115,36 @@ def vault(
 ) -> Vault:
     """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
-    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced
-    by records. A folder with a ``run.json`` is that of a run which has begun: its ledger must be
-    there, and is not made again.
+    ``fingerprints``, and ``labels`` for people, by unit; ``data`` are fingerprints of all data that
+    bears on what is released; ``others`` names units that are not priced by records. A folder with
+    a ``run.json`` is that of a run which has begun: its ledger must be there, with the same data,
+    and is not made again.
 
     Args:
         public: whether all rows that ``fingerprints`` are of are published. Of others the ledger
             holds fingerprints under the user's key, and none without.
     """
     begun = (folder / "run.json").exists()
+    if not public and (warning := key_seen_by_others()) is not None:
+        notice(warning)
+    whole = joined(data)
+    if not public:
+        whole = keyed(whole, run, make=not begun)
     if study.privacy.ledger != "run":
         kept = Path(study.privacy.ledger).expanduser()
-        found = Vault.for_data(kept, run, known, others, begun=begun)
+        found = Vault.for_data(kept, run, known, others, begun=begun, data=whole)
         if (warning := seen_by_others(kept)) is not None:
             notice(warning)
         return found
-    if not public and (warning := key_seen_by_others()) is not None:
-        notice(warning)
     if known:  # the run folder is shown to others, and the key of its records is not in it
         key = record_key(run, make=not begun)
-        return Vault.for_data(folder, run, known, others, begun=begun, key=key)
+        return Vault.for_data(folder, run, known, others, begun=begun, key=key, data=whole)
     prints = {
         unit: each if public or each.startswith(ELSEWHERE) else keyed(each, run, make=not begun)
         for unit, each in fingerprints.items()
     }
-    return Vault.for_run(folder / "ledger.sqlite", prints, labels=labels, begun=begun)
+    ledger = folder / "ledger.sqlite"
+    return Vault.for_run(ledger, prints, labels=labels, begun=begun, run=run, data=whole)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import os
 import platform
 import secrets
@@ -24,6 +25,7 @@ from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
+from sordino.fingerprints import joined
 from sordino.native import processor
 from sordino.package import HOME, VERSION
 from sordino.section import Section
@@ -169,20 +171,20 @@ def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Ent
     their prices would bound what that tells.
 
     With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
-    ends.
+    ends, and the data: a copy of the folder that goes on over other rows draws other noise.
     """
     if study.privacy.entropy == "system":
-        return System(_secret_key(folder))
+        return _system(folder, data)
     shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
-    return Seeded(study.seed, _joined([*shaping, *_of_run(study, run)]))
+    return Seeded(study.seed, joined([*shaping, *_of_run(study, run)]))
 
 
 def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
     """Where answers about labels come from: as :func:`protective`, whatever the environment."""
     if study.privacy.entropy == "system":
-        return System(_secret_key(folder))
+        return _system(folder, data)
     return Seeded(
-        study.seed, _joined(["labels", _shape(study), sources(), *data, *_of_run(study, run)])
+        study.seed, joined(["labels", _shape(study), sources(), *data, *_of_run(study, run)])
     )
 
 
@@ -239,12 +241,9 @@ def _of_run(study: Study, run: str) -> list[str]:
     return [] if study.privacy.ledger == "run" else [run]
 
 
-def _joined(parts: Iterable[str]) -> str:
-    """A digest of texts; the length of each is part of it."""
-    found = hashlib.sha256()
-    for text in (part.encode() for part in parts):
-        found.update(f"{len(text)}:".encode() + text)
-    return found.hexdigest()
+def _system(folder: Path, data: Iterable[str]) -> System:
+    """Draws under the run's secret key and over its data: no noise covers two data sets."""
+    return System(hmac.digest(_secret_key(folder), joined(data).encode(), "sha256"))
 
 
 def _secret_key(folder: Path) -> bytes:

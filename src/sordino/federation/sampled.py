@@ -163,6 +163,7 @@ class SampledRegime(HorizontalRegime[P]):
             folder,
             run,
             prints,
+            setup.shaping,
             setup.records,
             labels=setup.labels(units),
             public=setup.published(study),

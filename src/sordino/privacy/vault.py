@@ -22,7 +22,7 @@ from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.fingerprints import PLACE, of_another_key, place
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, PROMISED, SEAL, Charge, Head
+from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Admit, Ledger
 from sordino.privacy.permit import Permit
@@ -44,12 +44,14 @@ class Vault:
         names: of each unit in it.
         prices: of records, where the ledger knows them.
         run: who opened its sets, in a ledger of the data.
+        data: a fingerprint of all rows of the run, in their order.
     """
 
     ledger: Ledger
     names: Mapping[str, str]
     prices: Prices | None = None
     run: str = ""
+    data: str = ""
     _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -60,16 +62,19 @@ class Vault:
         *,
         labels: Mapping[str, str] | None = None,
         begun: bool = False,
+        run: str = "",
+        data: str = "",
     ) -> Vault:
         """A ledger of one run for these units (name -> fingerprint), made where there is none.
 
-        ``labels`` are names for people, by unit.
+        ``labels`` are names for people, by unit; ``data`` is a fingerprint of all rows of the
+        ``run``, the public ones too.
 
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
         """
-        ledger = _begun(path, units) if begun else _kept(path, units, labels)
-        return cls(ledger, {unit: unit for unit in units})
+        ledger = _begun(path, units, run, data) if begun else _kept(path, units, labels)
+        return cls(ledger, {unit: unit for unit in units}, data=data)
 
     @classmethod
     def for_data(
@@ -81,15 +86,17 @@ class Vault:
         *,
         begun: bool = False,
         key: bytes | None = None,
+        data: str = "",
     ) -> Vault:
         """The ledger of the data in ``folder``, made if there is none, with a run's sets opened.
 
         Only its owner may read it. ``others`` are units that no record is priced by, and what names
-        them; ``key`` is that of its digests, where it is not to stand in the ledger.
+        them; ``key`` is that of its digests, where it is not to stand in the ledger; ``data`` is a
+        fingerprint of all rows of the run, in their order, of which the names of sets know nothing.
 
         Raises:
-            ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows
-                its records.
+            ResumeError: for a run that has ``begun`` with other data, or where there is no ledger,
+                or none that knows its records.
         """
         # Here, because prices are asked for without records, and arrays take a while to import.
         from sordino.privacy.records import Prices, open_sets
@@ -110,11 +117,14 @@ class Vault:
         told = dict(others or {})
         ledger = _kept(path, {name: name for name in told.values()}, secret=True)
         try:
+            if begun:
+                _refuse_other_data(ledger, run, data)
             names = open_sets(ledger, run, records, known=begun, key=key) | told
         except BaseException:
             ledger.close()
             raise
-        return cls(ledger, names, Prices(ledger), run, {name: unit for unit, name in names.items()})
+        units = {name: unit for unit, name in names.items()}
+        return cls(ledger, names, Prices(ledger), run, data, units)
 
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Permit, ...]:
         """Book the charges, durably: all or none."""
@@ -212,7 +222,12 @@ class Vault:
         self.ledger.note(
             BEGIN,
             run,
-            {**facts, "units": units, **({} if self.prices is None else {PROMISED: kept})},
+            {
+                **facts,
+                "units": units,
+                DATA: self.data,
+                **({} if self.prices is None else {PROMISED: kept}),
+            },
         )
 
     def begun(self, run: str) -> dict[str, Any]:
@@ -322,7 +337,7 @@ def refuse_closed(folder: Path) -> None:
         ) from error
 
 
-def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
+def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
     if not path.is_file():
         raise ResumeError(
@@ -333,23 +348,40 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
     try:
         kept, labels = ledger.units(), ledger.labels()
         for unit in (*kept, *units):
-            if kept.get(unit) != units.get(unit):
-                who = f"{unit} ({labels[unit]})" if unit in labels else unit
-                if of_another_key(kept.get(unit, ""), units.get(unit, "")):
-                    raise ResumeError(
-                        f"{path}: the fingerprint of {who} was made with another key than "
-                        f"{place()}, so nobody can tell whether the data is what the run began "
-                        f"with. Copy the key from where the run began, or say with {PLACE} where "
-                        "it is"
-                    )
-                raise ResumeError(
-                    f"{path}: the data of {who} is not what the run began with: its fingerprint "
-                    "differs. Put back the data, or begin a new run"
-                )
+            who = f"{unit} ({labels[unit]})" if unit in labels else unit
+            refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
+        _refuse_other_data(ledger, run, data)
     except BaseException:
         ledger.close()
         raise
     return ledger
+
+
+def _refuse_other_data(ledger: Ledger, run: str, data: str) -> None:
+    """Hold all rows of a run, in their order, against those that it began with."""
+    note = ledger.noted(BEGIN, run)  # a ledger that knows no such run is refused later
+    if note is not None:
+        refuse_other_data(ledger.path, f"run {run}", str(note.facts.get(DATA, "")), data)
+
+
+def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
+    """Hold one fingerprint against another.
+
+    Raises:
+        ResumeError: if they are of other data, or made with other keys.
+    """
+    if before == now:
+        return
+    if of_another_key(before, now):
+        raise ResumeError(
+            f"{path}: the fingerprint of {who} was made with another key than {place()}, so nobody "
+            "can tell whether the data is what the run began with. Copy the key from where the run "
+            f"began, or say with {PLACE} where it is"
+        )
+    raise ResumeError(
+        f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
+        "knows the order of rows and columns, too. Put back the data, or begin a new run"
+    )
 
 
 def _kept(

@@ -45,6 +45,7 @@ from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.files import KIB, read_below, there
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
+from sordino.privacy.vault import refuse_other_data
 from sordino.regimes.synchronous.personal import epsilons
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price
@@ -69,6 +70,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         grid, law, expected, measure, epsilon, delta, accountant: the price.
         chosen: values by key, of the best.
         run: its folder.
+        data: a fingerprint of all rows that it chooses on, in their order, known before anything is
+            booked or drawn.
     """
 
     tuning: str
@@ -82,6 +85,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     accountant: str
     chosen: dict[str, object] | None = None
     run: str | None = None
+    data: str | None = None
 
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +121,7 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
             return note
         key = _key(folder / HIDDEN, note)
         try:
-            _book(price, own, folder, note)
+            note = _book(price, own, folder, note)
         except (StudyError, LedgerError, BudgetExceeded):
             if fresh:  # nothing is booked, and nothing has run
                 _forget(folder, own)
@@ -138,11 +142,12 @@ def _begun(price: Price, folder: Path) -> Told:
                 "version of the program or its libraries). Choose another --out; nothing was "
                 "changed"
             )
-        return note
+        if note.data is not None:
+            return note
     hidden = folder / HIDDEN
     # a key alone was left by a kill before anything was asked of the ledger
     known = (folder / LOCK, hidden, hidden / KEY)
-    if any(path not in known for path in folder.rglob("*")):
+    if not there(folder, NOTE) and any(path not in known for path in folder.rglob("*")):
         raise StudyError(f"{folder}: this folder is not empty. Choose another with --out")
     hidden.mkdir(mode=0o700, exist_ok=True)
     key = secrets.token_bytes(32)
@@ -187,10 +192,14 @@ def _keep(path: Path, what: msgspec.Struct) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
 
 
-def _book(price: Price, own: Study, folder: Path, note: Told) -> None:
-    """Charge every client's data, and private test rows, for all trials together.
+def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
+    """Charge every client's data, and private test rows, for all trials together; the note, which
+    knows the data then.
 
     A charge that stands already is not booked again: its key names the tuning.
+
+    Raises:
+        ResumeError: if the tuning began with other data.
     """
     # nothing is drawn here, so no key is needed
     trial = price.studies[0].privacy
@@ -204,11 +213,16 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> None:
     built = assemble.build(study, folder, note.tuning)
     simulation = built.simulation
     try:
+        if note.data is None:
+            note = msgspec.structs.replace(note, data=simulation.vault.data)
+            _keep(folder / NOTE, note)
+        refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.vault.data)
         session.book_public(note.tuning, simulation.vault)
         simulation.vault.charge_each(*_charges(price, own, simulation.units, note))
         simulation.vault.finish()
     finally:
         simulation.vault.close()
+    return note
 
 
 def _charges(

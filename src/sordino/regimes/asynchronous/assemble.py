@@ -65,6 +65,7 @@ def build(
         folder,
         run,
         fingerprints,
+        setup.shaping,
         setup.records,
         labels=setup.labels(units),
         public=setup.published(study),

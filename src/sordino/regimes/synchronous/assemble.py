@@ -77,6 +77,7 @@ def build(
         folder,
         run,
         setup.units(fingerprints),
+        setup.shaping,
         known,
         labels=setup.labels(units),
         public=setup.published(study),

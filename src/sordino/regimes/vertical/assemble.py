@@ -73,6 +73,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         folder,
         run,
         {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
+        shape,
         known,
         # an entity's record books them, too
         {party(m): f"{run}/{party(m)}" for m in range(len(held))},

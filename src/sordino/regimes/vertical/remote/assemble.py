@@ -125,7 +125,7 @@ def conducted(
         # accuracy alone
         respond=responding(study, len(stream.classes), partial(Seeded, study.seed)),
         limit=limit_of(study, pays),
-        vault=vault(study, folder, run, prints, public=data is None),
+        vault=vault(study, folder, run, prints, common_.shaping(own), public=data is None),
         units=(promised(study),) if study.privacy.unit != "none" else (),
         **common(study, split, run),
     )
