@@ -251,7 +251,7 @@ def test_nobody_is_renamed_by_somebody_elses_name(tmp_path: Path, ending: str) -
     """One fraction, one long number or one word makes a column of whole numbers another type."""
     start = 2**53 + 1 if ending == "csv" else 1
     others = list(range(start, start + ROWS - 1))
-    spent = []
+    spent: list[float] = []
     for name, first in (("whole", 0), ("fraction", 0.5), ("word", "x")):
         file = tmp_path / f"{name}.{ending}"
         if ending == "csv":

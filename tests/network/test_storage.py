@@ -74,7 +74,7 @@ def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: P
 
 
 def kept(number: int) -> Kept:
-    return Kept("run", number, "t" * 64, b"answer" * number, number, "c" * 64)
+    return Kept("run", number, "t" * 64, b"answer" * number, number)
 
 
 def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import MARGIN
-from sordino.training.perexample.sums import layers_of
+from sordino.training.perexample.general import layers_of
 
 N = 9
 

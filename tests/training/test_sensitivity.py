@@ -23,9 +23,10 @@ from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
-from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
+from sordino.training.perexample.clipping import MARGIN, squares
 from sordino.training.perexample.gram import squared_norms
 from sordino.training.perexample.paths import path_of
+from sordino.training.perexample.pieces import TOGETHER
 from sordino.training.perexample.plan import compiled
 from sordino.training.perexample.separable import known
 

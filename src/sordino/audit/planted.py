@@ -51,6 +51,7 @@ from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
 from sordino.training.perexample import Bound, Clipped, ClippedSum
+from sordino.training.perexample.pieces import UNKNOWN
 
 Coins = NDArray[np.bool_]
 
@@ -92,13 +93,21 @@ class PlantedSum(ClippedSum):
         """See :class:`Others`."""
         return self.others
 
-    def of(self, examples: object, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+    def of(
+        self,
+        examples: object,
+        chosen: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
         """See :class:`~sordino.training.perexample.ClippedSum`."""
         present = chosen[(chosen < self._real) | torch.isin(chosen, self._there)]
         if self._places is None:
-            return super().of(examples, present, bound, out)  # type: ignore[arg-type]
+            return super().of(examples, present, bound, out, expected=expected)  # type: ignore[arg-type]
         real = present[present < self._real]
-        found = super().of(examples, real, bound, out)  # type: ignore[arg-type]
+        found = super().of(examples, real, bound, out, expected=expected)  # type: ignore[arg-type]
         self.others = out[self._places].clone()
         drawn = present[present >= self._real] - self._real
         out.index_add_(

@@ -32,7 +32,7 @@ from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.kernels import ModelKernels
 from sordino.training.perexample.clipping import summable
-from sordino.training.perexample.sums import layers_of
+from sordino.training.perexample.general import layers_of
 
 
 def build(
