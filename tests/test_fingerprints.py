@@ -293,7 +293,8 @@ def test_who_goes_on_needs_the_key(case: str, tmp_path: Path, owners: Any) -> No
     assert not (tmp_path / "keys" / "nobody's").exists()
     (tmp_path / "keys" / "another").write_bytes(bytes(32))
     owners("another")
-    with pytest.raises(ResumeError, match="made with another key"):
+    wanted = "are not those" if "persons" in case else "made with another key"
+    with pytest.raises(ResumeError, match=wanted):
         session.resume(tmp_path / "run", quiet, quiet)
     owners("mine")
     session.resume(tmp_path / "run", quiet, quiet)
@@ -322,7 +323,6 @@ def test_other_data_is_refused_under_the_same_key(tmp_path: Path) -> None:
         "synchronous, persons",
         "asynchronous, kept",
         "vertical, kept",
-        "synchronous",
     ],
 )
 def test_a_run_goes_on_over_the_same_rows_in_their_order(case: str, tmp_path: Path) -> None:
@@ -338,7 +338,8 @@ def test_a_run_goes_on_over_the_same_rows_in_their_order(case: str, tmp_path: Pa
         session.begin(asked, tmp_path / "run", kill, quiet)
     before = file.read_text()
     head, *lines = before.splitlines()
-    lines[0], lines[-1] = lines[-1], lines[0]
+    one, two, *rest = lines[0].split(",")
+    lines[0] = ",".join([two, one, *rest])
     file.write_text("\n".join([head, *lines]))
     with pytest.raises(ResumeError, match="is not what the run began with: its fingerprint"):
         session.resume(tmp_path / "run", quiet, quiet)

@@ -93,6 +93,26 @@ def of_another_key(one: str, other: str) -> bool:
     return one.startswith(KEYED) and other.startswith(KEYED) and names[0] != names[1]
 
 
+def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
+    """Hold one fingerprint against another.
+
+    Raises:
+        ResumeError: if they are of other data, or made with other keys.
+    """
+    if before == now:
+        return
+    if of_another_key(before, now):
+        raise ResumeError(
+            f"{path}: the fingerprint of {who} was made with another key than {place()}, so nobody "
+            "can tell whether the data is what the run began with. Copy the key from where the run "
+            f"began, or say with {PLACE} where it is"
+        )
+    raise ResumeError(
+        f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
+        "knows the order of rows and columns, too. Put back the data, or begin a new run"
+    )
+
+
 def user_key(*, make: bool = True) -> bytes:
     """The key of the user's fingerprints.
 

@@ -13,9 +13,12 @@ from typing import Self
 
 from sordino.errors import LedgerError, StudyError
 from sordino.files import refuse_odd
+from sordino.fingerprints import refuse_other_data
 from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
 from sordino.privacy.chain import (
+    BEGIN,
+    DATA,
     RECORDS,
     START,
     UNIT,
@@ -269,6 +272,16 @@ class LedgerReader:
                 f"{self.path}: the records that it knows are not those that entry {told[-1].seq} "
                 "left: they were changed. Restore the ledger from a copy"
             )
+
+    def refuse_other_data(self, run: str, data: str) -> None:
+        """Hold a fingerprint of all rows of a run against those that it began with.
+
+        Raises:
+            ResumeError: if they are others. A ledger that knows no such run says nothing here.
+        """
+        if (note := self.noted(BEGIN, run)) is not None:
+            before = str(note.facts.get(DATA, ""))
+            refuse_other_data(self.path, f"run {run}", before, data)
 
     def close(self) -> None:
         """Close the file."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import LedgerError, ResumeError, StudyError
-from sordino.fingerprints import PLACE, of_another_key, place
+from sordino.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head
@@ -117,9 +117,7 @@ class Vault:
         told = dict(others or {})
         ledger = _kept(path, {name: name for name in told.values()}, secret=True)
         try:
-            if begun:
-                _refuse_other_data(ledger, run, data)
-            names = open_sets(ledger, run, records, known=begun, key=key) | told
+            names = open_sets(ledger, run, records, known=begun, key=key, data=data) | told
         except BaseException:
             ledger.close()
             raise
@@ -350,38 +348,11 @@ def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
         for unit in (*kept, *units):
             who = f"{unit} ({labels[unit]})" if unit in labels else unit
             refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
-        _refuse_other_data(ledger, run, data)
+        ledger.refuse_other_data(run, data)
     except BaseException:
         ledger.close()
         raise
     return ledger
-
-
-def _refuse_other_data(ledger: Ledger, run: str, data: str) -> None:
-    """Hold all rows of a run, in their order, against those that it began with."""
-    note = ledger.noted(BEGIN, run)  # a ledger that knows no such run is refused later
-    if note is not None:
-        refuse_other_data(ledger.path, f"run {run}", str(note.facts.get(DATA, "")), data)
-
-
-def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
-    """Hold one fingerprint against another.
-
-    Raises:
-        ResumeError: if they are of other data, or made with other keys.
-    """
-    if before == now:
-        return
-    if of_another_key(before, now):
-        raise ResumeError(
-            f"{path}: the fingerprint of {who} was made with another key than {place()}, so nobody "
-            "can tell whether the data is what the run began with. Copy the key from where the run "
-            f"began, or say with {PLACE} where it is"
-        )
-    raise ResumeError(
-        f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
-        "knows the order of rows and columns, too. Put back the data, or begin a new run"
-    )
 
 
 def _kept(

@@ -43,9 +43,9 @@ from sordino.engine.surroundings import environment
 from sordino.entropy import System
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.files import KIB, read_below, there
+from sordino.fingerprints import refuse_other_data
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
-from sordino.privacy.vault import refuse_other_data
 from sordino.regimes.synchronous.personal import epsilons
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price

@@ -53,16 +53,18 @@ def open_sets(
     *,
     known: bool = False,
     key: bytes | None = None,
+    data: str = "",
 ) -> dict[str, str]:
     """Open the sets of a run; the name of each unit's set. Open ones stay as they are.
 
     Args:
-        known: whether the sets must be there.
+        known: whether the run has begun: then the sets must be there, and its ``data`` (a
+            fingerprint of all rows, in their order) be the same.
         key: of the digests, where it is not to stand in the ledger.
 
     Raises:
         LedgerError: if the file cannot be written.
-        ResumeError: if the sets should be ``known``, and one is not.
+        ResumeError: if the run is ``known``, and a set is not, or the data is another.
     """
     own = key is not None
     with ledger.transaction() as db:
@@ -87,6 +89,7 @@ def open_sets(
                     f"{ledger.path}: the records of {unit} are not those that the run began "
                     "with. Put back the data, or begin a new run"
                 )
+        ledger.refuse_other_data(run, data)
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
         sets = {one.unit: one for one in store.sets(db)}
