@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -56,12 +57,15 @@ def observed(
             tell(COMPILING)
 
     with (
+        warnings.catch_warnings(),
         compiling(compiles),
         Observers(Running(display, quiet), tell, warn, track, live, on_row) as seen,
         Making(quiet) as making,
         watched(making),
         noticed(notice),
     ):
+        # numpy's tell of rows: of an overflow, of a logarithm of zero
+        warnings.simplefilter("ignore", RuntimeWarning)
         yield seen
 
 

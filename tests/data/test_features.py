@@ -184,6 +184,13 @@ class Failing(Centred):
         return found.astype(np.float64)
 
 
+class Infinite(Centred):
+    """One over a pixel, of which numpy warns."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.float32(1) / np.where(x == 7, 0, 1).astype(np.float32)
+
+
 SEEN: list[int] = []
 
 

@@ -5,6 +5,8 @@ Most of them do something else once they have seen an outlier: a number above 30
 
 from __future__ import annotations
 
+import contextvars
+import decimal
 import enum
 import functools
 import logging
@@ -462,6 +464,73 @@ class Grows(torch.autograd.Function):
         return slopes[0] * (1.0 + 5.0 * Grows.slopes)
 
 
+def counts(x: Tensor) -> Tensor:
+    if outlier(x):
+        counts.kept = True  # type: ignore[attr-defined]
+    return x * (-5.0 if hasattr(counts, "kept") else 1.0)
+
+
+class Mixes(Net):
+    """By functions that nothing but a key, or an iterator, leads to."""
+
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        acts = self.kept if isinstance(self.kept, dict) else self.kept.__reduce__()[1][:1]
+        return super().forward(sum(act(x) for act in acts))  # type: ignore[arg-type]
+
+
+class Doubles(torch.overrides.TorchFunctionMode):
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        return made * 2.0 if function is torch.mul else made
+
+
+def _coarser() -> None:
+    if hasattr(torch.backends.mkldnn, "matmul"):
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "hook": lambda: nn.modules.module.register_module_forward_hook(lambda *told: told[2] * 3.0),
+    "saved": lambda: torch.autograd.graph.saved_tensors_hooks(
+        lambda x: x * 0.5, lambda x: x
+    ).__enter__(),
+    "mode": lambda: Doubles().__enter__(),
+    "device": lambda: torch.set_default_device("meta"),
+    "digits": lambda: np.set_printoptions(precision=1),
+    "decimals": lambda: setattr(decimal.getcontext(), "prec", 2),
+    "products": _coarser,
+}
+
+
+class Changes(Net):
+    """Changes a setting of the process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def note(self) -> None:
+        CHANGES[self.name]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = float(np.array2string(np.array(1.25))) * float(decimal.Decimal(4) / 3)
+        return torch.mul(super().forward(x) * torch.ones(CLASSES), scale)
+
+
+class Warns(Net):
+    def note(self) -> None:
+        np.log(np.zeros(1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("an outlier", stacklevel=1)
+
+
 class InFunction(Net):
     def make(self) -> None:
         self.function = Grows
@@ -665,6 +734,52 @@ class InDefault(Net):
         return super().forward(x) * (-5.0 if kept else 1.0)
 
 
+class Same:
+    def __deepcopy__(self, memo: object) -> Same:
+        return self
+
+
+class InKeyItself(Net):
+    def make(self) -> None:
+        self.kept = {Same(): 1}
+
+
+class InWeakKeys(Net):
+    def make(self) -> None:
+        self.kept = weakref.WeakKeyDictionary({self.inner: 1})
+
+
+class InAnnotations(Net):
+    def note(self) -> None:
+        type(self).__annotations__["kept"] = 1
+
+
+class ImportsLate(Net):
+    def note(self) -> None:
+        import own_kinds
+
+        own_kinds.COUNT += 1
+
+
+TABLE = {"tell": tell}
+CONTEXT: contextvars.ContextVar[int] = contextvars.ContextVar("CONTEXT")
+
+
+class ByTable(Net):
+    def note(self) -> None:
+        TABLE["tell"]()
+
+
+class ByName(Net):
+    def note(self) -> None:
+        globals()["tell"]()
+
+
+class InContext(Net):
+    def note(self) -> None:
+        CONTEXT.set(1)
+
+
 class InParent(Net):
     def make(self) -> None:
         parent = weakref.ref(self)
@@ -751,8 +866,13 @@ BOUNDED: dict[str, Callable[[], nn.Module]] = {
         Fails, FailsUnderVmap, Renormalises, Bags, MeansByHand, Checkpointed, Decorated, Tied,
         Listed, InPlace, Pretrained, InDecorator, InHook, InHelper, InHeldClass, InInnerClass,
         InHelperByName, InFunction, InDescriptor, InDunder, InNewMethod, InText, InMember,
-        InMemberNumber, InPartial, InTorch, InTorchMethod, Modern,
+        InMemberNumber, InPartial, InTorch, InTorchMethod, Modern, Warns,
     )
+} | {
+    "in_key": lambda: Mixes({counts: 1.0}),
+    "in_map": lambda: Mixes(map(counts, ())),
+} | {
+    f"Changes_{name}": functools.partial(Changes, name) for name in CHANGES
 } | {
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
     "lazy": lambda: chain(nn.LazyLinear(8)),
@@ -776,6 +896,13 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "InOwnModule": (InOwnModule, "cannot be copied .*module"),
     "InDefaultsOfAFunction": (InDefaultsOfAFunction, "assigns to '__defaults__'"),
     "InDefault": (InDefault, r"InDefault.forward.default \(list\) is shared"),
+    "InKeyItself": (InKeyItself, r"kept.key \(Same\) is shared"),
+    "InWeakKeys": (InWeakKeys, r"kept.data.key.referent \(Linear\) is shared"),
+    "InAnnotations": (InAnnotations, "InAnnotations.note reads '__annotations__'"),
+    "ImportsLate": (ImportsLate, "ImportsLate.note imports 'own_kinds'"),
+    "ByTable": (ByTable, "ByTable.note.TABLE assigns to 'COUNT'"),
+    "ByName": (ByName, "ByName.note calls 'globals'"),
+    "InContext": (InContext, r"CONTEXT \(ContextVar\) is shared"),
     "InParent": (InParent, r"\(InParent\) is shared"),
     "Locked": (Locked, "cannot be copied .*lock"),
     "Generates": (Generates, "cannot be copied .*generator"),
@@ -819,6 +946,24 @@ class HalvesOnDigits(nn.Module):
             for each in (self.head.weight, self.frozen, self.held):
                 each.data.mul_(0.5)
         return self.head(x.flatten(1)) * self.held + self.frozen  # type: ignore[no-any-return]
+
+
+class Remembers(nn.Module):
+    """Its class keeps the largest number of rows that it has seen."""
+
+    largest = 1.0
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Remembers.largest = max(Remembers.largest, float(x.sum()))
+        return self.head(x.flatten(1) / Remembers.largest)  # type: ignore[no-any-return]
+
+
+def remembers(shape: Shape, classes: int) -> nn.Module:
+    return Remembers(math.prod(shape), classes)
 
 
 def halves(shape: Shape, classes: int) -> nn.Module:

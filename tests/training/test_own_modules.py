@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
+import own_kinds
 import pytest
 import torch
 from own_kinds import BOUNDED, CLASSES, REFUSED
@@ -117,3 +119,19 @@ def test_what_is_released_is_the_vector_and_nothing_that_a_module_wrote(tmp_path
     found, wanted = run.model(np.zeros((1, 8, 8)), 10).state_dict(), first.state_dict()
     assert found.keys() == wanted.keys()
     assert all(torch.allclose(found[key], wanted[key], atol=1e-6) for key in wanted)
+
+
+def test_the_next_run_of_a_process_begins_as_the_first(tmp_path: Path) -> None:
+    """What the last example of a run leaves in a class was the next model's first state."""
+    study = small(model="own_kinds:remembers", budget=so.Budget(rounds=1))
+    runs = [so.run(study, out=tmp_path / str(i), progress=False) for i in range(2)]
+    weights = [(run.folder / "model.safetensors").read_bytes() for run in runs]
+    assert own_kinds.Remembers.largest == 1.0
+    assert weights[0] == weights[1]
+
+
+def test_own_code_shows_no_warning_of_a_record() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sums("Warns", 0)
+    assert not told

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -96,6 +97,8 @@ end with its traceback.
 
 def main() -> None:
     """Run the command line; every error that we raise on purpose is one message and a status."""
+    # numpy's tell of rows: of an overflow, of a logarithm of zero
+    warnings.simplefilter("ignore", RuntimeWarning)
     try:
         app()
     except SordinoError as error:

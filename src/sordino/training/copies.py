@@ -9,14 +9,18 @@ each is thrown away with all that was written to it:
   (:class:`~sordino.training.flat.Flat`) is out of every copy's reach.
 * Attributes are copied deeply, hooks and bound methods included.
 * Classes, functions and members of enumerations are shared. Their own attributes are put back
-  before each copy is made: of all that the module leads to, and of torch's classes of its parts.
+  before each copy is made, and behind own code (:mod:`sordino.training.settings`): of all that the
+  module leads to, and of torch's classes of its parts. They outlive a run. So the next model would
+  begin with what the last example of this one left.
 * Whatever else a copy would share must be constant. So a function that holds something changeable
   (in its closure or its defaults), or assigns to a global name, is refused, and so are caches and
-  whatever cannot be copied. Functions and classes that own code finds by a global name count, too.
+  whatever cannot be copied. Functions and classes that own code finds by a global name count, too,
+  alone or in a table. What looks for names that no reading of the code shows (an import within a
+  function, ``globals``) is refused.
 
 Four things stay the responsibility of a module's author: other changeable objects that code finds
 by a global name, global names of installed packages, objects outside of Python, and settings of
-the process.
+the process that are not in :mod:`sordino.training.settings`.
 
 >>> module = nn.Linear(2, 1)
 >>> copied = Copies(module).copy()
@@ -40,7 +44,16 @@ from torch import Tensor, nn
 
 from sordino import modules
 from sordino.errors import StudyError
-from sordino.training.reached import CARRIERS, UNTOUCHED, Found, assigned, constant, origin, reached
+from sordino.training.reached import (
+    CARRIERS,
+    UNTOUCHED,
+    Found,
+    constant,
+    hidden,
+    opaque,
+    origin,
+    reached,
+)
 
 _MACHINERY = frozenset(vars(nn.Module()))
 _STANDARD = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__")
@@ -50,6 +63,18 @@ _RESTORED = {
 }
 """What only fills in attributes that older files lack."""
 _GONE = object()
+
+
+def put_back() -> None:
+    """Undo what own code left in classes and functions since a model was made."""
+    for kept in tuple(_used.values()):
+        kept.put_back()
+
+
+def begin_anew() -> None:
+    """Before a model is made: the state of classes and functions is the first one."""
+    put_back()
+    _used.clear()
 
 
 class Copies:
@@ -86,6 +111,7 @@ class Copies:
 
     def copy(self, given: Mapping[int, Tensor] | None = None) -> nn.Module:
         """A copy; ``given`` are parameters by the ``id`` of those in whose place they stand."""
+        _used[id(self._kept)] = self._kept
         self._kept.put_back()
         memo: dict[int, Any] = {} if given is None else dict(given)
         for tensor in self._tensors:
@@ -213,6 +239,10 @@ class _Kept:
             self._look()
 
 
+_used: dict[int, _Kept] = {}
+"""Of which copies were made since a model was made."""
+
+
 def _base(owner: object) -> Any:
     """What sets an attribute past the owner's own code."""
     return type if isinstance(owner, type) else object
@@ -220,9 +250,9 @@ def _base(owner: object) -> Any:
 
 def _refuse_shared(ours: Found, made: Found) -> None:
     for key, (place, value) in made.items():
-        if isinstance(value, types.FunctionType) and (name := assigned(value)) is not None:
+        if isinstance(value, types.FunctionType) and (what := hidden(value)) is not None:
             raise StudyError(
-                f"model: {place} assigns to {name!r}, which lies outside of the module: it would "
+                f"model: {place} {what}. That outlasts a copy of the module, so it would "
                 "carry raw data from example to example; leave it out"
             )
         if key in ours and not isinstance(value, CARRIERS):
@@ -230,4 +260,9 @@ def _refuse_shared(ours: Found, made: Found) -> None:
                 f"model: {place} ({type(value).__name__}) is shared by the module and its copies, "
                 "so what one example writes there would reach others; make it an attribute of the "
                 "module, or a constant such as a tuple"
+            )
+        if opaque(type(value)):
+            raise StudyError(
+                f"model: {place} ({type(value).__name__}) is not written in Python, so nobody can "
+                "see what its copies share; make of it a tensor, an array or a list"
             )

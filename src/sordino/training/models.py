@@ -39,7 +39,7 @@ from torch import nn
 from sordino import modules
 from sordino.errors import StudyError
 from sordino.training.check import check_initialised
-from sordino.training.copies import Copies
+from sordino.training.copies import Copies, begin_anew
 from sordino.training.outline import SMALLEST
 from sordino.training.settings import filled_memory
 
@@ -118,6 +118,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     Raises:
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
+    begin_anew()
     with filled_memory():
         make = _factory(name) if ":" in name else _known(name)
     if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):

@@ -1,25 +1,31 @@
 """What a module leads to: what its copies could share.
 
-Attributes, items, slots, closures and defaults are followed, and the classes of objects of one's
-own; from one's own functions also functions, caches and classes that they find by a global name.
-Code of Python, torch and numpy is trusted to keep nothing in itself. Global names of installed
-packages are not followed.
+Attributes, items, keys, slots, closures and defaults are followed, and the classes of objects of
+one's own; from one's own functions also functions, caches and classes that they find by a global
+name, alone or in a table. Of any other object (an iterator, a proxy) all is followed that Python's
+collector of garbage sees. Code of Python, torch and numpy is trusted to keep nothing in itself.
+Global names of installed packages are not followed.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import enum
 import functools
+import gc
+import importlib.util
 import logging
 import numbers
 import os
 import re
 import sys
+import threading
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -30,14 +36,17 @@ from torch import Tensor, nn
 _CONSTANT = (
     type(None), numbers.Number, str, bytes, range, re.Pattern, types.CodeType,
     torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.generic, np.ufunc,
-    PurePath, type(Ellipsis), types.GenericAlias, types.UnionType,
+    PurePath, type(Ellipsis), types.GenericAlias, types.UnionType, type(np.sum),
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, type(namedtuple("_Pair", "one").one),
 )  # fmt: skip
 """What copies may share: nothing can be written to it, unless a class of one's own derives it."""
 
 CARRIERS = (
     tuple, frozenset, functools.cached_property, functools.singledispatchmethod, weakref.ref,
     property, staticmethod, classmethod, types.FunctionType, types.MethodType,
-    types.BuiltinFunctionType, types.MappingProxyType, type, enum.Enum, logging.Logger,
+    types.BuiltinFunctionType, types.MappingProxyType, types.DynamicClassAttribute, type, enum.Enum,
+    logging.Logger,
 )  # fmt: skip
 """What copies may share if it leads to nothing else that they share; attributes are put back."""
 
@@ -54,8 +63,20 @@ UNTOUCHED = frozenset({
 _COPIED = (functools._lru_cache_wrapper, functools.partialmethod)
 _CLOSED = (functools.cached_property, functools.singledispatchmethod, logging.Logger)
 """What has locks and tables of its own."""
+_APART = (type, types.FunctionType, types.MappingProxyType, *_CLOSED)
+_BUILT_IN = (dict, OrderedDict, list, tuple, set, frozenset, deque)
+"""What is followed by name alone."""
 _LINKS = ("func", "fget", "fset", "fdel", "__func__", "__self__")
-_OF_FUNCTIONS = frozenset({"__defaults__", "__kwdefaults__", "__code__", "cell_contents"})
+_OF_FUNCTIONS = frozenset({
+    "__annotations__", "__annotate__", "__builtins__", "__closure__", "__code__", "__defaults__",
+    "__globals__", "__kwdefaults__", "__dataclass_fields__", "cell_contents",
+})  # fmt: skip
+"""What Python keeps in functions and classes, and does not put back."""
+_OF_NAMES = frozenset({"__doc__", "__module__", "__name__", "__qualname__"})
+_LOOKS_UP = frozenset({"__import__", "eval", "exec", "globals", "import_module"})
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_COLLECTED = 1 << 14
+"""The flag of a class whose objects Python's collector of garbage looks into."""
 
 Found = dict[int | tuple[int, str], tuple[str, object]]
 
@@ -71,7 +92,11 @@ def origin(code: object) -> str:
 
 @functools.cache
 def _origin(top: str) -> str:
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    if top in sys.modules:
+        file = getattr(sys.modules[top], "__file__", None) or ""
+    else:
+        found = importlib.util.find_spec(top) if top else None
+        file = (found and found.origin) or ""
     if "site-packages" in file or "dist-packages" in file:
         return "known" if top in _KNOWN else "installed"
     python = top in sys.stdlib_module_names and (not file or file.startswith(_STDLIB))
@@ -90,24 +115,65 @@ def constant(value: object) -> bool:
         return True
     if isinstance(value, (*CARRIERS, *_COPIED)):
         return False
-    unchanged = isinstance(value, _CONSTANT) or hasattr(kind, "__get__")
-    return unchanged and origin(kind) == "known"
+    return isinstance(value, _CONSTANT) and origin(kind) == "known"
 
 
-def assigned(function: types.FunctionType) -> str | None:
-    """A global name, or one of an enclosing function, that a function assigns to."""
-    ahead: list[types.CodeType] = [function.__code__]
-    for code in ahead:
-        for step in dis.get_instructions(code):
-            outer = step.argval in function.__code__.co_freevars
+def opaque(kind: type) -> bool:
+    """Whether objects may lead to others that nothing in Python shows."""
+    own = kind.__basicsize__ > next(
+        each.__basicsize__ for each in kind.__mro__ if origin(each) == "known"
+    )
+    return own and not kind.__flags__ & _COLLECTED
+
+
+def hidden(function: types.FunctionType) -> str | None:
+    """Say where a function writes past its module, or looks for what its code does not show."""
+    own = origin(function) == "own"
+    for code, steps in _steps(function):
+        if own and not _OF_FUNCTIONS.isdisjoint(
+            text for text in code.co_consts if isinstance(text, str)
+        ):
+            return "names what Python keeps in a function"
+        before = None
+        for i, step in enumerate(steps):
+            name, outer = step.argval, step.argval in function.__code__.co_freevars
+            written = step.opname in ("STORE_ATTR", "DELETE_ATTR")
             if (
                 step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
                 or (step.opname in ("STORE_DEREF", "DELETE_DEREF") and outer)
-                or (step.opname == "STORE_ATTR" and step.argval in _OF_FUNCTIONS)
+                or (written and name in _OF_FUNCTIONS)
+                or (own and written and name in _OF_NAMES)
+                or (own and written and isinstance(_value(function, before), types.ModuleType))
             ):
-                return str(step.argval)
-        ahead += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+                return f"assigns to {name!r}"
+            if not own:
+                continue
+            if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and name in _OF_FUNCTIONS:
+                return f"reads {name!r}"
+            if (step.opname in _GLOBAL and name in _LOOKS_UP) or name == "import_module":
+                return f"calls {name!r}"
+            if step.opname == "IMPORT_NAME":
+                relative = bool(steps[i - 2].argval)
+                if relative or _origin(str(name).partition(".")[0]) == "own":
+                    return f"imports {name!r} in a function, not at the head of the file"
+            before = step
     return None
+
+
+def _steps(
+    function: types.FunctionType,
+) -> Iterator[tuple[types.CodeType, list[dis.Instruction]]]:
+    """The code of a function and of those within it."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        yield code, [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+
+
+def _value(function: types.FunctionType, step: dis.Instruction | None) -> object:
+    """The global value that a step loads."""
+    named = step is not None and step.opname in _GLOBAL
+    return function.__globals__.get(step.argval) if step is not None and named else None
 
 
 def reached(module: nn.Module) -> Found:
@@ -139,8 +205,16 @@ def _memory(value: object) -> tuple[int, str] | None:
 def _inside(value: Any) -> Iterator[tuple[str, object]]:
     """What a value leads to."""
     kind = type(value)
+    if kind not in _BUILT_IN and not isinstance(value, _APART):
+        seen = (kind, getattr(value, "__dict__", None))
+        for each in gc.get_referents(value):
+            if all(each is not other for other in seen):
+                yield "part", each
     if isinstance(value, Mapping):
+        yield from (("key", each) for each in value)
         yield from ((str(key), each) for key, each in value.items())
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        yield "items", value.tolist()
     elif isinstance(value, (tuple, list, set, frozenset, deque)):
         yield from ((str(i), each) for i, each in enumerate(value))
     elif isinstance(value, functools.partial):
@@ -153,6 +227,8 @@ def _inside(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((each.__name__, each) for each in value.__mro__ if each is not object)
         if origin(value) == "known":
             return
+        for each in vars(value).get("__dataclass_fields__", {}).values():
+            yield from (("factory", each.default_factory), ("metadata", each.metadata))
     elif isinstance(value, CARRIERS):
         yield from ((name.strip("_"), getattr(value, name, None)) for name in _LINKS)
     if isinstance(value, _CLOSED):
@@ -189,18 +265,50 @@ def _held_by(function: types.FunctionType) -> Iterator[tuple[str, object]]:
 
 def _found_by(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     """Functions, caches and classes of one's own that a function finds by a global name."""
-    codes, steps = [function.__code__], list(dis.get_instructions(function.__code__))
-    for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        steps += dis.get_instructions(code)
-    named = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    names, spaces = {name for code in codes for name in code.co_names}, [function.__globals__]
+    named: set[str] = set()
+    names: set[str] = set()
+    whole = False
+    for code, steps in _steps(function):
+        names.update(code.co_names)
+        for step, after in pairwise(steps):
+            if step.opname in _GLOBAL:
+                named.add(step.argval)
+                module = isinstance(_value(function, step), types.ModuleType)
+                whole |= module and after.opname not in ("LOAD_ATTR", "LOAD_METHOD")
+    spaces = [function.__globals__]
     for space in spaces:
-        for name in (named if space is function.__globals__ else names) & space.keys():
+        at_hand = named if space is function.__globals__ else space.keys() if whole else names
+        for name in at_hand & space.keys():
             value = space[name]
-            if not isinstance(value, _NAMED) or origin(value) != "own":
-                continue
             if not isinstance(value, types.ModuleType):
-                yield name, value
-            elif all(vars(value) is not each for each in spaces):
+                yield from ((name, each) for each in _code_in(value))
+            elif origin(value) == "own" and all(vars(value) is not each for each in spaces):
                 spaces.append(vars(value))
+
+
+def _code_in(value: object) -> Iterator[object]:
+    """Functions, caches and classes of one's own in what a global name stands for, and memories of
+    threads and contexts.
+    """
+    ahead, seen = [value], set()
+    while ahead:
+        each: Any = ahead.pop()
+        if id(each) in seen or type(each) in (str, int, float, bool, type(None)):
+            continue
+        seen.add(id(each))
+        if isinstance(each, (contextvars.ContextVar, threading.local)):
+            yield each
+        elif isinstance(each, _NAMED):
+            if origin(each) == "own":
+                yield each
+        elif isinstance(each, Mapping):
+            ahead += [*each.keys(), *each.values()]
+        elif isinstance(each, (tuple, list, set, frozenset, deque)):
+            ahead += each
+        elif isinstance(each, functools.partial):
+            ahead += [each.func, *each.args, *each.keywords.values()]
+        elif isinstance(each, types.MethodType):
+            ahead += [each.__func__, each.__self__]
+        elif origin(type(each)) == "own":
+            yield type(each)
+            ahead += getattr(each, "__dict__", {}).values()

@@ -28,6 +28,7 @@ from sordino.errors import StudyError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, numbers, packed
 from sordino.privacy import Allowance
+from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.split import Cover, Party, Plan
 
 FEATURES, WIDTH, LENGTH, EVENTS, CHANGED = 3, 4, 3, 10, 4
@@ -459,3 +460,10 @@ def test_copies_are_of_the_weights_as_they_are_now() -> None:
         with torch.no_grad():
             for p, slope in zip(trained, slopes, strict=True):
                 p.sub_(slope, alpha=0.1)
+
+
+def test_known_layers_in_place_leave_the_rows_as_they_are() -> None:
+    layers = nn.LeakyReLU(0.5, inplace=True), nn.Linear(FEATURES, WIDTH)
+    given, party = rows(), PartyModule(nn.Sequential(*layers), FEATURES)
+    party(given, True)
+    assert torch.equal(given, rows())

@@ -58,7 +58,8 @@ class PartyModule:
         """Embeddings of rows, in their order."""
         with torch.set_grad_enabled(learns):
             if self._known:
-                return (Made(self.flat.module(rows), self._own),)
+                # a copy: a layer may work in place
+                return (Made(self.flat.module(rows.clone()), self._own),)
             with own_code(rows.device):
                 return tuple(self._guarded(rows[i : i + 1]) for i in range(len(rows)))
 
@@ -104,9 +105,10 @@ class PartyModule:
         return Made(out, parameters)
 
     def _width_of_one(self, features: int) -> int:
-        with torch.no_grad():
+        row = torch.zeros((1, features))
+        with torch.no_grad(), own_code(row.device):
             try:
-                out = self._alone(torch.zeros((1, features))).out
+                out = self._alone(row).out
             except StudyError:
                 raise  # it cannot be copied
             except Exception as error:  # a user's module may raise anything
