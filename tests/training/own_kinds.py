@@ -479,7 +479,7 @@ class Mixes(Net):
 
     def forward(self, x: Tensor) -> Tensor:
         acts = self.kept if isinstance(self.kept, dict) else self.kept.__reduce__()[1][:1]
-        return super().forward(sum(act(x) for act in acts))  # type: ignore[arg-type]
+        return super().forward(sum(act(x) for act in acts))
 
 
 class Doubles(torch.overrides.TorchFunctionMode):
@@ -497,7 +497,7 @@ def _coarser() -> None:
 
 CHANGES: dict[str, Callable[[], object]] = {
     "hook": lambda: nn.modules.module.register_module_forward_hook(lambda *told: told[2] * 3.0),
-    "saved": lambda: torch.autograd.graph.saved_tensors_hooks(
+    "saved": lambda: torch.autograd.graph.saved_tensors_hooks(  # type: ignore[no-untyped-call]
         lambda x: x * 0.5, lambda x: x
     ).__enter__(),
     "mode": lambda: Doubles().__enter__(),

@@ -45,6 +45,7 @@ from sordino.federation.study import HorizontalStudy
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels, model_input
 from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
+from sordino.training.perexample.pieces import UNKNOWN
 from sordino.training.settings import same_settings
 
 ABSENT = -1
@@ -55,9 +56,18 @@ STUDY = "study.toml"
 class MembersSum(ClippedSum):
     """The clipped sum over those examples of a batch that are there."""
 
-    def of(self, examples: Examples, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:  # type: ignore[override]  # of whoever has labels
+    def of(  # type: ignore[override]  # of whoever has labels
+        self,
+        examples: Examples,
+        chosen: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
         """See :class:`~sordino.training.perexample.ClippedSum`."""
-        return super().of(examples, chosen[examples.y[chosen] != ABSENT], bound, out)
+        present = chosen[examples.y[chosen] != ABSENT]
+        return super().of(examples, present, bound, out, expected=expected)
 
 
 class MembersMean(MeanGradient):
