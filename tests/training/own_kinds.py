@@ -497,10 +497,10 @@ def _coarser() -> None:
 
 CHANGES: dict[str, Callable[[], object]] = {
     "hook": lambda: nn.modules.module.register_module_forward_hook(lambda *told: told[2] * 3.0),
-    "saved": lambda: torch.autograd.graph.saved_tensors_hooks(  # type: ignore[no-untyped-call]
+    "saved": lambda: torch.autograd.graph.saved_tensors_hooks(
         lambda x: x * 0.5, lambda x: x
     ).__enter__(),
-    "mode": lambda: Doubles().__enter__(),
+    "mode": lambda: Doubles().__enter__(),  # type: ignore[no-untyped-call]
     "device": lambda: torch.set_default_device("meta"),
     "digits": lambda: np.set_printoptions(precision=1),
     "decimals": lambda: setattr(decimal.getcontext(), "prec", 2),

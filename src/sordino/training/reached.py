@@ -38,7 +38,8 @@ _CONSTANT = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.generic, np.ufunc,
     PurePath, type(Ellipsis), types.GenericAlias, types.UnionType, type(np.sum),
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, type(vars(namedtuple("_Pair", "one"))["one"]),
+    types.GetSetDescriptorType, types.MemberDescriptorType,
+    type(vars(namedtuple("_Pair", "one"))["one"]),
 )  # fmt: skip
 """What copies may share: nothing can be written to it, unless a class of one's own derives it."""
 
