@@ -4,6 +4,7 @@ reach others.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -194,17 +195,18 @@ def test_parameters_that_nobody_initialised_are_refused_whatever_memory_held() -
         models.build("test_vmap_apart:forgotten", (6,), 3, np.random.default_rng(0))
 
 
-class Remembers(nn.Module):
-    """What its code sees, it keeps where every model of the class finds it."""
+SEEN: list[Any] = []
 
-    seen: list[Any] = []  # noqa: RUF012  (as users write it)
+
+class Remembers(nn.Module):
+    """What its code sees, it keeps where it is not found again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        Remembers.seen.append(x)
+        sys.modules[__name__].SEEN.append(x)
         return self.inner(x) * 2  # type: ignore[no-any-return]
 
 
@@ -215,8 +217,8 @@ def test_a_recorded_module_never_sees_data() -> None:
         ClippedSum(flat, cross_entropy)(
             x[:size], y[:size], CLIP, torch.empty(flat.dim, dtype=torch.float64)
         )
-    assert Remembers.seen
-    assert not any(bool((each == 40.0).any()) for each in Remembers.seen if not is_fake(each))
+    assert SEEN
+    assert not any(bool((each == 40.0).any()) for each in SEEN if not is_fake(each))
 
 
 class Window(nn.Module):

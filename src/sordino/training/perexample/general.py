@@ -40,6 +40,7 @@ from sordino.training.flat import Flat, Slot
 from sordino.training.loss import Loss
 from sordino.training.outline import ALONE, MAPPED, RECORDED, Path
 from sordino.training.perexample.clipping import add_rows, kept, squares
+from sordino.training.perexample.pieces import VECTOR
 from sordino.training.perexample.recorded import Recording, recorded
 from sordino.training.perexample.workspace import Workspace
 from sordino.training.settings import own_call, own_code, set_generators
@@ -107,7 +108,7 @@ class OneByOne:
         recording = self._recording(x, y)
         valid, y = self._loss.known(y, self._classes)
         with own_code(x.device):
-            if recording is not None and recording.apart:
+            if recording is not None and self._maps(recording):
                 losses, rows = self._side_by_side(recording, x, y, places)
             else:
                 losses, rows = self._in_turn(recording, x, y, places)
@@ -128,7 +129,11 @@ class OneByOne:
     def path(self, x: Tensor, y: Tensor) -> Path:
         """The way for inputs and labels of such shapes and types."""
         recording = self._recording(x, y)
-        return ALONE if recording is None else MAPPED if recording.apart else RECORDED
+        return ALONE if recording is None else MAPPED if self._maps(recording) else RECORDED
+
+    def _maps(self, recording: Recording | None) -> bool:
+        """Whether examples go side by side; fewer than a vector of them fit no piece."""
+        return recording is not None and recording.apart and self.most >= VECTOR
 
     def _side_by_side(self, recording: Recording, x: Tensor, y: Tensor, places: Tensor) -> Made:
         try:

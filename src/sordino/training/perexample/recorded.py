@@ -39,14 +39,14 @@ abs acos acosh add addcdiv addcmul addmm addmv alias all amax amin any arange as
 atan2 atanh avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d baddbmm bmm cat ceil clamp
 clamp_max clamp_min clone constant_pad_nd convolution convolution_backward copysign cos cosh
 cumsum detach diagonal div dot elu elu_backward eq erf erfc exp exp2 expand expm1 eye fill flip
-floor fmod full full_like ge gelu gelu_backward glu glu_backward gt hardsigmoid
+floor full full_like ge gelu gelu_backward glu glu_backward gt hardsigmoid
 hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward hypot isfinite isinf
 isnan le leaky_relu leaky_relu_backward lift_fresh_copy linalg_vector_norm log log10 log1p log2
 log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or logical_xor
 logsumexp lt masked_fill max maximum mean min minimum mish mish_backward mm mse_loss
 mse_loss_backward mul mv native_group_norm native_group_norm_backward native_layer_norm
 native_layer_norm_backward ne neg new_full new_ones new_zeros nll_loss_backward nll_loss_forward
-ones ones_like permute pow prod reciprocal relu remainder repeat reshape rsqrt rsub scalar_tensor
+ones ones_like permute pow prod reciprocal relu repeat reshape rsqrt rsub scalar_tensor
 select select_backward select_scatter sgn sigmoid sigmoid_backward sign silu silu_backward sin
 sinh slice slice_backward slice_scatter softplus softplus_backward softshrink softshrink_backward
 split split_with_sizes sqrt squeeze stack std sub sum t tan tanh tanh_backward threshold

@@ -43,7 +43,7 @@ from sordino.training.settings import same_settings
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
-TRIALS = 8
+TRIALS = 12
 
 
 class ClippedSum:
@@ -137,11 +137,15 @@ class ClippedSum:
 
     def _pieces(self, x: Tensor, y: Tensor, expected: float) -> Iterator[_Piece]:
         """The gradients of ``x`` (n, ...), ``y`` (n,); each piece lasts until the next is drawn."""
-        path = self._paths.find(x)
-        rows, places = self._shape(path, x, y, expected)
-        for start in range(0, len(x), len(places)):
-            some = slice(start, start + len(places))
-            yield self._piece(path, x[some], y[some], rows, places)
+        path, threads = self._paths.find(x), torch.get_num_threads()
+        torch.set_num_threads(1)  # where threads meet, a vector is cut
+        try:
+            rows, places = self._shape(path, x, y, expected)
+            for start in range(0, len(x), len(places)):
+                some = slice(start, start + len(places))
+                yield self._piece(path, x[some], y[some], rows, places)
+        finally:
+            torch.set_num_threads(threads)
 
     def _piece(self, path: Plan | None, x: Tensor, y: Tensor, rows: int, places: Tensor) -> _Piece:
         """A piece of so many rows, with the examples (k, ...) at the first k places."""
@@ -157,20 +161,20 @@ class ClippedSum:
         """Rows of a piece, and the places that are used, which are alike."""
         most = self._paths.slow.most if path is None else path.most
         wanted = rows_of(expected, most)
-        key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted, torch.get_num_threads()
+        if path is None and self._paths.slow.path(x, y) is not MAPPED:
+            return min(wanted, most), torch.arange(min(wanted, most))  # each goes by itself
+        key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted
         if key not in self._shapes:
             places = self._alike(path, x, y, wanted)
-            rows = min(-(-wanted // len(places)) * wanted, most)
+            rows = -(-wanted // len(places)) * wanted
             if wanted < rows:
                 places = self._alike(path, x, y, rows)
-            self._shapes[key] = max(wanted, rows), places[:TOGETHER]
+            self._shapes[key] = rows, places[:TOGETHER]
         return self._shapes[key]
 
     def _alike(self, path: Plan | None, x: Tensor, y: Tensor, rows: int) -> Tensor:
         """Places (k,) of so many in which equal examples have equal gradients, to the bit."""
         every = torch.arange(rows, device=x.device)
-        if rows == 1 or (path is None and self._paths.slow.path(x, y) is not MAPPED):
-            return every  # each goes by itself
         weights, generator = self._paths.flat.weights, torch.Generator().manual_seed(0)
         held, same = weights.clone(), torch.ones(min(rows, 4), rows, dtype=torch.bool)
         try:
@@ -183,7 +187,7 @@ class ClippedSum:
                 xs = one.to(x.device).expand(rows, *one.shape[1:])
                 piece = self._piece(path, xs, y.new_zeros(rows, *y.shape[1:]), rows, every)
                 for found in (self._formed(piece), piece.losses, *(n for _, n in piece.layers)):
-                    bits = found.view(rows, -1).nan_to_num_(nan=0.0)
+                    bits = found.view(rows, -1).nan_to_num(nan=0.0)
                     if not bool((bits == bits[0]).all()):
                         for first, row in enumerate(same):
                             row &= (bits == bits[first]).all(1).cpu()
