@@ -78,12 +78,13 @@ def test_a_model_predicts_as_it_was_measured() -> None:
 
 
 def test_data_in_memory_is_run_on_and_known_by_its_content() -> None:
-    study = small().on(load_iris(), clients=2, test="public share")
+    names = ["setosa", "versicolor", "virginica"]
+    study = small().on(load_iris(), clients=2, test="public share", classes=names)
     assert study.name == "dp-sgd on own data"
     first, second = (so.run(study, out=each, progress=False) for each in ("a", "b"))
     assert first.accuracy == second.accuracy
     assert first.study.table["data"]["label"] == "target"
-    assert so.plan(small(), load_iris()).epsilon == pytest.approx(2.0, abs=0.01)
+    assert so.plan(study).epsilon == pytest.approx(2.0, abs=0.01)
 
 
 def test_a_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -872,7 +872,7 @@ def test_a_stream_that_breaks_its_promise_of_one_label_ends_the_run(
 ) -> None:
     """A stream of one's own is not read before the run, so it is held to its promise then."""
     _two_labels(table)
-    monkeypatch.setattr(opening, "_refuse_two_labels", lambda wanted: None)
+    monkeypatch.setattr(opening, "refuse_two_labels", lambda *told: None)
     world, first = made(
         tmp_path, 'privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60"
     )
