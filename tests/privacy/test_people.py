@@ -27,7 +27,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, histories, link
+from sordino.privacy.records import Records, close_sets, histories, link
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
 OTHER = Gaussian(noise_multiplier=20.0)
@@ -229,6 +229,24 @@ def test_a_client_in_two_runs_at_once_is_itself_in_both(tmp_path: Path) -> None:
             vault.finish()
     with Vault.for_data(tmp_path, "three", [client]) as vault:
         assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
+
+
+def test_a_process_of_a_run_that_was_ended_charges_nothing_more(tmp_path: Path) -> None:
+    """Its set was opened again by another run, in which the shared record counts once."""
+    with (
+        Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
+    ):
+        booked(one, "a", STEP, 1)
+        booked(two, "b", STEP, 1)
+        for vault in (one, two):
+            with Ledger.open(vault.ledger.path) as ledger:
+                close_sets(ledger, vault.run)
+        with Vault.for_data(tmp_path, "both", [of("a", 1, 2), of("b", 2, 3)]) as both:
+            booked(both, "a", STEP, 1)
+            for vault, unit in ((one, "a"), (two, "b")):
+                with pytest.raises(LedgerError, match="was ended"):
+                    booked(vault, unit, STEP, 1)
 
 
 RACE = """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sordino.errors import BudgetExceeded, HeldBack
+from sordino.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, OUTSIDE, PROMISED, RECORDS, Entry
@@ -99,10 +99,19 @@ class Prices:
         Args:
             names: of this run's sets, for people.
             run: who charges.
+
+        Raises:
+            LedgerError: where the run was ended while its process went on.
         """
 
         def check(charged: Mapping[str, Budget]) -> None:
             seen = self._refreshed()
+            for unit in charged:
+                if run not in self._holders(unit):
+                    raise LedgerError(
+                        f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
+                        f"charges nothing more on {names.get(unit, unit)}; stop its process"
+                    )
             totals = since(self.ledger, seen.sets, None)
             own = {seen.numbers[unit]: budget for unit, budget in charged.items()}
             for number in sorted(self._sharing(seen, own)):
@@ -149,13 +158,18 @@ class Prices:
                 found |= one.sets
         return found
 
-    def _promises(self, unit: str) -> dict[str, Budget]:
-        """The budgets that runs promised to a set which they hold open, by run."""
+    def _holders(self, unit: str) -> list[str]:
+        """The runs that hold a set open."""
         (runs,) = self.ledger.connection.execute(
             "SELECT runs FROM record_sets WHERE unit = ?", (unit,)
         ).fetchone()
+        found: list[str] = json.loads(runs)
+        return found
+
+    def _promises(self, unit: str) -> dict[str, Budget]:
+        """The budgets that runs promised to a set which they hold open, by run."""
         found = {}
-        for run in json.loads(runs):
+        for run in self._holders(unit):
             if run not in self._promised:
                 if (note := self.ledger.noted(BEGIN, run)) is None:
                     continue  # it has not begun, and promises nothing yet
