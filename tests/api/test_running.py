@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_iris
+from torch.utils.data import Dataset
 
 import sordino as so
 from digits import small
 from sordino.cli import app
 from sordino.engine.records import Row
+from sordino.errors import DataError
 from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0))
@@ -85,6 +87,21 @@ def test_data_in_memory_is_run_on_and_known_by_its_content() -> None:
     assert first.accuracy == second.accuracy
     assert first.study.table["data"]["label"] == "target"
     assert so.plan(study).epsilon == pytest.approx(2.0, abs=0.01)
+
+
+class Mixed(Dataset[Any]):
+    """Pictures, of which one is in floats: together they would all be floats, and no pixels."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return np.full((1, 4, 4), 9, np.float32 if i == 3 else np.uint8), i % 2
+
+
+def test_pictures_of_two_types_are_refused() -> None:
+    with pytest.raises(DataError, match="differ in type"):
+        small().on(Mixed())
 
 
 def test_a_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

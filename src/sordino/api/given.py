@@ -227,6 +227,8 @@ def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Ar
         pictures = [numbers.array(each, repr(image)) for each in held]
         if len({each.shape for each in pictures}) > 1:
             raise DataError(f"the pictures of column {image!r} differ in size; give them one size")
+        if len({each.dtype for each in pictures}) > 1:  # bytes are pixels, other numbers are not
+            raise DataError(f"the pictures of column {image!r} differ in type; give them one type")
         x = np.stack(pictures)
         if getattr(features[image], "dtype", "") == "uint8":  # formats widen it
             x = x.astype(np.uint8)
@@ -305,6 +307,8 @@ def _of_torch(data: Any) -> Arrays:
             )
     if not xs:
         raise DataError("the data set is empty")
+    if len({each.dtype for each in xs}) > 1:  # bytes are pixels, other numbers are not
+        raise DataError("the examples of the data set differ in type; give them all one type")
     return arrays(np.stack(xs), np.stack(ys))
 
 

@@ -207,18 +207,18 @@ def _texts(series: pl.Series) -> npt.NDArray[Any]:
 def spelled(text: str) -> str:
     """Text without blanks around it; a number as Python writes it, so that 3, 3.0 and "3" are one.
 
-    >>> spelled(" red "), spelled("3.0"), spelled("3"), spelled("True")
-    ('red', '3', '3', 'true')
+    >>> spelled(" red "), spelled("3.0"), spelled("3"), spelled("TRUE"), spelled("NaN")
+    ('red', '3', '3', 'true', 'nan')
     """
-    text = text.strip()
-    if text in ("True", "False"):
+    text = identity.pointed(text.strip())
+    if text.lower() in ("true", "false"):
         return text.lower()
     try:
         number = float(text)
     except ValueError:
         return text
     if not np.isfinite(number):
-        return text
+        return str(number)
     return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
 
 

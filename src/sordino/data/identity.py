@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ import numpy.typing as npt
 Words = npt.NDArray[np.uint64]
 
 _AT_ONCE = 1 << 16  # values mixed at once
+_LONGEST = 400
+_COMMA = re.compile(r"^([+-]?\d*),(\d+)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -118,20 +121,42 @@ def _plainly(name: str) -> str:
     """The one way that a number, or a truth value, is written; text stays as it is."""
     if name.lower() in ("true", "false"):
         return "1" if name.lower() == "true" else "0"
-    if not _NUMBER.fullmatch(name):
-        return name
-    if name.lstrip("+-").isdecimal():
-        return str(int(name))  # whatever its size
-    value = float(name)
-    if value.is_integer():
-        return str(int(value))
-    return name if np.isinf(value) else repr(value)
+    return number_in_text(name) or name
+
+
+def number_in_text(text: str) -> str | None:
+    """The one way that a number is written, to its last digit; None for what is no number.
+
+    >>> number_in_text("12.0"), number_in_text("-0"), number_in_text("1.50e1"), number_in_text("a")
+    ('12', '0', '15', None)
+    """
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = Decimal(text)
+    if not value:
+        return "0"
+    if abs(value.adjusted()) > _LONGEST:
+        return None
+    return format(Context(prec=len(text)).normalize(value), "f")
+
+
+def pointed(text: str) -> str:
+    """Text; a number with a decimal comma with a point.
+
+    >>> pointed("38,5"), pointed("a,b")
+    ('38.5', 'a,b')
+    """
+    return _COMMA.sub(r"\1.\2", text)
 
 
 def persons(values: npt.NDArray[Any]) -> Words:
     """A word for each row's person, as streams know entities: 12 is one in CSV and in Parquet."""
     names, places = np.unique(values, return_inverse=True)
-    return np.array([entity(str(name)) for name in names.tolist()], dtype=np.uint64)[places]
+    texts = (
+        name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
+        for name in names.tolist()
+    )
+    return np.array([entity(text) for text in texts], dtype=np.uint64)[places]
 
 
 def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:

@@ -42,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.data.dataset import Labels, Span
+from sordino.data.identity import number_in_text, pointed
 from sordino.data.notices import notice
 from sordino.errors import DataError
 
@@ -138,6 +139,9 @@ def clamped(values: Column) -> Column:
     return np.clip(values, np.float32(-1.0), np.float32(1.0))
 
 
+_TRUTH = ("true", "false")
+
+
 def _stated(
     parts: Sequence[Column], place: str, classes: tuple[str, ...], *, binary: bool
 ) -> Encoded:
@@ -146,8 +150,17 @@ def _stated(
     def spelled(label: str) -> str:
         return label.strip().casefold() if binary else label.strip()
 
-    numbers = {spelled(name): number for number, name in enumerate(classes)}
-    if not any(name.lstrip("-").isdigit() for name in numbers):
+    # a number counts as a number however it is written: no other row decides how it is read
+    def plain(label: str) -> str:
+        text = pointed(spelled(label))
+        return number_in_text(text) or (text.lower() if text.lower() in _TRUTH else text)
+
+    numbers = {plain(name): number for number, name in enumerate(classes)}
+    if len(numbers) < len(classes):
+        raise DataError(
+            f"data.classes names one class twice: {_listed(classes)}; give each class one name"
+        )
+    if not any(number_in_text(spelled(name)) for name in classes):
         numbers = {**{str(number): number for number in range(len(classes))}, **numbers}
     found = []
     for values in parts:
@@ -156,7 +169,7 @@ def _stated(
             labels = [str(int(each)) for each in values.tolist()]
         else:
             _refuse_bytes((values,), place)
-            labels = [spelled(str(each)) for each in values.tolist()]
+            labels = [plain(str(each)) for each in values.tolist()]
         if (
             row := next((i for i, each in enumerate(labels) if each not in numbers), None)
         ) is not None:

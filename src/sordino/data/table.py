@@ -25,7 +25,7 @@ at a time, so that there is never a second float copy of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,10 @@ class How:
 
 def read_table(path: Path, how: How) -> Raw:
     """A CSV or Parquet file."""
-    return read_frame(_frame(path, _alone(how)), how, str(path))
+    texts = {*how.encoding.categories, *filter(None, [_alone(how)])}
+    if how.classes is not None and how.target is None:
+        texts.add(how.label)
+    return read_frame(_frame(path, texts), how, str(path))
 
 
 def _alone(how: How) -> str | None:
@@ -210,7 +213,7 @@ def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any
         )
     if path.suffix.lower() == ".npz":
         return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
-    frame = _frame(path, also)
+    frame = _frame(path, () if also is None else (also,))
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
     return {
@@ -309,9 +312,9 @@ def _encoded_array(
     return _encoded(held, names, rules, place)
 
 
-def _frame(path: Path, people: str | None = None) -> pl.DataFrame:
-    """A file's table; in a CSV file the column of ``people`` is text, as it stands there: a
-    fraction among long numbers would round them all.
+def _frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
+    """A file's table; in a CSV file these columns are text, as it stands there, with a point for
+    a decimal comma: one fraction or word would change how all others are read.
     """
     # Here, because polars takes a tenth of a second to import.
     import polars as pl
@@ -324,13 +327,19 @@ def _frame(path: Path, people: str | None = None) -> pl.DataFrame:
             refuse_large(path, pl.scan_parquet(path))
             return pl.read_parquet(path)
         content, form = csv_input(path)
-        return pl.read_csv(
+        frame = pl.read_csv(
             content,
             infer_schema_length=None,
             separator=form.separator,
             decimal_comma=form.decimal_comma,
-            schema_overrides=None if people is None else {people: pl.String},
+            schema_overrides=dict.fromkeys(texts, pl.String),
         )
+        if form.decimal_comma:
+            held = [name for name in texts if name in frame.columns]
+            frame = frame.with_columns(
+                pl.col(held).str.replace(r"^(\s*[+-]?\d*),(\d+\s*)$", "${1}.${2}")
+            )
+        return frame
     except DataError:
         raise
     except (Exception, pl.exceptions.PanicException) as error:
@@ -347,7 +356,12 @@ def _plain(series: pl.Series, place: str) -> npt.NDArray[Any]:
     if series.dtype.is_numeric():
         return _array(series)
     refuse_long(series, place)
-    return np.array([str(value) for value in series.to_list()])
+    return np.array(
+        [
+            value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+            for value in series.to_list()
+        ]
+    )
 
 
 def _named(series: pl.Series, place: str) -> npt.NDArray[Any]:
