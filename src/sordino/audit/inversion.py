@@ -63,6 +63,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
+from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat, Slot
 from sordino.training.loss import Loss
 
@@ -139,8 +140,7 @@ def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> M
 
     A label that no example pulls is taken to be pulled up against all others alike.
     """
-    with torch.no_grad():
-        slopes = loss.slope(flat.copy()[0](x.clone()), y)[1].cpu().numpy().astype(np.float64)
+    slopes = loss.slope(Evaluator(flat, loss).scores(x), y.cpu())[1].numpy().astype(np.float64)
     found = np.full((classes, classes), 1.0 / classes) - np.eye(classes)
     for label in range(classes):
         of_label = slopes[y.cpu().numpy() == label]

@@ -32,11 +32,11 @@ from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.mechanism import Bounded, CountedGaussian, Gaussian
 from sordino.mechanism.haar import HaarGaussian
 from sordino.training.dpsgd import PrivateClient
+from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels, model_input
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import MeanGradient
-from sordino.training.settings import same_settings
 
 MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
@@ -208,9 +208,8 @@ def _losses(
     found: Prepared, weights: torch.Tensor, x: datasets.Features, y: datasets.Labels
 ) -> Scores:
     found.flat.load(weights.to(found.flat.weights))
-    with torch.no_grad(), same_settings():
-        scores = found.flat.copy()[0](model_input(torch.tensor(x)))
-        losses = loss_of(found.study)(scores, torch.from_numpy(y))
+    loss = loss_of(found.study)
+    losses = loss(Evaluator(found.flat, loss).scores(torch.tensor(x)), torch.from_numpy(y))
     kept: Scores = losses.numpy().astype(np.float64)
     return kept
 

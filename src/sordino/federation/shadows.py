@@ -42,11 +42,11 @@ from sordino.federation.division import Federation, federation, loss_of, model
 from sordino.federation.inversion import MODEL, load_weights
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy
+from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels, model_input
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
 from sordino.training.perexample.pieces import UNKNOWN
-from sordino.training.settings import same_settings
 
 ABSENT = -1
 """The label of a record that a run's coin leaves out."""
@@ -222,15 +222,13 @@ def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
     divided, study = found.divided, found.study
     flat = Flat(model(study, divided.test.shape, divided.test.outputs))
     load_weights(flat, weights)
-    with torch.no_grad(), same_settings():
-        return np.concatenate(
-            [
-                confidence(
-                    flat.copy()[0](model_input(torch.tensor(part.x))).double().numpy(), part.y
-                )
-                for part in divided.parts
-            ]
-        )
+    scores = Evaluator(flat, loss_of(study)).scores
+    return np.concatenate(
+        [
+            confidence(scores(torch.tensor(part.x)).double().numpy(), part.y)
+            for part in divided.parts
+        ]
+    )
 
 
 def observed(found: Shadows, runs: int) -> tuple[Observed, float]:

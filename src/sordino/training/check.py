@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from sordino import modules
 from sordino.errors import StudyError
-from sordino.training.copies import Copies
-from sordino.training.settings import same_settings
+from sordino.training.settings import own_code
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -27,12 +27,12 @@ _RANDOM = (
 def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     """Refuse a module in which one example can touch another's loss, or the module itself.
 
-    The guarantee does not rest on this: a module that is not known to keep examples apart sees one
-    at a time (:mod:`sordino.training.perexample.general`), and what it writes is thrown away
-    (:mod:`sordino.training.copies`). But what it learns so is not what it does on a batch, when it
-    is measured or used. So layers known to mix examples are refused by name, and anything else is
-    tried: changing one example of a batch must leave the others' scores as they were, and a forward
-    pass must leave parameters and buffers as they were. Layers that draw random numbers are
+    The guarantee does not rest on this: the graph of a module that is not known to keep examples
+    apart gets one at a time (:mod:`sordino.training.perexample.general`), and holds no state
+    (:mod:`sordino.training.graph`). But what is learned so is not what the module does on a batch,
+    when it is measured or used. So layers known to mix examples are refused by name, and anything
+    else is tried: changing one example of a batch must leave the others' scores as they were, and a
+    forward pass must leave parameters and buffers as they were. Layers that draw random numbers are
     refused, too: they would draw from a global generator, so that a run could not be resumed to the
     same end.
 
@@ -78,26 +78,28 @@ def check_initialised(module: nn.Module, place: str) -> None:
             )
 
 
-@same_settings()
 def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     like = next(module.parameters())
     batch = torch.from_numpy(rng.standard_normal((3, *shape))).to(like)
     other = batch.clone()
     other[1] = torch.from_numpy(rng.standard_normal(shape)).to(like)
-    tried = Copies(module).copy()
+    held = dict([*module.named_parameters(), *module.named_buffers()])
+    tensors = {name: each.detach().clone() for name, each in held.items()}
     try:
-        with torch.no_grad():
-            first, second, again = (tried(x.clone()) for x in (batch, other, batch))
+        with torch.no_grad(), own_code():
+            first, second, again = (
+                functional_call(module, tensors, (x.clone(),)) for x in (batch, other, batch)
+            )
+    except StudyError:
+        raise
     except Exception as error:  # a user's module may raise anything
         raise StudyError(
             f"model: it fails on three examples of random numbers ({modules.told_of(error)}); "
             "make it work for every input of its shape"
         ) from error
-    held = [*module.named_parameters(), *module.named_buffers()]
-    after = [*tried.parameters(), *tried.buffers()]
-    for (name, was), now in zip(held, after, strict=True):
-        if not torch.equal(was.nan_to_num(), now.nan_to_num()):
+    for name, was in held.items():
+        if not torch.equal(was.nan_to_num(), tensors[name].nan_to_num()):
             raise StudyError(
                 f"model: a forward pass changes {name!r}, and what it changes is forgotten after "
                 "each example, for it would carry raw data from step to step; make it constant"

@@ -1,25 +1,23 @@
 """Accuracy and mean loss on a data set, by a forward pass that keeps nothing.
 
-A sequence of known layers goes through the forward half of its plan. Of any other module a
-throw-away copy gets each batch, or each example where the rows are private: then one row may change
-its own scores alone. Batches of 200 keep the activations of the papers' networks within the cache.
+A sequence of known layers goes through the forward half of its plan. The graph of any other module
+gets each batch, or each example where the rows are private: then one row may change its own scores
+alone. Batches of 200 keep the activations of the papers' networks within the cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from sordino.training.flat import Flat
+from sordino.training.graph import scores_of
 from sordino.training.kernels import model_input
 from sordino.training.loss import Loss
-from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
-from sordino.training.settings import same_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +66,17 @@ class Evaluator:
         plan = self._plan(x)
         if plan is not None:
             return plan.forward
-        if not private:
-            return self._together
-        classes = self._together(torch.zeros_like(x)).shape[1]
-        return partial(OneByOne(self._flat, self._loss).scores, classes=classes)
+        return self._alone if private else self._flat.graphs.scores
 
-    @same_settings()
-    def _together(self, batch: Tensor) -> Tensor:
-        """Scores (n, classes) of a throw-away copy."""
-        found: Tensor = self._flat.copy()[0](batch.clone())
+    def _alone(self, batch: Tensor) -> Tensor:
+        """Scores (n, classes) of each example by itself; NaN where the module fails."""
+        scores = self._flat.graphs.of("scores", scores_of, batch[:1])
+        found = self._flat.weights.new_full((len(batch), *scores.shape[1:]), torch.nan)
+        for i in range(len(batch)):
+            try:
+                found[i] = scores(batch[i : i + 1].clone())[0]
+            except Exception:  # an operation may raise anything
+                continue
         return found
 
     def _plan(self, x: Tensor) -> Plan | None:

@@ -6,8 +6,8 @@ here the vector *is* the storage: every trainable parameter of the module become
 into it, and an update of the vector is an update of the model.
 
 Layers of known types work on these views (:mod:`sordino.training.perexample.plan`). Any other
-module could write into them. So it is never called on data itself: :meth:`Flat.copy` makes
-throw-away copies, with copies of the weights (:mod:`sordino.training.copies`).
+module could write into them. So it is never called on data: its recorded graphs are
+(:mod:`sordino.training.graph`).
 
 Order of the vector. Parameters stand in the order of ``module.named_parameters()``,
 each in row-major order of its shape, except that a 4-D convolution weight of shape
@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
-from sordino.training.copies import Copies
+from sordino.training.graph import Graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class Flat:
     (``module.to``, ``module.double``) would tear them apart; move first, flatten then.
 
     Attributes:
-        module: the module, in training mode; not to be called on data, see :meth:`copy`.
+        module: the module, in training mode; not to be called on data unless its layers are known.
+        graphs: what is called on data instead.
         weights: the vector (d,), in the parameters' dtype and on their device.
         layout: the slots, in order.
     """
@@ -126,9 +127,8 @@ class Flat:
         self.weights = torch.empty(
             sum(slot.size for slot in self.layout), dtype=dtype, device=device
         )
-        self._trained = [parameter for _, parameter in trainable]
         self._by_parameter: dict[int, Slot] = {}
-        self._copies: Copies | None = None
+        self.graphs = Graphs(module, self.tensors)
         for slot, (_, parameter) in zip(self.layout, trainable, strict=True):
             view = slot.logical(self.weights)
             view.copy_(parameter.data)
@@ -150,17 +150,11 @@ class Flat:
         self.weights.copy_(vector)
         return self
 
-    def copy(self) -> tuple[nn.Module, list[Tensor]]:
-        """A throw-away copy of the module with these weights, and its parameters in their order.
-
-        Raises:
-            StudyError: for a module that cannot be copied.
-        """
-        if self._copies is None:
-            self._copies = Copies(self.module)
-        parameters: list[Tensor] = [nn.Parameter(p.detach().clone()) for p in self._trained]
-        given = dict(zip(self._by_parameter, parameters, strict=True))
-        return self._copies.copy(given), parameters
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, as of now: views of the vector where they are trained."""
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        found = {name: each.detach() for name, each in named}
+        return found | {slot.name: slot.logical(self.weights) for slot in self.layout}
 
     def slot(self, parameter: Tensor) -> Slot | None:
         """Where a parameter lies; None if it is frozen or not of this module."""

@@ -75,7 +75,7 @@ class LocalWork:
         total = torch.empty_like(flat.weights, dtype=torch.float64)
         # a copy: an optimizer of somebody's own must keep nothing for the next client
         steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
-        with own_code(flat.weights.device):
+        with own_code():
             for chosen in self._batches(task):
                 if self.gradient_clip is None:
                     self._mean(chosen, gradient)

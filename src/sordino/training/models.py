@@ -39,9 +39,8 @@ from torch import nn
 from sordino import modules
 from sordino.errors import StudyError
 from sordino.training.check import check_initialised
-from sordino.training.copies import Copies, begin_anew
 from sordino.training.outline import SMALLEST
-from sordino.training.settings import filled_memory
+from sordino.training.settings import filled_memory, own_code
 
 Shape = tuple[int, ...]
 
@@ -118,8 +117,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     Raises:
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
-    begin_anew()
-    with filled_memory():
+    with own_code(), filled_memory():
         make = _factory(name) if ":" in name else _known(name)
     if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
         least = SMALLEST[name]
@@ -127,7 +125,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
-    with torch.random.fork_rng(devices=[]), filled_memory():
+    with own_code(), filled_memory():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
             module = make(shape, classes)
@@ -138,10 +136,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
             ) from error
         _fits(name, module, shape, classes)
     check_initialised(module, f"model.name = {name!r}")
-    if ":" not in name:
-        return module
-    # what a factory keeps of the module it made must not lead to the weights that are trained
-    return Copies(module).copy()
+    return module
 
 
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:

@@ -49,12 +49,6 @@ RECORDED = Path(
     "vmap is not known to keep examples apart in this module",
     "a forward and a backward pass for every example: ten to a hundred times plain training",
 )
-ALONE = Path(
-    "one example at a time",
-    "what this module computes depends on numbers in ways that cannot be recorded",
-    "a copy of the module, a forward and a backward pass for every example: ten to a hundred times "
-    "plain training",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from sordino.errors import StudyError
 from sordino.mechanism import checked_clip
 from sordino.training.flat import Flat as Parameters
+from sordino.training.graph import Function, Named, pulled, trained
 from sordino.training.loss import Loss
 from sordino.training.outline import MAPPED
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
@@ -39,7 +40,6 @@ from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.store import Given, Store
 from sordino.training.perexample.workspace import Workspace
-from sordino.training.settings import same_settings
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
@@ -329,7 +329,7 @@ class MeanGradient:
 
     def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:
-            return self._by_autograd(x, y, out)
+            return self._by_graph(x, y, out)
         total, share = out.new_zeros(()), 1.0 / len(x)
         for start in range(0, len(x), path.most):
             some = slice(start, start + path.most)
@@ -339,17 +339,19 @@ class MeanGradient:
             total += losses.sum()
         return total * share
 
-    def _by_autograd(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    def _by_graph(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
         flat = self._paths.flat
-        module, parameters = flat.copy()
-        with same_settings():
-            with torch.enable_grad():
-                mean = self._paths.loss(module(x.clone()), y).mean()
-            gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
-        for slot, gradient in zip(flat.layout, gradients, strict=True):
-            if gradient is None:
-                slot.flat(out).zero_()
-            else:
-                slot.logical(out).copy_(gradient)
-        return mean.detach()
+        mean, gradients = flat.graphs.of(("mean", self._paths.loss), self._gradient, x, y)(x, y)
+        for slot in flat.layout:
+            slot.logical(out).copy_(gradients[slot.name])
+        found: Tensor = mean
+        return found
+
+    def _gradient(
+        self, module: Function, tensors: Named, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        leaves = trained(tensors, {slot.name: slot for slot in self._paths.flat.layout})
+        with torch.enable_grad():
+            mean = self._paths.loss(module(leaves, x), y).mean()
+        return mean.detach(), pulled(mean, leaves)

@@ -24,7 +24,6 @@ from sordino.regimes.vertical.engines.split import Plan
 from sordino.regimes.vertical.engines.window import Window
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.settings import same_settings
 
 FLOAT = torch.float32
 
@@ -95,7 +94,6 @@ class Joint:
             regret[i] = sum(half.window.square for half in (self._server, *self._parties))
         return Observed(scores.argmax(1).numpy(), losses.double().mean(1).numpy(), regret, seconds)
 
-    @same_settings()
     def _play(
         self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]
     ) -> tuple[Tensor, Tensor]:

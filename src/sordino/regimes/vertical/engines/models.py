@@ -21,8 +21,7 @@ from sordino import modules
 from sordino.errors import StudyError
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.training.check import check_initialised, check_private
-from sordino.training.copies import begin_anew
-from sordino.training.settings import filled_memory
+from sordino.training.settings import filled_memory, own_code
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
 
@@ -153,8 +152,7 @@ def _width(module: nn.Module, features: int, where: str) -> int:
 
 
 def _seeded(make: Callable[[], nn.Module], rng: np.random.Generator, where: str) -> nn.Module:
-    begin_anew()
-    with torch.random.fork_rng(devices=[]), filled_memory():
+    with own_code(), filled_memory():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
             module = make()

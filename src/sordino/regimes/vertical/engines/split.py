@@ -36,11 +36,10 @@ from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
-from sordino.regimes.vertical.engines.rowwise import Made, PartyModule
+from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.window import Window, total
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.settings import same_settings
 
 Kept = dict[str, np.ndarray[Any, Any]]
 
@@ -144,7 +143,7 @@ class Party:
         self.flat = self._model.flat
         self._window = plan.party_window(self.flat, rate)
         self._kept = plan.kept(features, self.flat.weights.dtype)
-        self._made: tuple[Made, ...] | None = None
+        self._made: Tensor | None = None
         self._event = 0
 
     def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
@@ -159,9 +158,9 @@ class Party:
             self.plan.slide(self._kept, features)
         learns = active and not self.frozen
         rows = self._kept.clone() if self.plan.replays else features
-        made = tuple(self._shortened(each, learns) for each in self._model(rows, learns))
+        made = self._shortened(self._model(rows, learns), learns)
         self._made, self._event = (made, event) if learns else (None, 0)
-        sent = torch.cat([each.out.detach() for each in made])
+        sent = made.detach()
         if self.cover.embedding is not None and self.cover.embedding_draws is not None:
             draws = over(self.cover.embedding_draws, _bytes(sent), event)
             sent = self.cover.embedding.release_rows(sent, draws)
@@ -173,13 +172,13 @@ class Party:
             packed(sent.reshape(-1).cpu().numpy(), self.plan.bits),
         )
 
-    def _shortened(self, made: Made, learns: bool) -> Made:
+    def _shortened(self, made: Tensor, learns: bool) -> Tensor:
         if self.cover.embedding is None:
             return made
         with torch.set_grad_enabled(learns):
-            norms = torch.linalg.vector_norm(made.out, dim=1, keepdim=True).clamp_min(1e-30)
-            out = made.out * (self.cover.embedding.clip / norms).clamp_max(1.0)
-        return Made(out, made.parameters)
+            norms = torch.linalg.vector_norm(made, dim=1, keepdim=True).clamp_min(1e-30)
+            found: Tensor = made * (self.cover.embedding.clip / norms).clamp_max(1.0)
+        return found
 
     def miss(self, features: Tensor) -> None:
         """An event of which nothing goes out, with these features (b, f): a window of examples goes
@@ -197,12 +196,9 @@ class Party:
         made = self._made
         if made is None or answer.party != self.index or answer.event != self._event:
             return False
-        many = [len(each.out) for each in made]
-        width = made[0].out.shape[1]
-        v = torch.from_numpy(numbers(answer, sum(many) * width)).view(-1, width)
-        slopes = torch.split(v * (1.0 / self.plan.rows), many)
+        slopes = torch.from_numpy(numbers(answer, made.numel())).view(made.shape)
         self._made = None
-        gradients = self._model.gradients(made, slopes)
+        gradients = self._model.gradients(made, slopes * (1.0 / self.plan.rows))
         if self.most < math.inf and self.cover.update is None:  # noise comes with a bound
             refuse_long(gradients, self.most)
         self._window.learn(answer.event, gradients, self._covered(answer.event))
@@ -314,7 +310,6 @@ class Server:
         self._labels = torch.zeros(plan.rows, dtype=torch.int64)
         self._filled = 0
 
-    @same_settings()
     def learn(
         self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
     ) -> Learned:

@@ -1,0 +1,290 @@
+r"""A module of one's own as graphs of torch operations, recorded on made-up inputs.
+
+Theory of operation. Code of somebody's own may keep what it sees: in an attribute, a class, a
+cache, a global name, a setting of torch. So it never sees data. For each kind of use (an example's
+gradient, the scores of a batch) it is called once on tensors that have a shape and no numbers
+(``FakeTensor``). What torch is asked to do meanwhile, forward and backward, is the graph. Data goes
+through the graph alone. It holds nothing but operations of torch whose results depend on their
+inputs:
+
+* A branch on a number, ``item``, ``float(x)``, ``x[mask]``: there is no number, so recording fails,
+  and the module is refused.
+* Writing in place becomes a new tensor (``functionalize``). Writes to parameters and buffers would
+  come last; they are left out. Any other operation that writes makes the module unfit, and so do
+  random numbers and operations that are not torch's own.
+* Memory that nobody initialises (``empty``) is filled with NaN, or zeros for integers.
+
+What is recorded is what the module did in that one call: it must do the same in each. To find
+numbers that it counted or drew itself, the graph must give what the module gives on made-up inputs.
+
+The graph of one example is carried out for many by ``vmap``. Not all rules of vmap keep examples
+apart: a table that is made from the example is laid beside the others', and an index past its end
+finds theirs. So that is done only where each operation is on a list; else the graph takes examples
+one after another.
+
+Weights that are trained are no part of a graph. They are given to it, so the vector that is trained
+and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach.
+
+>>> module = nn.Linear(2, 1)
+>>> weights = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
+>>> Graphs(module, lambda: weights).scores(torch.ones(3, 2)).flatten().tolist()
+[2.0, 2.0, 2.0]
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree
+
+from sordino import modules
+from sordino.errors import StudyError
+from sordino.training.settings import filled_memory, own_code
+
+_LISTED = """
+abs acos acosh add addcdiv addcmul addmm addmv alias all amax amin any arange asin asinh atan
+atan2 atanh avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d baddbmm bmm cat ceil clamp
+clamp_max clamp_min clone constant_pad_nd convolution convolution_backward copysign cos cosh
+cumsum detach diagonal div dot elu elu_backward eq erf erfc exp exp2 expand expm1 eye fill flip
+floor full full_like ge gelu gelu_backward glu glu_backward gt hardsigmoid
+hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward hypot isfinite isinf
+isnan le leaky_relu leaky_relu_backward lift_fresh_copy linalg_vector_norm log log10 log1p log2
+log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or logical_xor
+logsumexp lt masked_fill max maximum mean min minimum mish mish_backward mm mse_loss
+mse_loss_backward mul mv native_group_norm native_group_norm_backward native_layer_norm
+native_layer_norm_backward ne neg new_full new_ones new_zeros nll_loss_backward nll_loss_forward
+ones ones_like permute pow prod reciprocal relu repeat reshape rsqrt rsub scalar_tensor
+select select_backward select_scatter sgn sigmoid sigmoid_backward sign silu silu_backward sin
+sinh slice slice_backward slice_scatter softplus softplus_backward softshrink softshrink_backward
+split split_with_sizes sqrt squeeze stack std sub sum t tan tanh tanh_backward threshold
+threshold_backward transpose tril triu trunc unbind unsafe_split unsqueeze upsample_nearest2d
+upsample_nearest2d_backward var var_mean view where zeros zeros_like _log_softmax
+_log_softmax_backward_data _prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax
+_softmax _softmax_backward_data _to_copy _unsafe_view max_pool2d_with_indices
+max_pool2d_with_indices_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+"""
+_APART = frozenset(_LISTED.split())
+"""Operations that ``vmap`` carries out for many examples without letting them meet."""
+
+Named = Mapping[str, Tensor]
+Function = Callable[..., Any]
+"""Of the module as a function of weights and inputs, of weights, and of tensors."""
+
+
+class Graphs:
+    """The graphs of one module, each recorded when it is first asked for.
+
+    Args:
+        module: it is called on made-up inputs alone.
+        tensors: its parameters and buffers by name, as of now.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Callable[[], Named]) -> None:
+        self._module, self._tensors = module, tensors
+        self._found: dict[tuple[object, ...], Graph] = {}
+
+    def of(self, what: object, function: Function, *like: Tensor) -> Graph:
+        """The graph of a function, known as ``what``, for inputs that are ``like`` these in shape,
+        type and device.
+
+        Raises:
+            StudyError: where it has none.
+        """
+        key = what, *((tuple(each.shape), each.dtype) for each in like)
+        if key not in self._found:
+            self._found[key] = self._recorded(function, like)
+        return self._found[key]
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The module's scores (n, classes) of a batch ``x`` (n, ...)."""
+        found: Tensor = self.of("scores", scores_of, x)(x)
+        return found
+
+    def _recorded(self, function: Function, like: tuple[Tensor, ...]) -> Graph:
+        def called(tensors: Named, *given: Tensor) -> Any:
+            return function(self._called, tensors, *given)
+
+        tried, failed = [], None
+        for made_up in _made_up(like):
+            try:
+                with own_code(), filled_memory():
+                    found = called(self._copies(), *(each.clone() for each in made_up))
+                tried.append((made_up, found))
+            except Exception as error:  # a user's module may raise anything
+                failed = error
+        if not tried:
+            raise StudyError(
+                f"model: it fails on made-up examples of its shape ({_told(failed)}); make it work "
+                "for every input of its shape"
+            ) from failed
+        try:
+            with own_code(), warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+                warnings.simplefilter("ignore")
+                # attention and recurrent cells as operations for which vmap has rules
+                torch._C._set_mkldnn_enabled(False)
+                torch._C._set_cudnn_enabled(False)
+                graph = Graph(_traced(called, self._copies(), *like), self._tensors)
+        except Exception as error:  # torch, or a user's module, may raise anything
+            raise StudyError(
+                f"model: it cannot be recorded as a graph of torch operations ({_told(error)}). A "
+                "model of one's own is run once, without numbers, and data sees the recorded "
+                "operations alone: leave out branches on values (torch.where instead of if), "
+                ".item(), x[mask], numpy, random numbers and compiled parts"
+            ) from error
+        for made_up, expected in tried:
+            if not _alike(expected, graph(*made_up)):
+                raise StudyError(
+                    "model: two passes over the same made-up example differ, so it keeps a state "
+                    "or draws random numbers; let it depend on its input alone"
+                )
+        graph.apart = graph.apart and _maps(graph, [made_up for made_up, _ in tried])
+        return graph
+
+    def _called(self, tensors: Named, *given: Tensor) -> Any:
+        return functional_call(self._module, dict(tensors), given)
+
+    def _copies(self) -> Named:
+        return {name: each.detach().clone() for name, each in self._tensors().items()}
+
+
+class Graph:
+    """A function of a module's tensors and of inputs.
+
+    Attributes:
+        apart: whether vmap may carry it out for many examples.
+        shape, dtype: of the first tensor that it gives.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, tensors: Callable[[], Named]) -> None:
+        self._tensors, self.apart = tensors, True
+        first = _pytree.tree_leaves(graph.graph.output_node().args)[0]
+        self.shape, self.dtype = tuple(first.meta["val"].shape), first.meta["val"].dtype
+        for node in list(graph.graph.nodes):
+            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+                self._fit(graph, node)
+            elif node.op == "get_attr":
+                constant = getattr(graph, node.target)
+                if not isinstance(constant, Tensor):
+                    raise Unfit(f"{node.target} is no tensor")
+            elif node.op not in ("placeholder", "output") and node.target is not operator.getitem:
+                raise Unfit(f"{node.target}")
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        self._run: Function = graph
+
+    def __call__(self, *given: Tensor) -> Any:
+        """What the function gives."""
+        return self._run(self._tensors(), *given)
+
+    def mapped(self, *given: Tensor) -> Any:
+        """What it gives for each example of inputs (n, ...), side by side."""
+        run = torch.vmap(self._run, in_dims=(None, *(0 for _ in given)))
+        return run(self._tensors(), *given)
+
+    def _fit(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+        kind: Any = node.target
+        name = kind._schema.name.removeprefix("aten::")
+        if kind._schema.is_mutable:
+            if name != "copy_" or node.args[0].op != "placeholder":  # type: ignore[union-attr]
+                raise Unfit(f"{name} writes to what is not the module's")
+            node.replace_all_uses_with(node.args[1])  # type: ignore[arg-type]
+            graph.graph.erase_node(node)
+            return
+        if kind.namespace != "aten" or name in ("as_strided", "as_strided_scatter", "resize"):
+            raise Unfit(name)
+        if torch.Tag.nondeterministic_seeded in kind.tags:
+            raise Unfit(f"{name} draws random numbers")
+        if name.startswith(("empty", "new_empty")):
+            number = torch.nan if node.meta["val"].is_floating_point() else 0
+            with graph.graph.inserting_after(node):
+                filled = graph.graph.call_function(torch.ops.aten.fill.Scalar, (node, number))
+            node.replace_all_uses_with(filled)
+            filled.args = (node, number)
+        elif name not in _APART:
+            self.apart = False
+
+
+class Unfit(Exception):
+    """Something in a graph that is no function of its inputs."""
+
+
+def pulled(value: Tensor, tensors: Named) -> dict[str, Tensor]:
+    """The derivatives of a number by the tensors that require one; zeros where it has none."""
+    wanted = {name: each for name, each in tensors.items() if each.requires_grad}
+    found = torch.autograd.grad(
+        value, list(wanted.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(wanted, found, strict=True))
+
+
+def trained(tensors: Named, names: Mapping[str, object]) -> Named:
+    """The same tensors, those of ``names`` as leaves of autograd."""
+    return {
+        name: each.detach().requires_grad_() if name in names else each
+        for name, each in tensors.items()
+    }
+
+
+def scores_of(module: Function, tensors: Named, x: Tensor) -> Tensor:
+    found: Tensor = module(tensors, x)
+    return found
+
+
+def _traced(function: Function, *given: Any) -> torch.fx.GraphModule:
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to load
+
+    def graph_of(each: Function) -> torch.fx.GraphModule:
+        return make_fx(each, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+
+    # autograd works in a plain trace alone, and what writes in place is found in the second one
+    with own_code():
+        plain = graph_of(function)
+    return graph_of(functionalize(plain))
+
+
+def _made_up(like: tuple[Tensor, ...]) -> list[list[Tensor]]:
+    """Zeros, and random numbers where there are fractions."""
+    generator = torch.Generator().manual_seed(0)
+    zeros = [torch.zeros_like(each) for each in like]
+    random = [
+        torch.randn(each.shape, generator=generator).to(each) if each.is_floating_point() else each
+        for each in zeros
+    ]
+    return [zeros, random]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    pairs = zip(_pytree.tree_leaves(one), _pytree.tree_leaves(other), strict=True)
+    try:
+        for each, again in pairs:
+            torch.testing.assert_close(
+                each.detach(), again.detach(), rtol=1e-3, atol=1e-5, equal_nan=True
+            )
+    except AssertionError:
+        return False
+    return True
+
+
+def _maps(graph: Graph, tried: list[list[Tensor]]) -> bool:
+    """Whether vmap has rules for all of it, and they give the same."""
+    try:
+        found = graph.mapped(*map(torch.stack, zip(*tried, strict=True)))
+    except Exception:  # no rule
+        return False
+    rows = ([each[i] for each in _pytree.tree_leaves(found)] for i in range(len(tried)))
+    return all(
+        _alike(row, _pytree.tree_leaves(graph(*made_up)))
+        for row, made_up in zip(rows, tried, strict=True)
+    )
+
+
+def _told(error: BaseException | None) -> str:
+    return "" if error is None else modules.told_of(error)
