@@ -30,18 +30,6 @@ class SortedByLength(nn.Module):
         return self.head(h[order.argsort()])  # type: ignore[no-any-return]
 
 
-class Trimmed(nn.Module):
-    """Cuts padding to the longest example of the batch and averages over what is left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.head = nn.Linear(2, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        longest = int((x.detach() != 0).any(2).sum(1).max().clamp_min(1))
-        return self.head(torch.tanh(self.inner(x[:, :longest])).mean(1))  # type: ignore[no-any-return]
-
-
 class Attention(nn.Module):
     """One block of a transformer."""
 
@@ -92,19 +80,6 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.first(x))
         return self.head((h + F.relu(self.norm(self.second(h)))).mean((2, 3)))  # type: ignore[no-any-return]
-
-
-class Branching(nn.Module):
-    """Control flow that depends on data, and fails on some."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.head = nn.Parameter(torch.ones(6)), nn.Linear(6, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if float(x.detach().abs().max()) > 1e15:
-            raise ValueError("too large")
-        return self.head(x * self.scale if float(x.detach().sum()) > 0 else x * self.scale.sin())  # type: ignore[no-any-return]
 
 
 class Own(nn.Module):
@@ -210,9 +185,7 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "gru": (lambda: Recurrent("gru"), (3, 4)),
     "lstm": (lambda: Recurrent("lstm"), (3, 4)),
     "rnn": (lambda: Recurrent("rnn"), (3, 4)),
-    "data-dependent": (Branching, (6,)),
     "sorted by length": (SortedByLength, (6,)),
-    "trimmed padding": (Trimmed, (70, 2)),
     "float64": (lambda: sequence(linear(6, 8), nn.Tanh)().double(), (6,)),
     "tokens": (
         lambda: nn.Sequential(

@@ -61,21 +61,6 @@ class Own(nn.Module):
         return self.head(x.flatten(1) * self.scale.square())  # type: ignore[no-any-return]
 
 
-class Branching(nn.Module):
-    """Control flow that depends on the data: vmap cannot follow, a loop can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.head = nn.Parameter(torch.ones(12)), nn.Linear(12, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = [
-            row * self.scale if float(row.detach().sum()) > 0 else row * self.scale.sin()
-            for row in x.flatten(1)
-        ]
-        return self.head(torch.stack(rows))  # type: ignore[no-any-return]
-
-
 class Recurrent(nn.Module):
     """A GRU over the rows."""
 
@@ -191,7 +176,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "residual": (Residual, (2, 5, 5), False),
     "tied weights": (Tied, (12,), False),
     "own parameter": (Own, (12,), False),
-    "data-dependent": (Branching, (12,), False),
     "recurrent": (Recurrent, (12,), False),
     "embedding": (Words, (6,), False),
     "embedding in a sequence": (

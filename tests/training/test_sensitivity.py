@@ -179,7 +179,7 @@ def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_cli
     for name, (_, shape, *_) in STRUCTURES.items():
         batch = Batch.of(name, "random", "random", 2, 0)
         paths.add(path_of(batch.flat, shape, batch.loss, name.startswith("tokens")).name)
-    assert len(paths) == 5
+    assert len(paths) == 4
     assert worst("logistic", "random", "random", 1)[0] > 0.99
 
 
@@ -267,20 +267,14 @@ def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> N
                     )
 
 
-@pytest.mark.parametrize("name", ["sorted by length", "trimmed padding"])
-def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
-    """One comparison on the first two examples was trusted for ever: up to 7.6 C by sorting, 39 C
-    by trimming.
-    """
+def test_modules_that_mix_examples_see_one_at_a_time() -> None:
+    """One comparison on the first two examples was trusted for ever: up to 7.6 C by sorting."""
     for seed in range(3):
-        batch = Batch.of(name, "random", "sure", 8, seed)
+        batch = Batch.of("sorted by length", "random", "sure", 8, seed)
         kernel = ClippedSum(batch.flat, cross_entropy)
         # harmless first: nothing that is learned here may be trusted later
         batch.sum(kernel, FlatBound(0.1))
-        if name == "trimmed padding":
-            batch.x[[0, 1, *range(3, 8)], 2:] = 0.0
-        else:
-            batch.x[2] = 40.0
+        batch.x[2] = 40.0
         whole = batch.sum(kernel, FlatBound(0.1))
         for j in (2, 5):
             gone = Batch(batch.flat, batch.loss, batch.x.clone(), batch.y)

@@ -35,7 +35,8 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ max_pool2d_with_indices_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backw
 _APART = frozenset(_LISTED.split())
 """Operations that ``vmap`` carries out for many examples without letting them meet."""
 
+SHOWN = 200
+
 Named = Mapping[str, Tensor]
 Function = Callable[..., Any]
 """Of the module as a function of weights and inputs, of weights, and of tensors."""
@@ -99,7 +102,8 @@ class Graphs:
         """
         key = what, *((tuple(each.shape), each.dtype) for each in like)
         if key not in self._found:
-            self._found[key] = self._recorded(function, like)
+            with _plainly():
+                self._found[key] = self._recorded(function, like)
         return self._found[key]
 
     def scores(self, x: Tensor) -> Tensor:
@@ -125,12 +129,7 @@ class Graphs:
                 "for every input of its shape"
             ) from failed
         try:
-            with own_code(), warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-                warnings.simplefilter("ignore")
-                # attention and recurrent cells as operations for which vmap has rules
-                torch._C._set_mkldnn_enabled(False)
-                torch._C._set_cudnn_enabled(False)
-                graph = Graph(_traced(called, self._copies(), *like), self._tensors)
+            graph = Graph(_traced(called, self._copies(), *like), self._tensors)
         except Exception as error:  # torch, or a user's module, may raise anything
             raise StudyError(
                 f"model: it cannot be recorded as a graph of torch operations ({_told(error)}). A "
@@ -237,6 +236,16 @@ def scores_of(module: Function, tensors: Named, x: Tensor) -> Tensor:
     return found
 
 
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Attention and recurrent cells as operations for which vmap has rules; no warnings."""
+    with own_code(), warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+        warnings.simplefilter("ignore")
+        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_cudnn_enabled(False)
+        yield
+
+
 def _traced(function: Function, *given: Any) -> torch.fx.GraphModule:
     from torch.func import functionalize
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to load
@@ -287,4 +296,6 @@ def _maps(graph: Graph, tried: list[list[Tensor]]) -> bool:
 
 
 def _told(error: BaseException | None) -> str:
-    return "" if error is None else modules.told_of(error)
+    """The first words of an exception: torch adds advice for its own developers."""
+    text = "" if error is None else modules.told_of(error)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
