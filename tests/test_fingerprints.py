@@ -14,6 +14,7 @@ import os
 import re
 import sqlite3
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,22 +22,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import sordino as so
+from digits import small
 from federations import Federation, laid
 from network.test_events_between_sites import play, read
+from permitted import permit
 from sordino.data import identity
 from sordino.data.notices import noticed
 from sordino.engine import session, surroundings
 from sordino.engine import study as studies
 from sordino.engine.assemble import plan
+from sordino.engine.built import UNIT
 from sordino.engine.promise import uncovered
 from sordino.engine.regimes import named
+from sordino.entropy import Seeded
 from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.federation.evaluation import PaidEvaluation
+from sordino.mechanism.gaussian import Gaussian as Noise
 from sordino.network import demo
 from sordino.network import session as network
 from sordino.network.proof import write as write_proof
-from sordino.privacy import Ledger
+from sordino.privacy import Budget, Ledger
 from sordino.privacy.records import link
 from sordino.privacy.records.identity import digests
 from sordino.report.page import write as write_report
@@ -346,6 +355,73 @@ def test_a_run_goes_on_over_the_same_rows_in_their_order(case: str, tmp_path: Pa
     file.write_text(before)
     with pytest.raises(Killed):
         session.resume(tmp_path / "run", kill, quiet)
+
+
+def from_a_file(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """First weights, frozen ones too, as a file has them by now."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
+    module.load_state_dict(torch.load(os.environ["FIRST_WEIGHTS"]))
+    return module.requires_grad_(True)
+
+
+def weights_in(path: Path, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+    torch.save(module.state_dict(), path)
+    return module
+
+
+def test_other_first_weights_have_other_noise_and_are_refused_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sums under one noise: their difference had none (0.098 where a release has 2.01)."""
+    monkeypatch.setenv("FIRST_WEIGHTS", str(tmp_path / "first.pt"))
+    monkeypatch.setitem(sys.modules, "first_weights", sys.modules[__name__])
+
+    def kill(row: object) -> None:
+        raise Killed
+
+    rate, moved = 0.5, []
+    asked = small(
+        model="first_weights:from_a_file",
+        method=so.DpSgd(learning_rate=rate, tau=1),
+        budget=so.Budget(rounds=1),
+    )
+    for seed in (0, 1):
+        first = weights_in(tmp_path / "first.pt", seed)
+        run = so.run(asked, out=tmp_path / f"run{seed}", progress=False)
+        last = run.model(np.zeros((1, 8, 8)), 10).state_dict()
+        moved.append(torch.cat([(last[k] - v).flatten() for k, v in first.state_dict().items()]))
+    assert float((moved[0] - moved[1]).norm()) > float(moved[0].norm())
+    checked = asked.checked
+    with pytest.raises(Killed):
+        session.begin(checked, tmp_path / "killed", kill, quiet)
+    weights_in(tmp_path / "first.pt", 2)
+    with pytest.raises(ResumeError, match="the model's first weights"):
+        session.resume(tmp_path / "killed", quiet, quiet)
+
+
+def test_accuracies_with_other_noise_have_other_draws() -> None:
+    """Runs of one seed that ask a private share more or less often had one number with two scales:
+    the exact count followed.
+    """
+    drawn = []
+    for scale in (1.0, 2.0):
+        paid = PaidEvaluation(
+            right=lambda weights: 300,
+            rows=600,
+            mechanism=Noise(clip=1.0, noise_multiplier=scale),
+            planned=1,
+            vault=None,  # type: ignore[arg-type]  # a permit is given
+            budget=Budget(epsilon=1.0, delta=1e-5),
+            entropy=Seeded(0),
+            method="test",
+            lineage="test",
+        )
+        given = permit(paid.mechanism.event(), number=0, unit=UNIT)
+        share = paid.release(np.zeros(1, np.float32), given.key[-4:], given)
+        drawn.append((share * 600 - 300) / scale)
+    assert abs(drawn[0] - drawn[1]) > 1e-3
 
 
 @pytest.mark.parametrize("make", [surroundings.protective, surroundings.answering])

@@ -73,6 +73,10 @@ class Numbered(Protocol):
         """The generator of this number, from 0; it is good until the next call."""
         ...
 
+    def over(self, number: int, hidden: bytes) -> np.random.Generator:
+        """The generator of this number, of noise that hides these bytes; see :func:`over`."""
+        ...
+
 
 class Stream:
     """Generators numbered from 0, for what happens thousands of times a second.
@@ -91,7 +95,15 @@ class Stream:
 
     def at(self, number: int) -> np.random.Generator:
         """The generator of this number, from 0; always the same object; good until next time."""
-        self._state["state"]["state"][:] = (*self._key, number, 1)
+        return self._seeded(*self._key, number)
+
+    def over(self, number: int, hidden: bytes) -> np.random.Generator:
+        """Likewise, of noise that hides these bytes."""
+        digest = np.frombuffer(hashlib.sha256(hidden).digest(), dtype=np.uint64)
+        return self._seeded(self._key[0] ^ int(digest[0]), self._key[1] ^ int(digest[1]), number)
+
+    def _seeded(self, *words: int) -> np.random.Generator:
+        self._state["state"]["state"][:] = (*words, 1)
         self._bits.state = self._state
         self._bits.random_raw(_MIXING, output=False)
         return self._generator
@@ -177,19 +189,15 @@ class _Below:
     def at(self, number: int) -> np.random.Generator:
         return self.system.at(*self.address, "number", number)
 
+    def over(self, number: int, hidden: bytes) -> np.random.Generator:
+        return over(self.system, hidden, *self.address, "number", number)
 
-def over(draws: Entropy | Numbered, hidden: bytes, *address: Part) -> np.random.Generator:
-    """The generator of the noise that hides these bytes, at an address or a number.
 
-    Under a secret key, other bytes get other noise at the same address: a process that goes on from
-    a copy of its folder, and is told something else than before, covers something else. The same
-    bytes get the same noise, and nothing new is released. With a seed, the address is all: the same
-    study over the same data has the same bytes.
+def over(draws: Entropy, hidden: bytes, *address: Part) -> np.random.Generator:
+    """The generator, at an address, of the noise that hides these bytes or what follows from them.
+
+    Other bytes get other noise at the same address: a process that goes on from a copy of its
+    folder, and is told something else than before, covers something else. The same bytes get the
+    same noise, and nothing new is released.
     """
-    digest = hashlib.sha256(hidden).hexdigest()
-    match draws:
-        case System():
-            return draws.at(*address, "over", digest)
-        case _Below(system, base):
-            return system.at(*base, "number", *address, "over", digest)
-    return draws.at(*address)  # type: ignore[arg-type]
+    return draws.at(*address, "over", hashlib.sha256(hidden).hexdigest())

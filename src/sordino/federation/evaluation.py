@@ -32,7 +32,7 @@ from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE, Data
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, over
 from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.federation.evaluations import evaluations, multiplier
 from sordino.federation.records import TestSet
@@ -204,7 +204,9 @@ class PaidEvaluation:
         import torch
 
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
-        noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
+        hidden = repr((float(exact), self.mechanism)).encode()
+        draws = over(self.entropy, hidden, "evaluation", digest)
+        noisy, _ = self.mechanism.release(exact, None, draws)
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
 
     def spent(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ import torch
 
 from sordino import data as datasets
 from sordino.data.dataset import Span
+from sordino.data.features.applied import is_ours
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
@@ -43,6 +45,7 @@ from sordino.privacy.records.group import SAMPLE
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.models import digest_of
 from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import summable
 
@@ -70,7 +73,7 @@ class SharedSetup:
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
         records: who is in each client's data, where a ledger asks; nobody otherwise.
-        shaping: of all data that bears on what is released: the clients', and the test and
+        shaping: of all that bears on what is released: the model's first weights, the clients' data, and the test and
             validation sets.
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
@@ -124,7 +127,10 @@ class SharedSetup:
             classes=classes,
             fingerprints=prints,
             records=known_records(study, divided, paid=paid),
-            shaping=divided.shaping or _shaping(divided, prints),
+            shaping=(
+                *(divided.shaping or _shaping(study, divided, prints)),
+                digest_of(flat.module),
+            ),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
             span=divided.test.span,
@@ -281,9 +287,12 @@ class SharedSetup:
         return weights
 
 
-def _shaping(divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
+def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
     sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
-    return (*prints, *(each.fingerprint() for each in sets))
+    own = study.data.features is not None and not is_ours(study.data.features)
+    # code of one's own may give other features of the same examples, from another file
+    features = (hashlib.sha256(part.x.tobytes()).hexdigest() for part in divided.parts if own)
+    return (*prints, *(each.fingerprint() for each in sets), *features)
 
 
 def known_records(

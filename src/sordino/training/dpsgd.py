@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, over
 from sordino.errors import StudyError
 from sordino.mechanism import SHRINK, Bounded, Learning, Measuring, Shortening
 from sordino.mechanism.grid import add_gaussian
@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.kernels import Examples, ModelKernels, poisson, received
+from sordino.training.kernels import Examples, ModelKernels, content, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
@@ -110,7 +110,9 @@ class PrivateClient:
         covers_round(self.unit, permits, self.price(task), task.round)
         raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
-        noise = self.entropy.at("client", self.index, "round", task.round, "noise")
+        noise = over(
+            self.entropy, content(task), "client", self.index, "round", task.round, "noise"
+        )
         flat, mechanism = self.kernels.flat, self._mechanism(task)
         bound = bound_of(mechanism)
         start = received(task.weights, flat.weights)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.entropy import drawable
+from sordino.message import Compute, Train
 from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient, Rows
 
@@ -75,6 +77,14 @@ def received(weights: NDArray[np.float32], like: Tensor) -> Tensor:
     the model was sent in the clear. NaN stays, and adds nothing.
     """
     return torch.from_numpy(weights).to(like).clamp(-WIDEST, WIDEST)
+
+
+def content(task: Train | Compute) -> bytes:
+    """All that a task asks for, as bytes: noise is drawn over it (:func:`sordino.entropy.over`)."""
+    parts = msgspec.structs.astuple(task)
+    return b"/".join(
+        each.tobytes() if isinstance(each, np.ndarray) else repr(each).encode() for each in parts
+    )
 
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:

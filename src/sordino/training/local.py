@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, over
 from sordino.errors import LocalProtocolError, StudyError
 from sordino.mechanism import Bounded, Learning, Tailed, length, shortened
 from sordino.mechanism.overclaimed import Overclaimed
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
-from sordino.training.kernels import Examples, ModelKernels, received
+from sordino.training.kernels import Examples, ModelKernels, content, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.settings import own_code
 
@@ -201,9 +201,10 @@ class NoisyModelClient(LocalWork):
         # it.
         reach = self._reach(task)
         inside, _ = shortened(trained, length(trained), reach)
-        moved = self._mechanism(task).release(
-            inside, self.entropy.at("client", self.index, "round", task.round, "noise")
+        draws = over(
+            self.entropy, content(task), "client", self.index, "round", task.round, "noise"
         )
+        moved = self._mechanism(task).release(inside, draws)
         return Update(
             client=self.index,
             round=task.round,

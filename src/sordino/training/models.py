@@ -29,6 +29,7 @@ generator is left as it was.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 from collections.abc import Callable
 
@@ -137,6 +138,15 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         _fits(name, module, shape, classes)
     check_initialised(module, f"model.name = {name!r}")
     return module
+
+
+def digest_of(module: nn.Module) -> str:
+    """A digest of a module's parameters and buffers, frozen ones too."""
+    digest = hashlib.sha256()
+    for name, each in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}:{each.dtype}:{tuple(each.shape)}:".encode())
+        digest.update(each.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:

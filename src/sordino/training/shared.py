@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy, drawable
+from sordino.entropy import Entropy, drawable, over
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Bounded
 from sordino.mechanism.shared import SharedNoise
@@ -50,12 +50,15 @@ class Part:
 
     def message(self, total: Tensor, number: int, bound: Bounded) -> Masked:
         """A bounded vector (d,) as this client sends it in a round."""
-        at, grid = self.entropy.at, self.rule.grid(bound.clip, bound.noise_multiplier)
+        grid = self.rule.grid(bound.clip, bound.noise_multiplier)
+        own = total.detach().to(device="cpu", dtype=torch.float64).numpy()
+        hidden = own.tobytes() + repr((bound, self.weight)).encode()
+        address = "client", self.client, "round", number
         residues = grid.contribution(
             self.client,
-            total.detach().to(device="cpu", dtype=torch.float64).numpy(),
-            at("client", self.client, "round", number, "noise"),
-            at("client", self.client, "round", number, "rounding"),
+            own,
+            over(self.entropy, hidden, *address, "noise"),
+            over(self.entropy, hidden, *address, "rounding"),
             self.weight,
         )
         return Masked(client=self.client, round=number, values=packed(residues, grid.bits))

@@ -46,7 +46,7 @@ def _made(data: Dataset, front: FrontEnd) -> Examples:
     """
     kind, wanted = tried(front, data.shape, data.x.dtype), shape_of(front, data.shape)
     found = np.empty((len(data), *wanted), kind)
-    step = front.together if _ours(front) else 1
+    step = front.together if is_ours(front) else 1
     for start in range(0, len(data), step):
         some = slice(start, min(start + step, len(data)))
         if not _fill(found[some], front, data.x[some]):
@@ -60,7 +60,7 @@ def _made(data: Dataset, front: FrontEnd) -> Examples:
 def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
     """Fill in the features of some examples; whether all of them have any."""
     # what one of somebody's own keeps of an example must not reach the next
-    one = front if _ours(front) else copy.deepcopy(front)
+    one = front if is_ours(front) else copy.deepcopy(front)
     try:
         with np.errstate(all="ignore"):
             features = given(one, x, found.shape[1:])
@@ -76,10 +76,11 @@ def _place(data: Dataset, front: FrontEnd) -> Path | None:
     """Where features of these examples are kept; None for a front end of somebody's own, whose
     code may change.
     """
-    if not _ours(front):
+    if not is_ours(front):
         return None
     return place_of(f"{front.model_dump_json(exclude_none=True)}{data.fingerprint()}")
 
 
-def _ours(front: FrontEnd) -> bool:
+def is_ours(front: FrontEnd) -> bool:
+    """Whether a front end is the program's own, so that its version says what it gives."""
     return type(front).__module__.startswith("sordino.")

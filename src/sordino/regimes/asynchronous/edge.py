@@ -34,7 +34,7 @@ from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
 from sordino.training.dpsgd import bound_of
-from sordino.training.kernels import Examples, ModelKernels, poisson, received
+from sordino.training.kernels import Examples, ModelKernels, content, poisson, received
 from sordino.training.sgd import NO_NOISE
 
 
@@ -75,7 +75,8 @@ class Site:
         sampling_rate: q.
         regularisation: lambda.
         kernels: the shared model and kernels.
-        draws: numbered by the edge's tasks: the batch of each, then its noise.
+        draws: numbered by the edge's tasks and over what they ask: the batch of each, then its
+            noise.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
         scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
@@ -99,7 +100,7 @@ class Site:
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
         """The batch of a task, and where its noise comes from; the model has its weights."""
-        weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
+        weights, rng = self.kernels.flat.weights, self.draws.over(task.task, content(task))
         weights.copy_(received(task.weights, weights))
         chosen = self.chosen(rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng

@@ -48,6 +48,7 @@ from sordino.regimes.vertical.simulation import PIECE, Events
 from sordino.regimes.vertical.source import Index, arranged, parts, source
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
+from sordino.training.models import digest_of
 
 if TYPE_CHECKING:
     from sordino.regimes.vertical.engines.fused import Fused
@@ -65,9 +66,12 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
-    split, shape = Split.of(study, stream, held), shaping(fingerprint, held)
-    own = protective(study, run, shape, folder)
+    split = Split.of(study, stream, held)
+    shape = shaping(fingerprint, held)
     whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
+    server, halves = split.halves()
+    shape += map(digest_of, (server, *halves))
+    own = protective(study, run, shape, folder)
     ledgers = vault(
         study,
         folder,

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.entropy import Numbered, over
+from sordino.entropy import Numbered
 from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
@@ -162,7 +162,7 @@ class Party:
         self._made, self._event = (made, event) if learns else (None, 0)
         sent = made.detach()
         if self.cover.embedding is not None and self.cover.embedding_draws is not None:
-            draws = over(self.cover.embedding_draws, _bytes(sent), event)
+            draws = self.cover.embedding_draws.over(event, _bytes(sent))
             sent = self.cover.embedding.release_rows(sent, draws)
         return Embedding(
             self.index,
@@ -209,7 +209,7 @@ class Party:
         return (
             None
             if noise is None or draws is None
-            else lambda gradient: noise.release(gradient, over(draws, _bytes(gradient), event))
+            else lambda gradient: noise.release(gradient, draws.over(event, _bytes(gradient)))
         )
 
     def square(self, event: int) -> float:
