@@ -75,8 +75,7 @@ class Site:
         sampling_rate: q.
         regularisation: lambda.
         kernels: the shared model and kernels.
-        draws: numbered by the edge's tasks and over what they ask: the batch of each, then its
-            noise.
+        draws: numbered by the edge's tasks: the batch of each, and over what it asks its noise.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
         scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
@@ -100,10 +99,11 @@ class Site:
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
         """The batch of a task, and where its noise comes from; the model has its weights."""
-        weights, rng = self.kernels.flat.weights, self.draws.over(task.task, content(task))
+        weights = self.kernels.flat.weights
         weights.copy_(received(task.weights, weights))
-        chosen = self.chosen(rng)
-        return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
+        chosen = self.chosen(self.draws.at(task.task))
+        noise = self.draws.over(task.task, content(task))
+        return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), noise
 
     def chosen(self, rng: np.random.Generator) -> torch.Tensor:
         """Indices of a batch: a Poisson sample."""
