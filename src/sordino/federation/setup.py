@@ -73,8 +73,8 @@ class SharedSetup:
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
         records: who is in each client's data, where a ledger asks; nobody otherwise.
-        shaping: of all that bears on what is released: the model's first weights, the clients' data, and the test and
-            validation sets.
+        shaping: of all that bears on what is released: the clients' data, the test and validation
+            sets, what a front end of one's own gives, and the model's first weights.
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
         span: low and high of labels that are numbers.

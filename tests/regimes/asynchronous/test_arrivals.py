@@ -24,7 +24,7 @@ from sordino.engine.plan import step_event
 from sordino.engine.records import Row, text
 from sordino.errors import StudyError
 from sordino.privacy import accountant
-from sordino.regimes.asynchronous import edge
+from sordino.regimes.asynchronous import edge as edges
 from sordino.regimes.asynchronous import plan as arrivals
 from sordino.regimes.asynchronous.simulation import Arrivals, Moment
 from sordino.training.perexample.paths import Paths
@@ -283,7 +283,7 @@ def test_the_compiled_call_and_the_general_path_give_the_same_run(
         *(['privacy={unit="none"}'] if "asgd" in method else []),
     ]
     # weights of both ways differ in their last bits, and noise is drawn over the bits
-    monkeypatch.setattr(edge, "content", lambda task: b"")
+    monkeypatch.setattr(edges, "content", lambda task: b"")
     fast = made(tmp_path / "fast", *changes)
     quick = fast.simulation.run(fast.first, Watch())
     monkeypatch.setattr(Paths, "in_place", lambda self, examples, chosen: None)
