@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.optimize import brentq  # type: ignore[import-untyped]
+from scipy.stats import norm  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from sordino.cli import app
@@ -20,10 +22,11 @@ from sordino.engine import assemble, session
 from sordino.engine import study as studies
 from sordino.engine.files import replace_file
 from sordino.engine.surroundings import ENDED, KEY
-from sordino.errors import BudgetExceeded, SordinoError, StudyError
+from sordino.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
 from sordino.verify import priced, verify
 
 ROWS = 120
@@ -378,6 +381,114 @@ def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(
             run(tmp_path, "two", files[1], *DP_SGD, *asked[1])
     else:
         assert run(tmp_path, "two", files[1], *DP_SGD, *asked[1]).epsilon >= epsilon(6) * (1 - 1e-9)
+
+
+def of_gaussians(times: int, moved: float) -> float:
+    """The epsilon of so many Gaussians, by the closed form for one of them all together."""
+    mu = math.sqrt(times) * moved / SIGMA
+
+    def beyond(tried: float) -> float:
+        far = norm.cdf(-mu / 2 - tried / mu)
+        return float(norm.cdf(mu / 2 - tried / mu) - math.exp(tried) * far) - DELTA
+
+    return float(brentq(beyond, 0.0, 100.0))
+
+
+def two_sites(folder: Path, *changes: str) -> tuple[Path, tuple[str, ...]]:
+    """A file whose i-th rows at two sites are told to be of one person, and a study's changes."""
+    run(folder, "before", saved(folder, "before.csv", plain(9)), *DP_SGD)
+    sites = [plain(seed).with_columns(site=pl.lit(f"s{seed}")) for seed in (0, 1)]
+    files = [saved(folder, f"{i}.csv", each) for i, each in enumerate(sites)]
+    assert linked(folder, *map(str, files), "--rows")[0] == 0
+    file = saved(folder, "both.csv", pl.concat(sites))
+    data = f'data={{file="{file}", clients=2, client_column="site", partition="column"}}'
+    return file, (data, *DP_SGD[:3], "privacy.sampling_rate=1.0", *changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "times", "moved"),
+    [((), 6, 1.0), (('privacy.noise="shared"', "privacy.honest=2"), 3, 2.0)],
+    ids=["releases of their own", "one sum"],
+)
+def test_a_linked_person_at_two_clients_has_the_price_of_both(
+    tmp_path: Path, changes: tuple[str, ...], times: int, moved: float
+) -> None:
+    """Two releases that each move by C are two prices; one sum moves by 2 C."""
+    file, asked = two_sites(tmp_path, *changes)
+    made = run(tmp_path, "two", file, *asked)
+    truth = of_gaussians(times, moved)
+    assert made.epsilon == pytest.approx(truth, rel=1e-3)
+    assert verify(tmp_path / "two").epsilon == pytest.approx(truth, rel=1e-3)
+    again = run(tmp_path, "three", file, *asked, "seed=1")
+    assert again.epsilon == pytest.approx(of_gaussians(2 * times, moved), rel=1e-3)
+
+
+def test_a_person_who_is_linked_while_a_run_goes_on_has_the_price_of_one_sum(
+    tmp_path: Path,
+) -> None:
+    file, asked = two_sites(tmp_path, 'privacy.noise="shared"', "privacy.honest=2")
+    (tmp_path / "kept" / "ledger.sqlite").unlink()  # nobody has said anything yet
+
+    def stop(row: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.begin(
+            study(tmp_path, SYNCHRONOUS, file, asked), tmp_path / "two", stop, lambda told: None
+        )
+    assert linked(tmp_path, *(str(tmp_path / f"{i}.csv") for i in (0, 1)), "--rows")[0] == 0
+    assert (verify(tmp_path / "two").epsilon or 0.0) >= of_gaussians(1, 2.0) * (1 - 1e-3)
+
+
+STREAM = (
+    "data={file='FILE', label='label', classes=['0','1'], parties=2, stream='file', "
+    "parts={kind='columns', groups=[['f0','f1'],['f2','f3']]}}",
+    'model.name="linear"',
+    'method={name="dlr", learning_rate=0.01, length=1, alpha=0.95, activation="full"}',
+    'privacy={unit="label", epsilon=2.0, label_epsilon=1.0, delta=1e-6}',
+)
+
+
+def streamed(folder: Path, name: str, frame: pl.DataFrame, *changes: str) -> session.Outcome:
+    file = saved(folder, f"{name}.csv", frame)
+    told = [each.replace("FILE", str(file)) for each in STREAM]
+    path = folder / "stream.toml"
+    path.write_text(VERTICAL)
+    wanted = studies.read(
+        path,
+        [*told, f"budget.events={len(frame)}", *changes, f'privacy.ledger="{folder / "kept"}"'],
+    )
+    return session.begin(wanted, folder / name, lambda told: None, lambda told: None)
+
+
+def test_a_linked_person_is_one_entity_of_a_stream_or_refused(tmp_path: Path) -> None:
+    """Labels: randomised response at epsilon 1 for each row, so two rows of a person cost 2."""
+    first = plain()
+    assert streamed(tmp_path, "one", first).epsilon == pytest.approx(1.0, rel=1e-5)
+    files = [saved(tmp_path, f"visits {i}.csv", plain(i + 1)) for i in range(2)]
+    for file in files:
+        assert linked(tmp_path, str(tmp_path / "one.csv"), str(file), "--rows")[0] == 0
+    both = pl.concat([plain(1), plain(2)])
+    with pytest.raises(LedgerError, match=r"counts as 2 entities here, .* priced as 1\. Leave out"):
+        streamed(tmp_path, "two", both)
+    assert streamed(tmp_path, "three", plain(2)).epsilon == pytest.approx(2.0, rel=1e-5)
+    found = {unit.name: unit.epsilon for unit in verify(tmp_path / "kept").ledgers[0].units}
+    labels = [each for name, each in found.items() if name.startswith("labels ")]
+    assert labels == [pytest.approx(2.0, rel=1e-5)] * 2
+
+
+def test_a_linked_person_in_a_stream_that_names_entities_counts_by_names(tmp_path: Path) -> None:
+    """All events of a name have one price; two names of one person have two."""
+    who = pl.Series("who", [f"p{i // 2}" for i in range(ROWS)])
+    kind = {"who": who, "label": pl.Series([i // 2 % 2 for i in range(ROWS)])}
+    visits = plain().with_columns(**kind)
+    named = "data.entity='who'"
+    streamed(tmp_path, "before", plain(5).with_columns(**kind | {"who": "n" + who}), named)
+    halves = [saved(tmp_path, f"{i}.csv", visits[i::2].drop("who")) for i in (0, 1)]
+    assert linked(tmp_path, *map(str, halves), "--rows")[0] == 0
+    assert streamed(tmp_path, "one", visits, named).epsilon == pytest.approx(1.0, rel=1e-5)
+    with pytest.raises(LedgerError, match="counts as 2 entities here"):
+        streamed(tmp_path, "two", visits.with_columns(who=pl.Series(map(str, range(ROWS)))), named)
 
 
 def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def bridged(one: Class, other: Class) -> Class:
 def joined(one: Class, other: Class) -> Class:
     """For a person who is both entities.
 
-    Where both may have been in one release, their sizes add up.
+    Where both may have been in one release, of one set or of several that it is the sum of, their
+    sizes add up.
     """
     together = bool(one.runs & other.runs)
     counts = (
@@ -172,7 +173,7 @@ def joined(one: Class, other: Class) -> Class:
         if together
         else added(dict(one.frozen), dict(other.frozen))
     )
-    live = _apart(one, other) | _apart(other, one)
+    live = _apart(one, other, together) | _apart(other, one, together)
     return Class(
         frozen(counts),
         live,
@@ -194,14 +195,10 @@ def _raised(one: Class, other: Class) -> dict[Column, int]:
     return found
 
 
-def _apart(one: Class, other: Class) -> frozenset[Group]:
+def _apart(one: Class, other: Class, together: bool) -> frozenset[Group]:
     """Groups of ``one``, a set each, with the sizes that ``other`` may add to them."""
-    found = set()
-    for sets, size in one.live:
-        for each in sets:
-            more = max((theirs for group, theirs in other.live if each in group), default=0)
-            found.add(((each,), size + more))
-    return frozenset(found)
+    more = max((theirs for _, theirs in other.live if together), default=0)
+    return frozenset(((each,), size + more) for sets, size in one.live for each in sets)
 
 
 def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], list[int]]:

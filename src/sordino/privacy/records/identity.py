@@ -47,6 +47,9 @@ class Records:
         people: (n,) words of persons, or None; then every row is a person's of its own.
         most: rows that one person may have here: a public bound, at which everybody is priced. A
             price by the rows that somebody has would tell how many these are.
+        summed: whether one release is the sum over these rows and those of other units that say so;
+            else the releases of each unit are its own. Whole clients are always taken for summed.
+        units: how many units of the run hold exactly these rows; the ledger counts them.
     """
 
     unit: str
@@ -54,6 +57,8 @@ class Records:
     rows: Words
     people: Words | None = None
     most: int = 1
+    summed: bool = False
+    units: int = 1
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[1] != 2 or self.rows.dtype != np.uint64:

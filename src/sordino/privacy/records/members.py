@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sordino.errors import LedgerError
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.records.identity import Records
 
 Places = npt.NDArray[np.int64]
 
@@ -73,35 +74,48 @@ def _check(
 def groups(
     pairs: Sequence[tuple[int, int]],
     numbers: Sequence[int],
-    kinds: Sequence[str],
-    most: Sequence[int],
+    records: Sequence[Records],
     person: bool,
 ) -> frozenset[Group]:
     """Return what a pattern comes to; the other lists are of the sets, by place.
 
     Rows that look the same are different records, each in one set: one group of alternatives. Rows
-    of one person add up: in a set of examples everybody counts as one who has the most rows that
-    are allowed, whole clients that hold some of them are all in the same release, and entities
-    appear by name.
+    of one person add up, and everybody counts as one who has the most rows that are allowed. Sets
+    of which one release is the sum are one group, of all its units there; each other set is a group
+    of its own.
 
     Raises:
         LedgerError: if a person has more rows in a set than are allowed.
     """
     found: set[Group] = set()
-    for kind in {kinds[place] for place, _ in pairs}:
-        own = [(place, rows) for place, rows in pairs if kinds[place] == kind]
-        sets = tuple(sorted(numbers[place] for place, _ in own))
+    for kind in dict.fromkeys(records[place].kind for place, _ in pairs):
+        own = [(place, rows) for place, rows in pairs if records[place].kind == kind]
         if not person:
-            found.add((sets, 1))
-        elif kind == SAMPLE:
-            if any(rows > most[place] for place, rows in own):
-                raise LedgerError(
-                    "a person has more rows in one client's data than data.person_rows says, which "
-                    "is what every person is priced at. Leave rows out, or raise it"
-                )
-            found |= {((numbers[place],), most[place]) for place, _ in own}
-        elif kind == CLIENT:
-            found.add((sets, len(sets)))
-        else:
-            found |= {((one,), 1) for one in sets}
+            found.add((tuple(sorted(numbers[place] for place, _ in own)), 1))
+            continue
+        summed, size = list[int](), 0
+        for place, rows in own:
+            one, number = records[place], numbers[place]
+            if kind == CLIENT:
+                summed, size = [*summed, number], size + one.units
+                continue
+            if rows > one.most:
+                raise _too_many(one, rows)
+            if one.summed:
+                summed, size = [*summed, number], size + one.most * one.units
+            else:
+                found.add(((number,), one.most))
+        if summed:
+            found.add((tuple(sorted(summed)), size))
     return frozenset(found)
+
+
+def _too_many(one: Records, rows: int) -> LedgerError:
+    """The refusal of a person with more rows than the price of the set allows."""
+    what = "rows" if one.kind == SAMPLE else "entities"
+    remedy = ", or raise data.person_rows" if one.kind == SAMPLE and one.people is not None else ""
+    return LedgerError(
+        f"{one.unit}: one person, as the ledger knows people by name or by `sordino ledger link`, "
+        f"counts as {rows} {what} here, and everybody is priced as {one.most}. Leave out all but "
+        f"{one.most} of them{remedy}"
+    )

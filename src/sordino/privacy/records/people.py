@@ -31,9 +31,9 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.arrays import Book, Index, people_found, rows_found
 from sordino.privacy.records.classes import Class, added, bridged, closed, frozen, history, joined
-from sordino.privacy.records.group import SAMPLE
+from sordino.privacy.records.group import ENTITY, LABEL, SAMPLE
 from sordino.privacy.records.identity import Records, Words, digests, name_of
-from sordino.privacy.records.members import Membership, groups, membership
+from sordino.privacy.records.members import Membership, Places, groups, membership
 from sordino.privacy.records.pool import Pool
 from sordino.privacy.records.price import contains, counted_until, outside, since
 from sordino.privacy.records.store import Set
@@ -79,8 +79,9 @@ def open_sets(
             rows=np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1),
             people=None if each.people is None else digests(key, each.people ^ PEOPLE),
         )
-        members[each.unit] = name_of(told, told.rows, told.people)
-        told_apart[members[each.unit]] = told
+        name = members[each.unit] = name_of(told, told.rows, told.people)
+        alike = 0 if name not in told_apart else told_apart[name].units
+        told_apart[name] = replace(told, units=alike + 1)
     if known:
         kept = ledger.units()
         for unit, name in members.items():
@@ -250,9 +251,7 @@ class _Opening:
     ) -> None:
         self.records = [records for _, records in fresh]
         self.numbers = [number for number, _ in fresh]
-        self.kinds = [records.kind for records in self.records]
         self.named = [records.people is not None for records in self.records]
-        self.most = [records.most for records in self.records]
         self.opening, self.pool = opening, pool
         # No later run asks for the rows of persons there, and rows that look the same would show.
         self.rows = not (own and all(self.named))
@@ -284,10 +283,23 @@ class _Opening:
                     for number in np.unique(classes[mixed]).tolist()
                 }
                 classes[mixed] = [lost[number] for number in classes[mixed].tolist()]
-            self._move(classes, membership(people, places, len(records)))
+            self._move(classes, self._membership(people, places, people))
         if len(owners):
-            self._move(classes, membership(owners, at, len(records)))
+            names = people if all(self.named) else owners
+            self._move(classes, self._membership(owners, at, names))
         return replace(index, classes=classes)
+
+    def _membership(self, entity: Places, at: Places, names: Places) -> Membership:
+        """Who is in which set, by how many rows; in streams that name entities, by how many of
+        these ``names``, because all events of an entity have one price.
+        """
+        sets = len(self.records)
+        if all(self.named) and {one.kind for one in self.records} <= {ENTITY, LABEL}:
+            several = int(names.max(initial=0)) + 1
+            entity, at = np.divmod(
+                np.unique((entity * sets + at) * several + names) // several, sets
+            )
+        return membership(entity, at, sets)
 
     def _move(self, classes: npt.NDArray[np.uint32], found: Membership) -> None:
         """Entities to the classes that they have once they are in these sets, too; in place."""
@@ -303,7 +315,7 @@ class _Opening:
             fresh[i] = pool.put(
                 replace(
                     old,
-                    live=old.live | groups(pairs, self.numbers, self.kinds, self.most, old.person),
+                    live=old.live | groups(pairs, self.numbers, self.records, old.person),
                     loose=old.loose or not all(self.named[place] for place, _ in pairs),
                     runs=old.runs | 1 << self.opening,
                 )

@@ -71,7 +71,10 @@ def build(
     made = Makes(study=study, setup=setup, noise=noise, entropy=own, units=units, sums=fixed)
     clients = made.all(parts)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
-    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
+    known = [
+        replace(one, kind=kind, summed=shared(study)) if one.unit in fingerprints else one
+        for one in setup.records
+    ]
     ledgers = vault(
         study,
         folder,
