@@ -477,6 +477,14 @@ def test_a_linked_person_is_one_entity_of_a_stream_or_refused(tmp_path: Path) ->
     assert labels == [pytest.approx(2.0, rel=1e-5)] * 2
 
 
+def test_a_stream_whose_labels_are_spent_says_so(tmp_path: Path) -> None:
+    """Raw features of the same run are promised nothing, and are not what the budget lacks."""
+    streamed(tmp_path, "one", plain())
+    streamed(tmp_path, "two", plain())
+    with pytest.raises(BudgetExceeded, match=r"The labels have spent epsilon 2 of 2 before: use"):
+        streamed(tmp_path, "three", plain())
+
+
 def test_a_linked_person_in_a_stream_that_names_entities_counts_by_names(tmp_path: Path) -> None:
     """All events of a name have one price; two names of one person have two."""
     who = pl.Series("who", [f"p{i // 2}" for i in range(ROWS)])

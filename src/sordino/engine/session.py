@@ -406,7 +406,7 @@ def _refuse_hopeless(built: Built) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
-        why, remedy = built.simulation.vault.blame(), built.remedy
+        why, remedy = built.simulation.vault.blame(built.simulation.units), built.remedy
         raise BudgetExceeded(
             f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid} at "
             f"noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent "

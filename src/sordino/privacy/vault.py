@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -187,11 +187,14 @@ class Vault:
         found = self.prices.remaining(own, self._least({unit: budgets[unit] for unit in here}))
         return {unit: found[self.names[unit]] for unit in here}
 
-    def blame(self) -> str | None:
-        """Why nothing can be paid for after a release without a bound; :meth:`Prices.blame`."""
+    def blame(self, units: Iterable[str]) -> str | None:
+        """Why nothing can be paid for on one of these units after a release without a bound;
+        :meth:`Prices.blame`.
+        """
         if self.prices is None:
             return None
-        found = (self.prices.blame(spent) for unit in self.names for spent in self.histories(unit))
+        here = [unit for unit in units if unit in self.names]
+        found = (self.prices.blame(spent) for unit in here for spent in self.histories(unit))
         return next((why for why in found if why is not None), None)
 
     def head(self) -> tuple[int, str]:

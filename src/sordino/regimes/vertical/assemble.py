@@ -22,6 +22,7 @@ from sordino.entropy import Entropy, Seeded
 from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.privacy import Budget, Repeated
 from sordino.privacy.accounting import Spent
+from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical import records
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.cut import Split, halved, one_party, rates
@@ -166,7 +167,22 @@ def built(
         model=study.model.name,
         named=split.named,
         paid="appearance of an entity",
-        remedy="Raise the noise multipliers, or lower label_epsilon",
+        remedy=_remedy(simulation),
+    )
+
+
+def _remedy(simulation: Events) -> str:
+    """What helps where the budget pays for no event; what was spent before is said then, too."""
+    found, budget = "raise the noise multipliers, or lower label_epsilon", simulation.budget
+    if simulation.limit != 0 or not simulation.units:
+        return found.capitalize()
+    (unit,) = simulation.units
+    spent = simulation.vault.epsilon(unit, budget.delta, budget.accountant)
+    return (
+        f"The {unit} have spent epsilon {epsilon_text(spent)} of {epsilon_text(budget.epsilon)} "
+        f"before: use other data, raise privacy.epsilon, {found}"
+        if spent
+        else found.capitalize()
     )
 
 
