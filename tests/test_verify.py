@@ -163,6 +163,8 @@ FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
     ('status is "running"', lambda about: about.update(status="running")),
     ("ledger.digest is no link", lambda about: about["ledger"].update(digest="0" * 64)),
     ("ledger.digest is no link", lambda about: about.update(ledger=None)),
+    ("ledger.scope is 'data'", lambda about: about["ledger"].update(scope="data")),
+    ("ledger.scope is None", lambda about: about["ledger"].pop("scope")),
     ("knows nothing of run 'another'", lambda about: about.update(run="another")),
     ("result.epsilon is not a number", lambda about: about.update(result="fine")),
     ("extra is 1; the ledger says not set", lambda about: about.update(extra=1)),

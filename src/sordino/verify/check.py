@@ -244,6 +244,12 @@ class Check:
                 f"{folder / ABOUT}: ledger.seq or ledger.digest is no link of the chain: entries "
                 "were cut off, or it was changed"
             )
+        kept = "run" if privacy.get("ledger") == "run" else "data"
+        if isinstance(head, dict) and head.get("scope") != kept:
+            problems.append(
+                f"{folder / ABOUT}: ledger.scope is {head.get('scope')!r}, and the run began with "
+                f"a ledger of the {kept}: it was changed"
+            )
         if there(folder, PAGE):
             self.verdict.remarks.append(
                 f"{folder / PAGE} is not judged: `sordino report` writes it again from these files"
