@@ -110,22 +110,6 @@ def test_code_is_made_once_and_found_again(kept: Path, monkeypatch: pytest.Monke
     assert only(kept).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_process_that_finds_its_code_does_not_load_the_compiler(kept: Path) -> None:
-    program = (
-        "import sys, numpy as np\n"
-        "from sordino.mechanism.rounded import normal_pairs\n"
-        "words, out = np.arange(1, 9, dtype=np.uint64) << np.uint64(55), np.empty(8)\n"
-        "normal_pairs(words, out)\n"
-        "print(out.tobytes().hex(), 'numba' in sys.modules or 'llvmlite' in sys.modules)\n"
-    )
-    said = [
-        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
-        for _ in range(2)
-    ]
-    assert said[0].split()[1] == b"True"
-    assert said[1].split() == [said[0].split()[0], b"False"]
-
-
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("order", ["C", "F", "strided", "read-only"])
 def test_arrays_of_every_type_and_order(kept: Path, kind: str, order: str) -> None:
@@ -351,23 +335,6 @@ def test_parts_that_killed_processes_left_are_swept(kept: Path) -> None:
     assert sorted(each.name for each in kept.iterdir()) == ["b.part", "c", "d"]
 
 
-@pytest.mark.nightly
-def test_processes_that_write_at_once_leave_one_whole_file(kept: Path) -> None:
-    program = (
-        "import numpy as np\n"
-        "from sordino.mechanism.siphash import words\n"
-        "one = np.arange(4, dtype=np.uint64)\n"
-        "print(words((1, 2), (3, 4), one, one).tolist())\n"
-    )
-    running = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(3)
-    ]
-    said = {process.communicate()[0] for process in running}
-    assert len(said) == 1
-    assert all(process.returncode == 0 for process in running)
-    assert store.find(only(kept).name) is not None
-
-
 # --- what code depends on ---------------------------------------------------------------------
 
 
@@ -421,26 +388,14 @@ def test_an_address_is_not_kept(kept: Path) -> None:
 
 def test_what_the_program_compiles_for_networks_is_kept() -> None:
     """Else a site would load the compiler, for three seconds and a hundred megabytes."""
-    from sordino.mechanism import rounded, siphash, words
-    from sordino.mechanism.haar import compiled as haar
     from sordino.regimes.vertical.compiled import sliding_window
     from sordino.training.jit import linear, weighted
 
     made: list[Any] = [
-        rounded.noisy, rounded.mark, siphash._hash_fast, words._fill, haar.forward, haar.inverse,
-        haar.energies, sliding_window.learned, weighted._add_fast,
+        sliding_window.learned, weighted._add_fast,
         linear.LinearSum(linear.Layer(10, 64, 0, 640), hinge=False)._run,
     ]  # fmt: skip
     assert all(len(each.meaning()) == 64 for each in made)
-
-
-def test_a_wavelet_cascade_is_kept(kept: Path) -> None:
-    from sordino.mechanism.haar import compiled as haar
-
-    cascade: Any = haar.forward
-    sizes, factors = np.array([5]), np.ones(4)
-    compiled(cascade.run)(np.arange(5.0)[None], sizes, factors, np.empty((1, 7)))
-    assert len(list(kept.iterdir())) == 1
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(90), bytes(100)])
@@ -460,15 +415,6 @@ def test_numbers_are_those_of_the_compiler_alone(kept: Path) -> None:
     found = compiled(_scaled, **options)(x, 0.3, own)
     assert found == outside(_scaled, options)(x, 0.3, theirs)
     assert own.tobytes() == theirs.tobytes()
-
-
-@pytest.mark.parametrize("part", ["horizontal", "vertical"])
-def test_a_site_loads_no_compiler_by_importing(part: str) -> None:
-    code = (
-        f"import sys, sordino.network.session, sordino.network.{part}\n"
-        "sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_party_loads_no_symbolic_algebra_to_learn() -> None:

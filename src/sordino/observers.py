@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from sordino.compiled import watched as compiling
 from sordino.console import display
 from sordino.console.making import Making
 from sordino.console.running import Running
 from sordino.data.features import watched
 from sordino.data.notices import noticed
-from sordino.native.notice import watched as compiling
 
 if TYPE_CHECKING:
     from sordino.engine.records import Row

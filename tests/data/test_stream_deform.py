@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.data import Dataset, load, scaled
-from sordino.data.stream import NONE, Deformed, Strength, warp
+from sordino.data.stream import NONE, Deformed, Strength
+from sordino.data.stream.deform import grid as grid_of
+from sordino.data.stream.deform import smooth_fields
+from sordino.data.stream.warp import render
 from sordino.errors import DataError, StudyError
 
 RNG = np.random.default_rng(2)
@@ -60,7 +63,7 @@ def test_sampler_agrees_with_a_slow_one(
 ) -> None:
     rng, n = np.random.default_rng(seed), 3
     data = images(4, channels, height, width, floats)
-    grid = warp.grid((height, width), (tall, broad))
+    grid = grid_of((height, width), (tall, broad))
     fields = rng.normal(size=(3, 2, tall * broad)).astype(np.float32)
     pair, rows = rng.integers(3, size=(n, 2)), rng.integers(4, size=n)
     affine = (rng.normal(size=(n, 6)) * strong / 3 + [1, 0, 0, 1, 0, 0]).astype(np.float32)
@@ -69,7 +72,7 @@ def test_sampler_agrees_with_a_slow_one(
         (np.float32(2), np.float32(-1)) if floats else (np.float32(2 / 255), np.float32(-1))
     )
     out = np.empty((n, channels * tall * broad), np.float32)
-    warp.render(data.x, rows, gain, shift, np.float32(-1), grid, fields, pair, affine, mix, out)
+    render(data.x, rows, gain, shift, np.float32(-1), grid, fields, pair, affine, mix, out)
     for k in range(n):
         for p in range(tall * broad):
             q = np.array(
@@ -143,9 +146,7 @@ def test_no_two_samples_are_equal() -> None:
 
 @pytest.mark.parametrize("fields", [1, 2, 5])
 def test_fields_are_smooth_and_of_unit_size(fields: int) -> None:
-    made = warp.smooth_fields(np.random.default_rng(0), 50, (20, 30), (3.0, 4.0)).reshape(
-        50, 2, 20, 30
-    )
+    made = smooth_fields(np.random.default_rng(0), 50, (20, 30), (3.0, 4.0)).reshape(50, 2, 20, 30)
     assert np.allclose((made.astype(float) ** 2).mean(axis=(1, 2, 3)), 1, atol=1e-5)
     # White noise smoothed by a Gaussian of sigma has a correlation exp(-d^2 / (4 sigma^2)) at
     # distance d.

@@ -12,7 +12,6 @@ from command import sordino
 from sordino.engine import folders
 from sordino.engine import study as studies
 from sordino.errors import StudyError
-from sordino.native import notice
 from sordino.regimes.synchronous.template import TEMPLATE
 
 SMALL = (
@@ -95,12 +94,3 @@ def test_of_two_runs_that_begin_at_once_one_takes_the_name(
     with pytest.raises(StudyError, match="exists already"):
         folders.take(draft, taken, taken, "a")
     assert folders.take(draft, taken, None, "a") == Path("runs/a-002")
-
-
-def test_who_waits_for_the_compiler_is_told_once() -> None:
-    said: list[str] = []
-    with notice.watched(lambda: said.append("now")):
-        notice.compiling()
-        notice.compiling()
-    notice.compiling()
-    assert said == ["now"]

@@ -24,8 +24,7 @@ from sordino.mechanism.grid import FINE, Grid, add_gaussian
 from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.mechanism.haar.weights import paper
-from sordino.mechanism.overclaimed import Overclaimed
-from sordino.mechanism.rounded import (
+from sordino.mechanism.kernels.rounded import (
     ERROR,
     LONGEST,
     SHORTEST,
@@ -34,6 +33,7 @@ from sordino.mechanism.rounded import (
     noisy,
     normal_pairs,
 )
+from sordino.mechanism.overclaimed import Overclaimed
 from sordino.mechanism.words import random_words
 
 ENTROPIES = [Seeded(3), System(bytes(range(32)))]
@@ -246,7 +246,11 @@ def test_words_side_by_side_are_uniform_and_independent() -> None:
 
 
 def test_the_compiler_is_not_loaded_before_there_is_noise_to_make() -> None:
-    code = "import sys, sordino.mechanism; sys.exit('numba' in sys.modules)"
+    code = (
+        "import sys, sordino.mechanism\n"
+        "assert sordino.mechanism.known()\n"
+        "sys.exit('numba' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -24,13 +24,13 @@ from sordino.mechanism.haar import (
     Groups,
     HaarGaussian,
     Observed,
-    compiled,
     learned,
     optimal,
     paper,
     transform,
     uniform,
 )
+from sordino.mechanism.kernels import haar as kernels
 from sordino.privacy.accounting import accountant
 from sordino.privacy.event import Event, Gaussian, PoissonSampled
 
@@ -150,8 +150,8 @@ def test_compiled_loops_keep_to_their_buffers(blocks: list[int]) -> None:
         for length in (basis.dimension, basis.coefficients, basis.dimension)
     )
     rows[1:3] = normal(2, basis.dimension).numpy()
-    compiled.forward(rows[1:3], sizes, scale, u[1:3])
-    compiled.inverse(u[1:3], sizes, scale, back[1:3])
+    kernels.forward(rows[1:3], sizes, scale, u[1:3])
+    kernels.inverse(u[1:3], sizes, scale, back[1:3])
     for whole in (rows, u, back):
         assert np.isnan(whole[[0, 3]]).all()
         assert np.isfinite(whole[1:3]).all()  # a number read from beyond a row would be NaN

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from sordino.entropy import Seeded
+from sordino.mechanism.kernels.siphash import words
 from sordino.mechanism.response import secret
-from sordino.mechanism.siphash import words
 
 FALSE_ALARM = 1e-9
 MASK = 2**64 - 1

@@ -19,6 +19,7 @@ import torch
 from msgspec import UNSET
 
 from sordino import modules
+from sordino.compiled import refuse_settings
 from sordino.engine import records
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
@@ -26,7 +27,6 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 from sordino.fingerprints import joined
-from sordino.native import processor
 from sordino.package import HOME, VERSION
 from sordino.section import Section
 
@@ -105,7 +105,7 @@ def sources() -> str:
 
 def surrounded(study: Study) -> records.Environment:
     """What the bits of a result depend on besides the study."""
-    processor.refuse_settings()  # here, before anything is charged
+    refuse_settings()  # here, before anything is charged
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names

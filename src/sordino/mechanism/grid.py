@@ -22,11 +22,11 @@ subsampling and adaptive composition are priced as for the continuous Gaussian. 
 and no smoothing argument is needed, as it would be for a discrete Gaussian (Canonne, Kamath,
 Steinke 2020).
 
-**What the sampler adds to delta.** :mod:`.rounded` draws N_i exactly but for 2^-95 (statistical
-distance), so d numbers in T releases add at most d T 2^-95 (1 + e^epsilon) to delta: 2^-50 for a
-billion numbers in a billion releases at epsilon = 8. It is below the last digit of every delta and
-is not booked. Words from a generator that is not truly random are an assumption of their own: see
-docs/threats.md.
+**What the sampler adds to delta.** :mod:`.kernels.rounded` draws N_i exactly but for 2^-95
+(statistical distance), so d numbers in T releases add at most d T 2^-95 (1 + e^epsilon) to delta:
+2^-50 for a billion numbers in a billion releases at epsilon = 8. It is below the last digit of
+every delta and is not booked. Words from a generator that is not truly random are an assumption of
+their own: see docs/threats.md.
 
 **The step** is at most sigma C 2^-20 (for sigma above 2^-12), and so small that sqrt(d) adds no
 more than 1/2048 to the noise.
@@ -150,7 +150,7 @@ class Grid:
 @cache
 def _kernels() -> ModuleType:
     # not before there is something to draw: the compiler takes a while to load
-    from sordino.mechanism import rounded
+    from sordino.mechanism.kernels import rounded
 
     return rounded
 

@@ -53,7 +53,7 @@ class FrontEnd(Section):
     @property
     def together(self) -> int:
         """How many examples may go through at once: one, unless all that is done to several at
-        once gives each the same bits in any company, as whole numbers and lanes of vectors do.
+        once gives each the same bits in any company, as whole numbers and loops over examples do.
         """
         return 1
 

@@ -14,7 +14,7 @@ from sordino.data.features.front import Examples
 from sordino.files import cache_folder
 from sordino.owned import PART, is_own_file, own_folder
 
-VERSION = 4
+VERSION = 5
 """Of the program's own front ends: a new one for other features."""
 
 _SUM = 32

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.data.dataset import scaled
-from sordino.data.features.fourier import LANES
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
 from sordino.data.features.kept import keep, kept, place_of
 from sordino.data.features.pictures import pictures
 from sordino.data.features.progress import tell
 from sordino.data.features.wavelets import channels
 from sordino.errors import DataError, StudyError
-from sordino.native import compiled
 
 if TYPE_CHECKING:
     from sordino.data.features.components import Components
@@ -35,6 +33,9 @@ MOST = 8192
 
 PICTURES = 10_000
 """Made-up ones that components are learned from."""
+
+TOGETHER = 16
+"""Images of a call: the channels of more take more memory and no less time."""
 
 LARGEST = 1e15
 """Features whose squares can be added up in 32 bits."""
@@ -64,8 +65,8 @@ class Scattering(FrontEnd):
 
     @property
     def together(self) -> int:
-        """Nothing mixes the lanes of a vector, and components are products of whole numbers."""
-        return LANES if self.components is None else 512
+        """Images are transformed one by one, and components are products of whole numbers."""
+        return TOGETHER if self.components is None else 512
 
     def shape(self, shape: Shape) -> Shape:
         """(channels K, height // 2^J, width // 2^J), K for each colour; or (components,)."""
@@ -123,27 +124,12 @@ def in_bytes(channels: NDArray[np.float32], groups: int) -> Examples:
     """
     if not float(np.abs(channels).max(initial=0.0)) < LARGEST:
         raise DataError(f"its features are {LARGEST:.0e} or larger, or not finite")
+    from sordino.data.features.scatter import normalise  # loads numba
+
     found = np.empty(channels.shape, np.uint8)
     whole = (len(channels) * groups, -1)
-    _normalise(channels.reshape(whole), found.reshape(whole))
+    normalise(channels.reshape(whole), LIMIT, FLOOR, found.reshape(whole))
     return found
-
-
-@compiled
-def _normalise(x: Any, out: Any) -> None:
-    """Rows of x (n, m) with mean 0 and deviation 1, as bytes. Sums go from left to right."""
-    n, m = x.shape
-    for i in range(n):
-        total = 0.0
-        for k in range(m):
-            total += x[i, k]
-        mean, square = total / m, 0.0
-        for k in range(m):
-            square += (x[i, k] - mean) ** 2
-        scale = 127.5 / (LIMIT * math.sqrt(square / m + FLOOR))
-        for k in range(m):
-            value = (x[i, k] - mean) * scale + 127.5
-            out[i, k] = np.uint8(np.rint(min(max(value, 0.0), 255.0)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -167,8 +153,8 @@ def _components(front: Scattering, shape: Shape) -> Components:
         return Components.unpacked(found, d, count)
     made_up = pictures(PICTURES, *shape)
     features = np.empty((PICTURES, d), np.uint8)
-    for start in range(0, PICTURES, LANES):
-        some = slice(start, min(start + LANES, PICTURES))
+    for start in range(0, PICTURES, TOGETHER):
+        some = slice(start, min(start + TOGETHER, PICTURES))
         features[some] = plain.features(made_up[some]).reshape(-1, d)
         tell("made-up pictures", some.stop, PICTURES)
     components = learned(features, count)

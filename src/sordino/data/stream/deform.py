@@ -16,6 +16,10 @@ pixels); and
 
 All parameters of a block of 1000 samples come from one address, (seed, block).
 
+**Fields** are white noise, smoothed by a Gaussian of sigma pixels, on a grid that reaches 3 sigma
+beyond the picture so that its edges are like its middle; each divided by its root mean square over
+both directions, which is then exactly 1.
+
 **Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if ``black`` and
 ``white`` were 0 and 255 (public constants: scikit-learn's digits lie in [0, 1]). Beyond the edge of
 the picture there is black.
@@ -41,7 +45,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.dataset import Dataset
-from sordino.data.stream import warp
 from sordino.data.stream.draws import Draws, refuse_empty
 from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
@@ -162,9 +165,9 @@ class Deformed:
         self.classes = dataset.classes
         self._draws = Draws(dataset, seed, self.drift)
         self._side = (picture[0] + picture[1]) / 2
-        self._grid = warp.grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
+        self._grid = grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
         sigma = (self.strength.smooth * height, self.strength.smooth * width)
-        self._fields = warp.smooth_fields(
+        self._fields = smooth_fields(
             Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma
         )
         low, high = (0.0, 255.0) if dataset.x.dtype == np.uint8 else (black, white)
@@ -174,13 +177,15 @@ class Deformed:
 
     def read(self, start: int, count: int) -> Piece:
         """See :class:`~sordino.data.stream.piece.Stream`."""
+        from sordino.data.stream.warp import render  # loads numba
+
         count = room(start, count, self.length)
         x, y = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64)
         done = 0
         for block, first, last in blocks(start, count):
             rows, own = self._draws.block(block)[first:last], self._parameters(block)
             out = x[done : done + last - first]
-            warp.render(
+            render(
                 self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid,
                 self._fields, own.pair[first:last], own.affine[first:last], own.mix[first:last],
                 out,
@@ -239,3 +244,34 @@ class _Parameters:
             [*matrix, strength.shift * side * down, strength.shift * side * across], axis=1
         )
         return cls(pair, affine.astype(np.float32), mix.astype(np.float32))
+
+
+def grid(picture: tuple[int, int], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Return where pixels of ``size`` lie in ``picture``, from its centre, (2, height x width)."""
+    rows, columns = (
+        (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
+    )
+    return np.stack([np.repeat(rows, size[1]), np.tile(columns, size[0])]).astype(np.float32)
+
+
+def smooth_fields(
+    rng: np.random.Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]
+) -> NDArray[np.float32]:
+    """Return fields (count, 2, height x width) of root mean square 1; ``sigma`` in pixels."""
+    noise = rng.standard_normal(
+        (count, 2, *(n + 2 * _reach(s) for n, s in zip(size, sigma, strict=True)))
+    )
+    down, across = (_gaussian(n, s) for n, s in zip(size, sigma, strict=True))
+    fields = down @ noise @ across.T
+    fields /= np.sqrt((fields**2).mean(axis=(1, 2, 3), keepdims=True))
+    return fields.reshape(count, 2, -1).astype(np.float32)
+
+
+def _reach(sigma: float) -> int:
+    return int(np.ceil(3 * sigma))
+
+
+def _gaussian(n: int, sigma: float) -> NDArray[np.float64]:
+    """Return the matrix (n, n + 2 reach) that smooths by a Gaussian."""
+    apart = np.arange(n + 2 * _reach(sigma)) - _reach(sigma) - np.arange(n)[:, None]
+    return np.asarray(np.exp(-0.5 * (apart / sigma) ** 2))

@@ -1,4 +1,4 @@
-r"""Images bent a little, pixel by pixel: displacement fields, affine maps and bilinear sampling.
+r"""Images bent a little, pixel by pixel: affine maps, displacement fields and bilinear sampling.
 
 Output pixel p sits at q_p in the picture (source pixels; the centres of both grids cover the same
 square), and shows the picture at
@@ -7,10 +7,6 @@ square), and shows the picture at
 
 with the picture's centre c, a small affine map A, t, and two fields f of a bank. Between pixels the
 picture is bilinear, outside it is the background.
-
-**Fields.** White noise, smoothed by a Gaussian of sigma pixels, on a grid that reaches 3 sigma
-beyond the picture so that its edges are like its middle; each divided by its root mean square over
-both directions, which is then exactly 1.
 
 The kernel first brings the base image, scaled, into a small frame with a border of background. Then
 no pixel asks where the edge is: positions are held within the frame. Positions and weights of one
@@ -24,60 +20,25 @@ machines using selective sampling" (infinite MNIST).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sordino.native import compiled
-
-Array = NDArray[np.float32]
-Run = Callable[..., Any]
+from sordino.compiled import compiled
 
 
-def grid(picture: tuple[int, int], size: tuple[int, int]) -> Array:
-    """Where the pixels of ``size`` lie in ``picture``, from its centre, (2, height x width)."""
-    rows, columns = (
-        (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
-    )
-    return np.stack([np.repeat(rows, size[1]), np.tile(columns, size[0])]).astype(np.float32)
-
-
-def smooth_fields(
-    rng: np.random.Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]
-) -> Array:
-    """(count, 2, height x width), each of root mean square 1; ``sigma`` in pixels of ``size``."""
-    noise = rng.standard_normal(
-        (count, 2, *(n + 2 * _reach(s) for n, s in zip(size, sigma, strict=True)))
-    )
-    down, across = (_gaussian(n, s) for n, s in zip(size, sigma, strict=True))
-    fields = down @ noise @ across.T
-    fields /= np.sqrt((fields**2).mean(axis=(1, 2, 3), keepdims=True))
-    return fields.reshape(count, 2, -1).astype(np.float32)
-
-
-def _reach(sigma: float) -> int:
-    return int(np.ceil(3 * sigma))
-
-
-def _gaussian(n: int, sigma: float) -> NDArray[np.float64]:
-    """Smoothing by a Gaussian, (n, n + 2 reach)."""
-    apart = np.arange(n + 2 * _reach(sigma)) - _reach(sigma) - np.arange(n)[:, None]
-    return np.asarray(np.exp(-0.5 * (apart / sigma) ** 2))
-
-
-def _render(
+@compiled(fastmath={"contract", "nnan", "nsz"})
+def render(
     images: Any, rows: Any, gain: Any, shift: Any, background: Any,
     grid: Any, fields: Any, pair: Any, affine: Any, mix: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Samples into ``out``.
+    """Compute samples into ``out``.
 
     Args:
         images: (n, channels, height, width), uint8 or float32.
         rows: (b,) base images.
         gain, shift, background: numbers; a value v of an image becomes gain v + shift.
-        grid: as :func:`grid` gives it, (2, pixels).
+        grid: where output pixels lie in the picture, from its centre, (2, pixels).
         fields: (count, 2, pixels).
         pair: (b, 2) numbers of fields.
         affine: (b, 6): A by rows, then t.
@@ -120,11 +81,3 @@ def _render(
                 d, e = frame[k + wide], frame[k + wide + 1]
                 above, below = a + across[p] * (b - a), d + across[p] * (e - d)
                 out[n, c * pixels + p] = above + down[p] * (below - above)
-
-
-_rendered: Run = compiled(_render, fastmath={"contract", "nnan", "nsz"})
-
-
-def render(*arguments: Any) -> None:
-    """Samples, as :func:`_render` says, compiled for this processor."""
-    _rendered(*arguments)

@@ -16,7 +16,8 @@ in the d numbers that come back, so it has no place: level l has ceil(d / 2^l) c
 and all together are at most d + L. At powers of two this is the order of Mallat's pyramid.
 
 Sums are not scaled until a coefficient is final, which costs one rounding a level and one
-more. They are taken on a processor (:mod:`.compiled`), wherever the vector lies.
+more. They are taken on a processor
+(:mod:`sordino.mechanism.kernels.haar`), wherever the vector lies.
 
 Shapes: v (..., d); coefficients (..., count(d)).
 
@@ -41,8 +42,9 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.haar import compiled
 
 
 def levels(d: int) -> int:
@@ -114,12 +115,12 @@ def averages(v: Tensor) -> Tensor:
 
 def forward_blocks(v: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
     """Blocks of v (..., sum of sizes), each transformed; ``scale`` is by base and level."""
-    return _run(compiled.forward, v, sizes, scale, sum(count(size) for size in sizes))
+    return _run(_kernels().forward, v, sizes, scale, sum(count(size) for size in sizes))
 
 
 def inverse_blocks(u: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
     """The vector (..., sum of sizes) from scaled coefficients, means and half differences."""
-    return _run(compiled.inverse, u, sizes, scale, sum(sizes))
+    return _run(_kernels().inverse, u, sizes, scale, sum(sizes))
 
 
 def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -130,8 +131,14 @@ def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     numbers = _numbers(rows)
     blocks, scale = _arrays(sizes, _orthonormal(sizes), numbers.dtype)
     out = np.empty((len(numbers), len(scale)))
-    compiled.energies(numbers, blocks, scale, out)
+    _kernels().energies(numbers, blocks, scale, out)
     return torch.from_numpy(out)
+
+
+def _kernels() -> ModuleType:
+    from sordino.mechanism.kernels import haar  # loads numba
+
+    return haar
 
 
 @lru_cache(maxsize=64)
@@ -143,7 +150,7 @@ def _orthonormal(sizes: tuple[int, ...]) -> tuple[float, ...]:
 def _arrays(
     sizes: tuple[int, ...], scale: tuple[float, ...], kind: np.dtype[Any]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Sizes and factors as :mod:`.compiled` takes them."""
+    """Sizes and factors as kernels take them."""
     return np.array(sizes, np.int64), np.array(scale, kind)
 
 
@@ -152,7 +159,11 @@ def _numbers(v: Tensor) -> NDArray[Any]:
 
 
 def _run(
-    which: compiled.Run, v: Tensor, sizes: tuple[int, ...], scale: Sequence[float], length: int
+    which: Callable[..., None],
+    v: Tensor,
+    sizes: tuple[int, ...],
+    scale: Sequence[float],
+    length: int,
 ) -> Tensor:
     rows = _numbers(v)
     out = np.empty((len(rows), length), rows.dtype)

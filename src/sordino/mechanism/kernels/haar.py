@@ -7,17 +7,14 @@ odd length keeps its last number as sum and as difference, as if a zero stood be
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from sordino.native import compiled
-
-Run = Callable[..., Any]
+from sordino.compiled import compiled
 
 
-@compiled
+@compiled()
 def _largest(sizes: Any) -> int:
     # NumPy's own largest number calls a part of the compiler while it runs
     largest = 0
@@ -26,7 +23,7 @@ def _largest(sizes: Any) -> int:
     return largest
 
 
-@compiled
+@compiled()
 def _levels(size: int) -> tuple[int, int]:
     """L, and how many coefficients a block has."""
     levels, count = 0, 1
@@ -36,7 +33,7 @@ def _levels(size: int) -> tuple[int, int]:
     return levels, count
 
 
-@compiled
+@compiled()
 def _halve(here: Any, pairs: int, odd: int, factor: Any, sums: Any, details: Any) -> None:
     # a function of its own, of whose indices the compiler sees that they are not negative: its
     # vectors make it three times as fast
@@ -49,7 +46,8 @@ def _halve(here: Any, pairs: int, odd: int, factor: Any, sums: Any, details: Any
         details[pairs] = here[2 * pairs] * factor
 
 
-def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
+@compiled()
+def forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """Scaled coefficients of rows (n, d), to ``out`` (n, coefficients)."""
     room = _largest(sizes)
     first, second = np.empty(room, rows.dtype), np.empty(room, rows.dtype)
@@ -75,7 +73,7 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
-@compiled
+@compiled()
 def _double(means: Any, details: Any, factor: Any, pairs: int, odd: int, out: Any) -> None:
     for i in range(pairs):
         half = details[i] * factor
@@ -84,7 +82,8 @@ def _double(means: Any, details: Any, factor: Any, pairs: int, odd: int, out: An
         out[2 * pairs] = means[pairs] + details[pairs] * factor
 
 
-def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
+@compiled()
+def inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """The vectors (n, d) of scaled means and half differences ``rows``, to ``out``."""
     half = (_largest(sizes) + 1) // 2
     first, second = np.empty(half, rows.dtype), np.empty(half, rows.dtype)
@@ -105,10 +104,8 @@ def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
-forward: Run = compiled(_forward)
-inverse: Run = compiled(_inverse)
-
-
+# Sums of squares may be taken in any order, and that is all: infinities and NaN must come through.
+@compiled(fastmath={"reassoc"})
 def _halve_energy(here: Any, pairs: int, odd: int, factor: Any, sums: Any) -> float:
     """:func:`_halve` that keeps of the scaled differences only the sum of their squares."""
     energy = 0.0
@@ -124,11 +121,8 @@ def _halve_energy(here: Any, pairs: int, odd: int, factor: Any, sums: Any) -> fl
     return energy
 
 
-# Sums of squares may be taken in any order, and that is all: infinities and NaN must come through.
-_halve_energy_fast: Run = compiled(_halve_energy, fastmath={"reassoc"})
-
-
-def _energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
+@compiled()
+def energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64."""
     room = _largest(sizes)
     first, second = np.empty(room, rows.dtype), np.empty(room, rows.dtype)
@@ -140,14 +134,9 @@ def _energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             length, end = size, group + levels
             for level in range(levels):
                 pairs, odd = length // 2, length % 2
-                out[row, end - level] = _halve_energy_fast(
-                    here, pairs, odd, scale[end - level], sums
-                )
+                out[row, end - level] = _halve_energy(here, pairs, odd, scale[end - level], sums)
                 here, sums, spare = sums, spare, sums
                 length = pairs + odd
             base = np.float64(here[0] * scale[group])
             out[row, group] = base * base
             offset, group = offset + size, end + 1
-
-
-energies: Run = compiled(_energies)

@@ -51,15 +51,13 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.native import compiled
+from sordino.compiled import compiled
 
-Run = Callable[..., Any]
 F, I, U = np.float64, np.int64, np.uint64  # noqa: E741
 
 ERROR = 2.0**-42
@@ -78,6 +76,7 @@ _ROOT_HALF = I(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
 _FUSED = {"contract", "nsz"}
 
 
+@compiled(error_model="numpy", fastmath=_FUSED)
 def _length(word: Any) -> Any:
     """r^2 = -2 log u, u = word 2^-64."""
     x = F(F(I(U(word) >> U(1))) * F(2.0**-63))
@@ -98,6 +97,7 @@ def _length(word: Any) -> Any:
     return F(-2) * (F(exponent) * _LOG2 + F(2) * t * p)
 
 
+@compiled(error_model="numpy", fastmath=_FUSED)
 def _turned(word: Any) -> tuple[Any, Any]:
     """cos and sin of 2 pi v, v = word 2^-64."""
     whole = U(word)
@@ -125,26 +125,25 @@ def _turned(word: Any) -> tuple[Any, Any]:
     return (-x if ((quarter + U(1)) & U(2)) != U(0) else x), (-y if (quarter & U(2)) != U(0) else y)
 
 
-_length_fast: Run = compiled(_length, error_model="numpy", fastmath=_FUSED)
-_turned_fast: Run = compiled(_turned, error_model="numpy", fastmath=_FUSED)
-
-
+@compiled()
 def _whole(x: Any) -> Any:
     return (x + _MIDDLE) - _MIDDLE
 
 
+@compiled()
 def _steps(number: Any, per_step: Any) -> Any:
     """The nearest whole number of steps of the grid; what is no number is none."""
     x = number * per_step
     x = x if x == x else F(0)
-    return _whole_fast(min(max(x, -F(REACH)), F(REACH)))
+    return _whole(min(max(x, -F(REACH)), F(REACH)))
 
 
-_whole_fast: Run = compiled(_whole)
-_steps_fast: Run = compiled(_steps)
+@compiled(error_model="numpy")
+def noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> Any:
+    """Fill ``out`` (d,), float32, and return how many pairs are doubtful.
 
-
-def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> Any:
+    ``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
+    """
     half, found = words.size // 2, I(0)
     per_step, sure = F(1.0 / step), F(0.5 - deviation * ERROR)
     for number in range(doubtful.size):
@@ -157,55 +156,43 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
         out_left, out_right = out[start:end], out[half + start : half + end]
         counted = I(0)
         for i in range(right.size):
-            square = _length_fast(first[i])
-            cosine, sine = _turned_fast(second[i])
+            square = _length(first[i])
+            cosine, sine = _turned(second[i])
             radius = F(deviation) * math.sqrt(square)
             x, y = radius * cosine, radius * sine
-            near_x, near_y = _whole_fast(x), _whole_fast(y)
+            near_x, near_y = _whole(x), _whole(y)
             counted += I(
                 (max(abs(x - near_x), abs(y - near_y)) > sure)
                 | (square < F(SHORTEST))
                 | (square > F(LONGEST))
             )
-            out_left[i] = np.float32((_steps_fast(left[i], per_step) + near_x) * step)
-            out_right[i] = np.float32((_steps_fast(right[i], per_step) + near_y) * step)
+            out_left[i] = np.float32((_steps(left[i], per_step) + near_x) * step)
+            out_right[i] = np.float32((_steps(right[i], per_step) + near_y) * step)
         doubtful[number] = counted
         found += counted
     if total.size % 2:  # the second of the last pair goes unused
         last = half - 1
-        square = _length_fast(words[last])
-        x = F(deviation) * math.sqrt(square) * _turned_fast(words[half + last])[0]
-        near = _whole_fast(x)
+        square = _length(words[last])
+        x = F(deviation) * math.sqrt(square) * _turned(words[half + last])[0]
+        near = _whole(x)
         counted = I((abs(x - near) > sure) | (square < F(SHORTEST)) | (square > F(LONGEST)))
-        out[last] = np.float32((_steps_fast(total[last], per_step) + near) * step)
+        out[last] = np.float32((_steps(total[last], per_step) + near) * step)
         doubtful[last // STRETCH] += counted
         found += counted
     return found
 
 
-noisy: Run = compiled(_noisy, error_model="numpy")
-"""``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32.
-
-It returns how many pairs are doubtful.
-
-``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
-"""
-
-
-def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
-    # perhaps some more than were counted
+@compiled(error_model="numpy")
+def mark(words: Any, deviation: float, start: int, marks: Any) -> None:
+    """Mark in ``marks`` (k,) the pairs from ``start`` on that are doubtful, or some more."""
     half, sure = words.size // 2, F(0.5 - deviation * ERROR * 2.0)
     for i in range(marks.size):
-        square = _length_fast(words[start + i])
-        cosine, sine = _turned_fast(words[half + start + i])
+        square = _length(words[start + i])
+        cosine, sine = _turned(words[half + start + i])
         radius = F(deviation) * math.sqrt(square)
         x, y = radius * cosine, radius * sine
-        far = max(abs(x - _whole_fast(x)), abs(y - _whole_fast(y)))
+        far = max(abs(x - _whole(x)), abs(y - _whole(y)))
         marks[i] = (far > sure) | (square < F(SHORTEST)) | (square > F(LONGEST))
-
-
-mark: Run = compiled(_mark, error_model="numpy")
-"""``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, (k,)."""
 
 
 def doubtful_pairs(
@@ -221,16 +208,14 @@ def doubtful_pairs(
     return found
 
 
-def _normal_pairs(words: Any, out: Any) -> None:
+@compiled(error_model="numpy")
+def normal_pairs(words: Any, out: Any) -> None:
+    """Compute z (2 h,) into ``out``, to be held against the bound E."""
     half = words.size // 2
     for i in range(half):
-        cosine, sine = _turned_fast(words[half + i])
-        radius = math.sqrt(_length_fast(words[i]))
+        cosine, sine = _turned(words[half + i])
+        radius = math.sqrt(_length(words[i]))
         out[i], out[half + i] = radius * cosine, radius * sine
-
-
-normal_pairs: Run = compiled(_normal_pairs, error_model="numpy")
-"""``normal_pairs(words, out)``: the computed z (2 h,), to be held against the bound E."""
 
 
 def exact_pair(

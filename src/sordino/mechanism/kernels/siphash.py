@@ -14,66 +14,56 @@ Shapes: pairs (n,), words (n,), of 64 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.native import compiled
+from sordino.compiled import compiled
 
-Run = Callable[..., Any]
 U = np.uint64
 _LENGTH = U(32 << 56)  # bytes hashed, where SipHash puts them
 
 
+@compiled()
 def _turned(word: Any, by: Any) -> Any:
     return U(U(word << by) | U(word >> U(U(64) - by)))
 
 
-_turned_fast: Run = compiled(_turned)
-
-
+@compiled()
 def _mixed(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
     """One SipRound."""
     a, c = U(a + b), U(c + d)
-    b, d = U(_turned_fast(b, U(13)) ^ a), U(_turned_fast(d, U(16)) ^ c)
-    a = _turned_fast(a, U(32))
+    b, d = U(_turned(b, U(13)) ^ a), U(_turned(d, U(16)) ^ c)
+    a = _turned(a, U(32))
     a, c = U(a + d), U(c + b)
-    d, b = U(_turned_fast(d, U(21)) ^ a), U(_turned_fast(b, U(17)) ^ c)
-    return a, b, _turned_fast(c, U(32)), d
+    d, b = U(_turned(d, U(21)) ^ a), U(_turned(b, U(17)) ^ c)
+    return a, b, _turned(c, U(32)), d
 
 
-_mixed_fast: Run = compiled(_mixed)
-
-
+@compiled()
 def _taken(a: Any, b: Any, c: Any, d: Any, word: Any) -> tuple[Any, Any, Any, Any]:
     """The state after one word more of the text."""
     d = U(d ^ word)
     for _ in range(2):
-        a, b, c, d = _mixed_fast(a, b, c, d)
+        a, b, c, d = _mixed(a, b, c, d)
     return U(a ^ word), b, c, d
 
 
-_taken_fast: Run = compiled(_taken)
-
-
+@compiled()
 def _hash(key: Any, first: Any, left: Any, right: Any, out: Any) -> None:
     a, b = U(key[0] ^ U(0x736F6D6570736575)), U(key[1] ^ U(0x646F72616E646F6D))
     c, d = U(key[0] ^ U(0x6C7967656E657261)), U(key[1] ^ U(0x7465646279746573))
     for i in range(2):
-        a, b, c, d = _taken_fast(a, b, c, d, first[i])
+        a, b, c, d = _taken(a, b, c, d, first[i])
     for i in range(out.size):
-        p, q, r, s = _taken_fast(a, b, c, d, left[i])
-        p, q, r, s = _taken_fast(p, q, r, s, right[i])
-        p, q, r, s = _taken_fast(p, q, r, s, _LENGTH)
+        p, q, r, s = _taken(a, b, c, d, left[i])
+        p, q, r, s = _taken(p, q, r, s, right[i])
+        p, q, r, s = _taken(p, q, r, s, _LENGTH)
         r = U(r ^ U(0xFF))
         for _ in range(4):
-            p, q, r, s = _mixed_fast(p, q, r, s)
+            p, q, r, s = _mixed(p, q, r, s)
         out[i] = U(U(p ^ q) ^ U(r ^ s))
-
-
-_hash_fast: Run = compiled(_hash)
 
 
 def words(
@@ -84,5 +74,5 @@ def words(
 ) -> NDArray[np.uint64]:
     """SipHash-2-4 under ``key`` of first[0], first[1], left[i], right[i] (little-endian), (n,)."""
     out = np.empty(len(left), dtype=np.uint64)
-    _hash_fast(np.array(key, dtype=np.uint64), np.array(first, dtype=np.uint64), left, right, out)
+    _hash(np.array(key, dtype=np.uint64), np.array(first, dtype=np.uint64), left, right, out)
     return out
