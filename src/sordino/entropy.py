@@ -99,8 +99,8 @@ class Stream:
 
     def over(self, number: int, hidden: bytes) -> np.random.Generator:
         """Likewise, of noise that hides these bytes."""
-        digest = np.frombuffer(hashlib.sha256(hidden).digest(), dtype=np.uint64)
-        return self._seeded(self._key[0] ^ int(digest[0]), self._key[1] ^ int(digest[1]), number)
+        words = np.frombuffer(digest(hidden), dtype=np.uint64)
+        return self._seeded(self._key[0] ^ int(words[0]), self._key[1] ^ int(words[1]), number)
 
     def _seeded(self, *words: int) -> np.random.Generator:
         self._state["state"]["state"][:] = (*words, 1)
@@ -200,4 +200,9 @@ def over(draws: Entropy, hidden: bytes, *address: Part) -> np.random.Generator:
     folder, and is told something else than before, covers something else. The same bytes get the
     same noise, and nothing new is released.
     """
-    return draws.at(*address, "over", hashlib.sha256(hidden).hexdigest())
+    return draws.at(*address, "over", digest(hidden).hex())
+
+
+def digest(hidden: bytes) -> bytes:
+    """What tells contents apart."""
+    return hashlib.sha256(hidden).digest()
