@@ -116,7 +116,8 @@ class Form:
     Attributes:
         separator: between two cells.
         decimal_comma: whether 1,5 is a number: with semicolons, as spreadsheets write it in much of
-            Europe.
+            Europe. Cells of the first lines decide it, and can change no feature of another row: in
+            the other form a column with such numbers is refused as text.
     """
 
     separator: str = ","

@@ -193,6 +193,22 @@ def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     raise DataError(f"features must be uint8 (pixels) or float32, found {x.dtype}")
 
 
+def single(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Real numbers as ``float32``, which pass uncopied; what is too large becomes infinite.
+
+    They are rounded to ``float64`` first, for a column of whole numbers is of that type as soon as
+    one of them is a fraction: all others would be rounded twice then, and once before.
+
+    >>> whole = np.array([2**61 + 2**37 + 1])
+    >>> bool(single(whole)[0] == single(whole.astype(np.float64))[0])
+    True
+    """
+    exact = np.can_cast(values.dtype, np.float32)
+    wide = values if exact else values.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float32, copy=False)
+
+
 def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[str] = ()) -> None:
     """DataError that names the first row and column of ``x`` that is NaN or infinite."""
     for start in range(0, len(x), _ROWS_AT_ONCE):

@@ -193,10 +193,10 @@ def _float64() -> Any:
 
 
 def _words(series: pl.Series) -> identity.Words:
-    """What a column as it stands adds to the words of rows, whatever it is encoded as."""
-    if series.dtype.is_numeric() or str(series.dtype) in ("Boolean", "Null"):  # as _numeric has it
-        return identity.column(series.cast(_float64()).fill_null(np.nan).to_numpy())
-    return identity.column(np.array(["" if v is None else str(v) for v in series.to_list()]))
+    """What a column as it stands adds to the words of rows, whatever it is encoded as: cell by
+    cell, for a word among numbers makes all of them text, and a gap as :func:`_numeric` has it.
+    """
+    return identity.column(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
 
 
 def _texts(series: pl.Series) -> npt.NDArray[Any]:

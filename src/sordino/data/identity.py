@@ -37,6 +37,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.data.dataset import single
+
 Words = npt.NDArray[np.uint64]
 
 _AT_ONCE = 1 << 16  # values mixed at once
@@ -55,9 +57,8 @@ def _mixed(bits: Words) -> Words:
 
 def _numbers(values: npt.NDArray[Any]) -> Words:
     """h of numbers, of the same shape."""
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32) + np.float32(0.0)  # -0.0 becomes 0.0
-    return _mixed(single.view(np.uint32).astype(np.uint64))
+    found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
+    return _mixed(found.view(np.uint32).astype(np.uint64))
 
 
 def features(x: npt.NDArray[Any]) -> Words:

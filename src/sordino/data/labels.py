@@ -328,21 +328,23 @@ def encode_labels(
 
 
 def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
-    """Refuse a row of nobody: a NaN where it says whose it is.
+    """Refuse a row of nobody, a NaN where it says whose it is, and numbers beyond 2^53 that are
+    rounded, by a fraction in their column or by more than 64 bits: two may be one.
 
     Raises:
         DataError: with the first such row.
     """
-    nobody = (
-        np.isnan(values)
-        if values.dtype.kind == "f"
-        else np.isin(values, ("nan", "NaN"))
-        if values.dtype.kind == "U" and role == "person"  # whose numbers are read as text
-        else np.zeros(0, bool)
-    )
+    nobody = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+    if values.dtype.kind == "U" and role == "person":  # whose numbers are read as text
+        nobody = np.isin(values, ("nan", "NaN"))
     if (bad := np.flatnonzero(nobody)).size:
         raise DataError(
             f"{place}: row {int(bad[0])} (the first is 0) has no {role} (data.{role}); drop the row"
+        )
+    if values.dtype.kind == "f" and (bad := np.flatnonzero(np.abs(values) > 2**53)).size:
+        raise DataError(
+            f"{place}: row {int(bad[0])} (the first is 0) has the {role} {values[bad[0]]}, which "
+            f"was rounded, as others may have been to the same; make them text (data.{role})"
         )
 
 

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from sordino.data import identity
 from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
 from sordino.data.columns import in_order
-from sordino.data.dataset import Features, Span, Words, refuse_non_finite
+from sordino.data.dataset import Features, Span, Words, refuse_non_finite, single
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.labels import Target, refuse_nobody
 from sordino.errors import DataError
@@ -172,9 +172,7 @@ def _numbers(
         series = held.pop(column)
         refuse_text(series, place, hint)
         refuse_gaps(series, place)
-        # becomes an infinity, which is refused below with its place
-        with np.errstate(over="ignore"):
-            x[:, j] = _array(series)
+        x[:, j] = single(_array(series))  # an infinity is refused by the caller with its place
     return x
 
 
@@ -282,8 +280,7 @@ def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: How)
         if values is not None:
             refuse_nobody(values, role, place)
     if x.dtype != np.uint8 or how.scale is not None:
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32, copy=False)
+        x = single(x)
     others = (y, client, None if how.person == "client" else who)
     names: tuple[str, ...] = ()
     words: Words | None = None
@@ -313,8 +310,9 @@ def _encoded_array(
 
 
 def _frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
-    """A file's table; in a CSV file these columns are text, as it stands there, with a point for
-    a decimal comma: one fraction or word would change how all others are read.
+    """A file's table; in a CSV file these columns are text, as it stands there: one fraction or
+    word would change how all others are read. Between semicolons each decimal comma becomes a
+    point, whether or not the first lines have one: a row would decide that for all others.
     """
     # Here, because polars takes a tenth of a second to import.
     import polars as pl
@@ -334,7 +332,7 @@ def _frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
             decimal_comma=form.decimal_comma,
             schema_overrides=dict.fromkeys(texts, pl.String),
         )
-        if form.decimal_comma:
+        if form.separator == ";":
             held = [name for name in texts if name in frame.columns]
             frame = frame.with_columns(
                 pl.col(held).str.replace(r"^(\s*[+-]?\d*),(\d+\s*)$", "${1}.${2}")
@@ -393,7 +391,8 @@ def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> Non
             f"{place}: data.scale has {divisor.size} entries, the data has features of shape "
             f"{x.shape[1:]}"
         )
-    x /= divisor.astype(np.float32)
+    with np.errstate(over="ignore"):  # a warning would tell of a row
+        x /= divisor.astype(np.float32)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sordino.data.bounded import read_arrays
 from sordino.data.columns import in_order
-from sordino.data.dataset import Dataset, refuse_non_finite
+from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode_labels
 from sordino.data.table import columns_of
 from sordino.engine import study as studies
@@ -239,7 +239,7 @@ def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:
         if x.dtype != np.uint8:
             raise DataError(f"{path}: agreed are pixels (uint8), found {x.dtype}")
         return x
-    found_x = x.astype(np.float32)
+    found_x = single(x)
     refuse_non_finite(found_x, str(path), columns)
     return found_x
 
