@@ -21,7 +21,7 @@ import sordino.data.locate as locate
 import sordino.data.stream.text as text_module
 from sordino.data import load
 from sordino.data.stream import TableStream, published
-from sordino.data.stream.opening import Rows, Wanted
+from sordino.data.stream.opening import Replay, Rows, Streaming, Wanted
 from sordino.errors import DataError
 
 RNG = np.random.default_rng(3)
@@ -187,26 +187,33 @@ def test_constants_are_public(tmp_path: Path) -> None:
         read(offset=(1, 2))
 
 
+@pytest.mark.parametrize(
+    ("bad", "scale", "stream"),
+    [("nan", 1.0, Rows()), ("1e30", 1e-20, Rows()), ("1e30", 1e-20, Replay())],
+)
 def test_a_private_row_that_cannot_be_read_is_told_of_before_the_first_event(
-    tmp_path: Path,
+    tmp_path: Path, bad: str, scale: float, stream: Streaming
 ) -> None:
     """In the middle of a run it would end the run, after releases."""
     path = tmp_path / "t.csv"
-    path.write_text("dose,outcome\n" + "1.0,0\n" * 3000 + "nan,0\n")
+    path.write_text("dose,outcome\n" + "1.0,0\n" * 3000 + f"{bad},0\n")
     wanted = Wanted(
         name=None,
         file=path,
         label="outcome",
         entity=None,
         classes=("0", "1"),
-        scale=1.0,
+        scale=scale,
         seed=0,
         events=3001,
         identify=False,
         private=True,
     )
     with pytest.raises(DataError, match="row 3000"):
-        Rows().open(wanted)
+        stream.open(wanted)
+    table = TableStream(path, classes=("0", "1"), label="outcome", scale=scale)
+    with pytest.raises(DataError, match=r"row 3000 .* column 'dose' is"):
+        table.read(0, 3001)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -171,7 +171,7 @@ class Rows(Streaming):
         if wanted.events and not len(stream.read(0, 1)):
             raise DataError(f"{stream.path}: there are no rows")
         fingerprint = "file:" + (_digest(stream.path) if wanted.private else stream.name)
-        return Opened(stream, fingerprint, *_gone_through(wanted))
+        return Opened(stream, fingerprint, *_gone_through(wanted, stream))
 
 
 def _corpus(wanted: Wanted) -> Corpus:
@@ -209,7 +209,9 @@ def _table(wanted: Wanted, scale: float) -> TableStream:
     )
 
 
-def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words | None]:
+def _gone_through(
+    wanted: Wanted, scaled: TableStream
+) -> tuple[identity.Words | None, identity.Words | None]:
     """Read the rows that become events once, before anything is charged: one that cannot be read
     would end a run in the middle, and the place of the end would tell of it.
 
@@ -224,12 +226,13 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
         return None, None
     stream, words = _table(wanted, 1.0), [np.empty((0, 2), np.uint64)]
     owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
-    for piece in _pieces(stream, wanted.events):
+    for start, piece in _pieces(stream, wanted.events):
         if wanted.identify:
             words.append(identity.words(piece.x, np.array(stream.classes)[piece.y]))
         if piece.entity is not None:
             owners.append(piece.entity)
             labels.append(piece.y)
+        scaled.rescale(piece.x, start)
     people = np.concatenate(owners) if owners else None
     if wanted.one_label and people is not None:
         refuse_two_labels(str(stream.path), people, np.concatenate(labels), stream.classes)
@@ -238,13 +241,13 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
     return np.concatenate(words), None if people is None else people.astype(np.uint64)
 
 
-def _pieces(stream: TableStream, events: int) -> Iterator[Piece]:
-    """The rows that become events, some at a time."""
+def _pieces(stream: TableStream, events: int) -> Iterator[tuple[int, Piece]]:
+    """The rows that become events, some at a time, and the number of the first."""
     for start in range(0, events, _AT_ONCE):
         piece = stream.read(start, min(_AT_ONCE, events - start))
         if not len(piece):
             return
-        yield piece
+        yield start, piece
 
 
 def refuse_two_labels(

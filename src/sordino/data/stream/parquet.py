@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from sordino.data.bounded import refuse_long
+from sordino.data.dataset import single
 from sordino.data.stream.cells import Coder, whole
 from sordino.data.stream.piece import Piece
-from sordino.data.stream.rows import REMEDY, ROWS, cell, not_finite, roles
+from sordino.data.stream.rows import REMEDY, ROWS, cell, roles
 from sordino.errors import DataError
 
 
@@ -66,12 +67,7 @@ class Parquet:
         x = np.empty((frame.height, len(self.features)), np.float32)
         for at, name in enumerate(self.features):
             self._refuse_gaps(frame[name])
-            with np.errstate(over="ignore"):  # becomes an infinity, which is refused with its place
-                x[:, at] = frame[name].to_numpy()
-        good = np.isfinite(x)
-        if not good.all():
-            row, at = map(int, np.argwhere(~good)[0])
-            raise not_finite(self._path, self._row + row, self.features[at], x[row, at])
+            x[:, at] = single(frame[name].cast(pl.Float64).to_numpy())
         y = self._coder.labels(self._cells(frame[self._label]), self._row, self._label)
         owners = None
         if self._entity is not None:

@@ -32,7 +32,7 @@ class Rows(Protocol):
         ...
 
     def next(self) -> Piece:
-        """The next rows, some thousand; none at the end of the file."""
+        """The next rows, some thousand; none at the end of the file. Features may be infinite."""
         ...
 
 

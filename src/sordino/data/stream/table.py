@@ -37,7 +37,7 @@ from sordino.data.stream.byclass import ByClass
 from sordino.data.stream.cells import Classes, Coder
 from sordino.data.stream.parquet import Parquet
 from sordino.data.stream.piece import Piece, joined, room
-from sordino.data.stream.rows import Rows
+from sordino.data.stream.rows import Rows, not_finite
 from sordino.data.stream.text import Text
 from sordino.data.table import Scale
 from sordino.errors import DataError
@@ -139,6 +139,22 @@ class TableStream:
         """The same rows, their classes drawn by ``drift``: within a class in the file's order."""
         return ByClass(self, self.seed, drift)
 
+    def rescale(self, x: NDArray[np.float32], first: int) -> None:
+        """Apply the constants to rows (n, features) from ``first`` on, in place.
+
+        Raises:
+            DataError: for a feature that is not finite then.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
+            if self._offset is not None:
+                x -= self._offset
+            if self._scale is not None:
+                x /= self._scale
+        good = np.isfinite(x)
+        if not good.all():
+            row, at = map(int, np.argwhere(~good)[0])
+            raise not_finite(self.path, first + row, self._file.features[at], x[row, at])
+
     def _open(self) -> None:
         path, low = self.path, self.path.name.lower()
         self._file: Rows | Parquet
@@ -166,17 +182,10 @@ class TableStream:
                 if self._rows is not None and self._first != self._rows:
                     raise self._count(self._first)
                 return False
-            self._rescale(self._piece.x)
+            self.rescale(self._piece.x, self._first)
             if self._rows is not None and self._first + len(self._piece) > self._rows:
                 raise self._count(self._first + len(self._piece))
         return True
-
-    def _rescale(self, x: NDArray[np.float32]) -> None:
-        with np.errstate(over="ignore"):  # a warning would tell of a row
-            if self._offset is not None:
-                x -= self._offset
-            if self._scale is not None:
-                x /= self._scale
 
     def _constants(
         self, given: Scale | None, what: str, positive: bool

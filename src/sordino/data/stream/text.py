@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.bounded import MOST_COLUMNS
+from sordino.data.dataset import single
 from sordino.data.source import Source
 from sordino.data.stream.cells import Coder
 from sordino.data.stream.piece import Piece
-from sordino.data.stream.rows import REMEDY, cell, not_finite, roles
+from sordino.data.stream.rows import REMEDY, cell, roles
 from sordino.errors import DataError
 
 STRETCH = 1 << 18  # bytes
@@ -99,16 +100,9 @@ class Text:
         return [row[at] for row in rows]
 
     def _numbers(self, rows: Sequence[list[str]]) -> NDArray[np.float32]:
-        """The features (n, f), every one finite."""
-        held = self._held
+        """The features (n, f)."""
         values = [self._values(row, self._row + at) for at, row in enumerate(rows)]
-        with np.errstate(over="ignore"):  # becomes an infinity, which is refused with its place
-            x = np.array(values, np.float64).astype(np.float32).reshape(len(rows), len(held))
-        good = np.isfinite(x)
-        if not good.all():
-            at, feature = map(int, np.argwhere(~good)[0])
-            raise not_finite(self._path, self._row + at, self.features[feature], x[at, feature])
-        return x
+        return single(np.array(values, np.float64)).reshape(len(rows), len(self._held))
 
     def _values(self, row: Sequence[str], number: int) -> list[float]:
         try:
