@@ -178,7 +178,7 @@ def test_what_cannot_be_taken_is_told(
 
 
 def test_numbers_that_no_table_holds_are_told(tmp_path: Path) -> None:
-    with pytest.raises(so.StudyError, match=r"'a' holds Object.*: convert or drop"):
+    with pytest.raises(so.StudyError, match=r"row 0 .* of 'a' holds complex: convert or drop"):
         kept({"a": np.array([1j, 2j]), "label": [0, 1]}, tmp_path, {})
 
 
@@ -270,6 +270,9 @@ def test_columns_without_names_are_named_by_their_numbers(tmp_path: Path) -> Non
 
 
 def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
-    found = kept((X, Y, [0.0, float("nan"), 1.0, 1.0]), tmp_path, {})
+    owners = np.array([0.0, float("nan"), 1.0, 1.0])
+    found = kept((X, Y, owners), tmp_path, {})
     with pytest.raises(DataError, match=r"row 1 .* has no client_column"):
         load("own", file=Path(found["file"]), client_column="client")
+    with pytest.raises(DataError, match=r"row 1 .* has no client"):
+        kept((X, Y, owners.tolist()), tmp_path, {})

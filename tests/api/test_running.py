@@ -100,7 +100,7 @@ class Mixed(Dataset[Any]):
 
 
 def test_pictures_of_two_types_are_refused() -> None:
-    with pytest.raises(DataError, match="differ in type"):
+    with pytest.raises(DataError, match=r"all be pixels \(uint8\) or none"):
         small().on(Mixed())
 
 

@@ -13,6 +13,9 @@ read the file, and whoever deletes the original deletes the copy, too.
 | torch ``Dataset`` or ``DataLoader`` of (x, y) | the same, read once |
 | Hugging Face ``Dataset`` with an ``image`` column | the same |
 
+A type that a container states for a whole column or array stays; where it has none (lists, columns
+of objects), each cell and each example is read by itself (:mod:`sordino.api.numbers`).
+
 Names of classes that a container holds may have been read from its rows, as a label encoder does
 it. They name the labels, and are no public list of classes: whoever knows one says ``classes``.
 """
@@ -23,7 +26,7 @@ import filecmp
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -65,9 +68,9 @@ def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = No
         DataError: if their lengths differ, or they cannot be made arrays.
     """
     found = Arrays(
-        numbers.array(x, "x"),
-        numbers.array(y, "y"),
-        None if client is None else numbers.array(client, "client"),
+        numbers.stacked(x, "x") if isinstance(x, list | tuple) else numbers.array(x, "x"),
+        numbers.entries(y, "label"),
+        None if client is None else numbers.entries(client, "client"),
     )
     held = [each for each in (found.x, found.y, found.client) if each is not None]
     if not all(each.ndim for each in held):
@@ -175,14 +178,36 @@ def _frame(columns: Mapping[str, Any]) -> polars.DataFrame:
     import polars
 
     try:
-        return polars.DataFrame(
-            {
-                name: polars.Series(name, values, nan_to_null=True, strict=False)
-                for name, values in columns.items()
-            }
-        )
+        return polars.DataFrame({name: _series(name, each) for name, each in columns.items()})
     except (TypeError, ValueError, polars.exceptions.PolarsError) as error:
         raise DataError(f"the data cannot be made a table: {error}") from None
+
+
+def _series(name: str, values: Any) -> polars.Series:
+    """A column of the type that its container states, or else that of its cells."""
+    import polars
+
+    kind = _kind(values)
+    if kind == "pandas" and hasattr(values, "notna"):
+        values = _of_pandas(values)
+    elif kind == "torch":
+        values = numbers.array(values, repr(name))
+    typed = isinstance(values, np.ndarray) and values.dtype.kind in "biufmM"
+    if typed or isinstance(values, polars.Series):
+        return polars.Series(name, values, nan_to_null=True)
+    if isinstance(values, str | bytes | Mapping | Set):
+        raise TypeError(f"column {name!r} is of type {type(values).__name__}, which has no rows")
+    cells = numbers.cells(values, repr(name))
+    whole = [each for each in cells if type(each) is int]
+    wide = whole and not -(2**63) <= min(whole) <= max(whole) < 2**63
+    kinds = {
+        bool: polars.Boolean,
+        int: polars.Int128 if wide else polars.Int64,
+        float: polars.Float64,
+        str: polars.String,
+    }
+    found = next((type(each) for each in cells if each is not None), None)
+    return polars.Series(name, cells, polars.Null if found is None else kinds[found])
 
 
 def _by_name(columns: Iterable[tuple[object, Any]]) -> dict[str, Any]:
@@ -224,12 +249,7 @@ def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Ar
         held = list(data[image])
         if gaps := [row for row, each in enumerate(held) if each is None]:
             raise DataError(f"row {gaps[0]} (the first is 0) has no {image!r}; drop the row")
-        pictures = [numbers.array(each, repr(image)) for each in held]
-        if len({each.shape for each in pictures}) > 1:
-            raise DataError(f"the pictures of column {image!r} differ in size; give them one size")
-        if len({each.dtype for each in pictures}) > 1:  # bytes are pixels, other numbers are not
-            raise DataError(f"the pictures of column {image!r} differ in type; give them one type")
-        x = np.stack(pictures)
+        x = numbers.stacked(held, repr(image))
         if getattr(features[image], "dtype", "") == "uint8":  # formats widen it
             x = x.astype(np.uint8)
         if x.ndim == 4 and x.shape[-1] in (1, 3, 4):  # channels come last in pictures
@@ -255,8 +275,8 @@ def _named(feature: Any, values: list[Any]) -> Any:
 def _of_bunch(data: Any, label: str) -> polars.DataFrame:
     if missing := [name for name in ("data", "target") if name not in data]:
         raise DataError(f"this Bunch has no {missing[0]!r}: give (x, y) arrays")
-    x, y = data["data"], np.asarray(data["target"])
-    shaped = np.asarray(x)
+    x, y = data["data"], numbers.entries(data["target"], label)
+    shaped = np.asarray(x, None if hasattr(x, "shape") else object)  # a list has no one type
     if shaped.ndim != 2 or y.ndim != 1:
         raise DataError("this Bunch is no table with one target: give (x, y) arrays")
     names = data.get("feature_names")
@@ -298,18 +318,10 @@ def _of_torch(data: Any) -> Arrays:
         if not isinstance(item, Sequence) or len(item) < 2:
             raise DataError(f"item {i} of the data set is no pair of (example, label)")
         xs.append(numbers.array(item[0], f"the example of item {i}"))
-        ys.append(numbers.array(item[1], f"the label of item {i}"))
-        if xs[-1].shape != xs[0].shape or ys[-1].shape != ys[0].shape:
-            raise DataError(
-                f"item {i} of the data set has shape {xs[-1].shape} and its label "
-                f"{ys[-1].shape}, item 0 {xs[0].shape} and {ys[0].shape}: all examples must have "
-                "one shape, and all labels"
-            )
+        ys.append(item[1])
     if not xs:
         raise DataError("the data set is empty")
-    if len({each.dtype for each in xs}) > 1:  # bytes are pixels, other numbers are not
-        raise DataError("the examples of the data set differ in type; give them all one type")
-    return arrays(np.stack(xs), np.stack(ys))
+    return arrays(xs, ys)
 
 
 def _length(held: Any) -> int:
@@ -373,7 +385,7 @@ def _save_table(held: polars.DataFrame, file: Any) -> None:
 
 
 def _save(held: Arrays, file: Any) -> None:
-    named: dict[str, Any] = {"x": numbers.examples(held.x), "y": numbers.column(held.y, "label")}
+    named: dict[str, Any] = {"x": numbers.examples(held.x), "y": held.y}
     if held.client is not None:
-        named["client"] = numbers.column(held.client, "client")
+        named["client"] = held.client
     np.savez(file, **named)
