@@ -136,7 +136,7 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     """The mean of clients' updates."""
     rng = np.random.default_rng(4)
     deltas = [
-        rng.standard_normal(D).astype(np.float32) / np.float32(math.sqrt(D)) for _ in range(N)
+        rng.standard_normal(D).astype(np.float32) / np.float32(2.0 * math.sqrt(D)) for _ in range(N)
     ]
     one = PrivateSum(
         mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA),

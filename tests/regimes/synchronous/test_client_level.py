@@ -5,6 +5,7 @@ release by no more than is booked.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,12 @@ from sordino.engine.effect import Arrived, Book, Closed, Log, Send
 from sordino.engine.effect import Booked as Paid
 from sordino.engine.records import text
 from sordino.entropy import Seeded
+from sordino.errors import StudyError
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.mechanism.contract import check_noise
 from sordino.mechanism.haar import Basis, HaarGaussian
-from sordino.message import Contribution, Update
+from sordino.mechanism.knorm import KNorm
+from sordino.message import Contribution, Update, Vector
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regimes.synchronous.aggregate import PrivateSum
@@ -163,11 +166,11 @@ def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
     shares = tuple(0.25 + 0.75 * i / N for i in range(N))
     one = aggregator(mechanism=noiseless, shares=shares)
     answers = [
-        Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True)
+        Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.03 * i, np.float32), inside=True)
         for i in (2, 7, 11)
     ]
     released = release(one, answers, RoundNoise(S, 1e-7), 1, D)
-    wanted = sum(shares[i] * 0.1 * i for i in (2, 7, 11)) / (Q * sum(shares))
+    wanted = sum(shares[i] * 0.03 * i for i in (2, 7, 11)) / (Q * sum(shares))
     assert released.mean == pytest.approx(np.full(D, wanted), rel=1e-5)
 
 
@@ -234,6 +237,69 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
         / (mechanism.vector_multiplier * clip)
     )
     assert math.hypot(moved, count) <= 1 / Z * (1 + 1e-6) + slack
+
+
+MECHANISMS: tuple[Any, ...] = (
+    Gaussian(clip=S, noise_multiplier=Z),
+    CountedGaussian(clip=S, noise_multiplier=Z, measure="layers"),
+    KNorm(clip=S, noise_multiplier=Z, dimension=D),
+    HaarGaussian.weighted(
+        clip=S, noise_multiplier=Z, basis=Basis.flat(D), weights=(0.01, 3.0, 1.0)
+    ),
+)
+
+
+def summed(
+    mechanism: Any, deltas: Sequence[Vector], clip: float, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """The sum (d,) that a mechanism is given of contributions."""
+    given: list[Any] = []
+
+    def release(self: Any, total: torch.Tensor, excess: float, rng: Any) -> Any:
+        given.append(total.numpy().copy())
+        return total.float(), None
+
+    monkeypatch.setattr(type(mechanism), "release_counted", release)
+    one, contract = aggregator(mechanism=mechanism), RoundNoise(clip, Z)
+    answers = [Contribution(i, 1, 3, delta, inside=True) for i, delta in enumerate(deltas)]
+    one.release(answers, contract, 1, D, [permit(one.event(contract), 1, 1)])
+    return given[0]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_a_site_sends_beyond_the_bound_rounds_no_sum(
+    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three who collude: a tie, and +A and -A that round it up where another one adds a little."""
+    clip, own = 1e-9, np.full(D, 2e-10, np.float32)
+    tie = np.float32(2.0**-29 * (1 - 2.0**-20))
+    colluding = [np.full(D, each, np.float32) for each in (tie, 2.0**24, -(2.0**24))]
+    without = summed(mechanism, [colluding[0], 0 * own, *colluding[1:]], clip, monkeypatch)
+    with_it = summed(mechanism, [colluding[0], own, *colluding[1:]], clip, monkeypatch)
+    assert with_it - without == pytest.approx(own.astype(np.float64), rel=1e-6)
+    assert np.linalg.norm(with_it) < 4e-7  # 100 S, where a wavelet weighs 0.01
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_honest_contribution_keeps_its_bits(
+    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(3)
+    for clip in (1e-9, 0.3, 1e9):
+        for size in (0.1, 1.0, 1e6):
+            moved = clip * size * draw.standard_normal((40, D)).astype(np.float32)
+            scaled = mechanism.scaled(clip, Z)
+            bounded = [scaled.bounded(torch.from_numpy(each))[0].numpy() for each in moved]
+            found = summed(mechanism, bounded, clip, monkeypatch)
+            wanted = np.zeros(D)
+            for each in bounded:
+                wanted += each
+            assert np.array_equal(found, wanted)
+
+
+def test_cohorts_whose_rounding_could_pass_the_bound_are_refused() -> None:
+    with pytest.raises(StudyError, match=r"70000 clients are expected.* proven for 65536"):
+        aggregator(shares=(1.0,) * 70_000, sampling_rate=1.0)
 
 
 def test_a_method_sees_the_release_and_nothing_else() -> None:
