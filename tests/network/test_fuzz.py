@@ -6,10 +6,11 @@ model, no ledger changes by a frame that is refused, memory stays, and nothing i
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ import torch
 
 from federations import laid
 from mutations import memory, mutated, nothing_executed
-from sordino.engine.effect import Arrived
+from sordino.engine.effect import Arrived, Begin, Joined, Left, Send
 from sordino.engine.surroundings import sources
-from sordino.errors import StudyError
+from sordino.errors import RemoteProtocolError, StudyError
 from sordino.message import (
     Compute,
     Contribution,
@@ -31,7 +32,9 @@ from sordino.message import (
     Gradient,
     Labels,
     Passive,
+    Raw,
     Reply,
+    Statistics,
     Task,
     Train,
     Turn,
@@ -42,6 +45,7 @@ from sordino.message import (
 from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
+from sordino.network.checks import checked, unknown
 from sordino.network.courier import Courier
 from sordino.network.demo import Laid
 from sordino.network.desk import Desk
@@ -50,10 +54,12 @@ from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
+from sordino.network.parts import divided, regime_of
 from sordino.network.server import Serves
 from sordino.network.transport.base import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
+from sordino.regimes.synchronous.simulation import Moment
 from sordino.regimes.vertical.compiled.sliding_window import learned, passed
 
 from .test_events_between_sites import ENTITY, read
@@ -171,7 +177,8 @@ class Feeder(Mailbox):
             case Train(round=number, steps=steps, weights=weights):
                 if self.agreed.study.privacy.unit == "client":
                     return Contribution(site, number, steps, 0 * weights + 0.01, True)
-                return Update(site, number, steps, weights + np.float32(0.25))
+                told = Statistics(0.5, 0.25, 0.125, 0.25, 0.1, 0.1)
+                return Update(site, number, steps, weights + np.float32(0.25), told)
             case Turn(event=event, over=over, asked=asked):
                 if site == len(self.sizes) and not over:
                     return Labels(event, (event % 10,))
@@ -218,7 +225,78 @@ class Guarded(Courier):
             assert world.unfit(site, number, said) is None
             return
         assert said.client == site
-        world.step(deepcopy(state), Arrived(said))  # whatever it holds, no step fails
+        if isinstance(said, Update | Contribution):
+            whole_round(world, deepcopy(state), [said])
+        else:
+            world.step(deepcopy(state), Arrived(said))  # whatever it holds, no step fails
+
+
+def whole_round(world: Any, state: Any, answers: Sequence[Reply]) -> Any:
+    """The state after these answers, the close of their round and the begin of the next one, kept
+    and read back: whatever they hold, nothing fails.
+    """
+    sites = range(len(world.units))
+    for said in answers:
+        state, _ = world.step(state, Arrived(said))
+    for event in (*(Left(i, final=True) for i in sites), *(Joined(i) for i in sites)):
+        state, _ = world.step(state, event)
+    world.faults()  # which the kernel hears of otherwise
+    packed = Moment(state).pack()
+    assert world.unpack(packed).pack().rest == packed.rest
+    world.step(state, Begin())
+    return state
+
+
+METHODS = {
+    "ali": "",
+    "ali by equation 9": ',tau_rule="eq9",batch_bound="min"',
+    "ali on paper": ',form="paper"',
+    "als": "",
+    "als on paper": ',form="paper"',
+    "adap": "",
+}
+EDGES = (0.0, 5e-324, 1e-308, 1e-200, 1e-160, 1.0, 3.0, 1e16, 1e154, 1e200, 1e308, 1.79e308)
+"""Numbers of float64 whose squares, quotients and sums are at its edges; with either sign."""
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_at_the_edges_of_float64_take_whole_rounds(
+    name: str, limited: bool, tmp_path: Path
+) -> None:
+    dice = random.Random(7)
+    method = f'method={{name="{name.split()[0]}-dpfl",learning_rate=0.1{METHODS[name]}}}'
+    accountant = f'privacy.accountant="{"rdp@8" if name == "adap" else "rdp"}"'
+    found = laid(tmp_path, "synchronous", [method, "budget={rounds=6,steps=20}", accountant])
+    agreed = Agreed(found.server)
+    study: Any = agreed.study
+    made = regime_of(study).assembled(
+        study, divided(agreed.agreement, study), tmp_path, "run", None
+    )
+    world: Any = made.simulation
+
+    def number() -> float:
+        return dice.choice(EDGES) * dice.choice((1.0, -1.0))
+
+    def said(site: int, task: Train) -> Update:
+        vector = np.full_like(task.weights, dice.choice((0.0, 1e-30, 1e7, -2e7)))
+        told = Statistics(*(number() for _ in range(8)))
+        raw = Raw(number(), number(), vector) if task.probe is not None else None
+        return Update(site, task.round, task.steps, task.weights + vector, told, vector, raw)
+
+    for _ in range(15):
+        state = made.first.state  # type: ignore[attr-defined]
+        while state.ended is None and state.round < 6:
+            state, effects = world.step(state, Begin())
+            sent = []
+            for effect in effects:
+                if isinstance(effect, Send) and isinstance(effect.message, Train):
+                    answer = said(effect.site, effect.message)
+                    with suppress(RemoteProtocolError):
+                        most = world.most if limited else math.inf
+                        sent.append(checked(effect.site, state.round, answer, unknown, most))
+            state = whole_round(world, state, sent) if state.ended is None else state
+    world.vault.close()
 
 
 def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[Any]]:
@@ -244,6 +322,7 @@ def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[An
         patience=agreed.agreement.patience,
         refused=lambda who, why: None,
         unfit=world.unfit,
+        most=world.most,
         clock=lambda: feeder.now,
     )
     kernel: LiveKernel[Any, Any] = LiveKernel(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federations import Federation, Hand
-from sordino.message import Derivative, Embedding, Turn, decode, encode
+from sordino.message import Derivative, Embedding, Raw, Statistics, Turn, decode, encode
 from sordino.network import frames
 from sordino.network.incidents import read
 from sordino.network.transport.base import Lost
@@ -21,6 +21,7 @@ from sordino.network.transport.base import Lost
 from .conftest import Makes
 from .test_events_between_sites import ends as ends
 
+RAW = Raw(1e200, 1.0, np.zeros(21, np.float32))
 LARGE = 1.5e19  # of one number: its square is finite in float32
 PARTS = {
     "synchronous": "weights",
@@ -75,6 +76,36 @@ def test_whoever_sends_what_no_model_takes_is_named_and_nobody_else(
     assert sites[who].out.startswith("its answer cannot be used: its ")
     model: Any = kernel.moment().model
     assert np.isfinite(np.dot(model, model))
+    assert "stopped" not in found.done["server"].why
+
+
+HUGE = Statistics(*[1e308] * 6)
+NUMBERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "als": ('name="als-dpfl"', {"statistics": Statistics(1, 1, 1e300, 1, 1, 1)}, "change"),
+    "ali": ('name="ali-dpfl"', {"statistics": HUGE}, "energy"),
+    "adap": ('name="adap-dpfl"', {"statistics": Statistics(1, 1, 1, 1, 1, 1, loss=-1e300)}, "loss"),
+    "als on paper": ('name="als-dpfl",form="paper"', {"raw": RAW}, "beta"),
+    "ali on paper": ('name="ali-dpfl",form="paper"', {"raw": RAW}, "beta"),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_that_no_such_vectors_give_are_refused(case: str, federate: Makes) -> None:
+    method, told, name = NUMBERS[case]
+    accountant = "rdp@8" if case == "adap" else "rdp"
+    changes = [f"method={{{method},learning_rate=0.1}}", "budget={rounds=3,steps=8}"]
+    found = federate("synchronous", [*changes, f'privacy.accountant="{accountant}"'], minimum=2)
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[2].there)
+    found.start(*found.names[:2])
+    hand.answer(hand.get(frames.Ask), **told, first=np.zeros(21, np.float32))
+    found.wait(60.0, "server", *found.names[:2])
+    log = read(found.server)
+    assert {each.site for each in log if each.what == "too large"} == {"site-2"}
+    assert f"its {name} is " in found.kernels[-1].courier.sites[2].out
     assert "stopped" not in found.done["server"].why
 
 

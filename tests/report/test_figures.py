@@ -67,7 +67,7 @@ def test_nothing_to_draw(make: Maker) -> None:
     ] == [None] * 7
 
 
-@pytest.mark.parametrize("value", ["x", -1, "inf", 10**400])
+@pytest.mark.parametrize("value", ["x", -1, "inf", 1e154, 1.7e308, 10**400])
 def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object) -> None:
     odd = [*rows(), {"kind": "late", "round": value}, {"kind": "lost", "round": 2}]
     for key in rows()[0]:

@@ -68,7 +68,8 @@ def ahead(
 def checked(
     site: int, number: int, message: Message, unfit: Unfit, most: float = math.inf
 ) -> Reply:
-    """A message of this site about this task, whose vectors are at most ``most`` long.
+    """A message of this site about this task, whose vectors are at most ``most`` long, and whose
+    numbers are those of such vectors: no more than ``||v - w||^2``.
 
     Raises:
         RemoteProtocolError: if it is not.
@@ -97,8 +98,16 @@ def checked(
     for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
         for name in () if told is None else told.__struct_fields__:
             value = getattr(told, name)
-            if isinstance(value, float | int) and not math.isfinite(value):
+            if not isinstance(value, float | int):
+                continue
+            if not math.isfinite(value):
                 raise RemoteProtocolError(f"its {name} is not finite", "not finite")
+            if abs(value) > 4.0 * most**2:
+                raise RemoteProtocolError(
+                    f"its {name} is {value:.3g}, and vectors that a model takes give "
+                    f"{4.0 * most**2:.3g} at most",
+                    "too large",
+                )
     return message
 
 

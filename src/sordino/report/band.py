@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +10,14 @@ import numpy as np
 from sordino.engine.records import Round, at, number
 
 Curve = tuple[list[float], list[float]]
+LARGEST = 1e100
+"""Numbers beyond it are not drawn: margins of an axis and means of a few of them overflow."""
 
 
 def points(rows: Sequence[Round], x: str, y: str) -> Curve:
-    """The rows that have both numbers, finite, as two lists.
+    """The rows that have both numbers, and can be drawn, as two lists.
 
-    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=math.inf)]
+    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=1e308)]
     >>> points(rows, "round", "loss")
     ([1.0], [0.5])
     """
@@ -24,7 +25,7 @@ def points(rows: Sequence[Round], x: str, y: str) -> Curve:
     kept = [
         (a, b)
         for a, b in pairs
-        if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
+        if a is not None and b is not None and abs(a) <= LARGEST and abs(b) <= LARGEST
     ]
     return [a for a, _ in kept], [b for _, b in kept]
 

@@ -141,3 +141,11 @@ def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
         tau = min(rule.choose(memory, EVEN, Remaining(158 - rounds, 317 - used)).tau, 317 - used)
         used, rounds, memory = used + tau, rounds + 1, Memory(squared_mu=1.0, tau=tau)
     assert rounds == pytest.approx(14, abs=1)
+
+
+@pytest.mark.parametrize("form", ["sound", "paper"])
+def test_no_estimate_overflows(form: Any) -> None:
+    rule = AliDpfl(form=form)
+    for square in (5e-324, 1e-200, 1e200, 1e308):
+        memory = Memory(squared_mu=square, tau=2)
+        assert 1 <= rule.choose(memory, EVEN, Remaining(158, 317)).tau <= 100

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,14 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
         used, memory = used + tau, Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
     assert used == 317
     assert set(taus[3:-3]) <= {2, 3}
+
+
+@pytest.mark.parametrize("form", ["sound", "paper"])
+def test_no_estimate_overflows(form: Any) -> None:
+    rule, left = AlsDpfl(form=form), Remaining(158, 317)
+    for beta in (1e4, 1e100, 1e154):
+        memory = Memory(squared_beta=beta**2, rho=1e178, squared_xi=1e16, tau=60)
+        assert 1 <= rule.choose(memory, EVEN, left).tau <= 100
 
 
 def test_says_so_when_the_bound_says_nothing() -> None:

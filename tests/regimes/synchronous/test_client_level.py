@@ -166,7 +166,7 @@ def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
     shares = tuple(0.25 + 0.75 * i / N for i in range(N))
     one = aggregator(mechanism=noiseless, shares=shares)
     answers = [
-        Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.03 * i, np.float32), inside=True)
+        Contribution(i, 1, 3, delta=np.full(D, 0.03 * i, np.float32), inside=True)
         for i in (2, 7, 11)
     ]
     released = release(one, answers, RoundNoise(S, 1e-7), 1, D)

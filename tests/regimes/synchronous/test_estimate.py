@@ -17,6 +17,7 @@ from sordino.regimes.synchronous.methods.estimate import (
     clipped_fraction,
     signal_to_noise,
     slope,
+    smooth,
     squared_curvature,
     squared_divergence,
 )
@@ -174,3 +175,10 @@ def test_on_a_bowl_the_first_steps_noise_feeds_back() -> None:
         last = MU * moved + s * rng.standard_normal(D)
         seen.append((((last - first) ** 2).sum() - 2 * D * s**2) / (moved @ moved))
     assert np.mean(seen) == pytest.approx(MU**2 + 2 * MU / ETA, rel=0.05)
+
+
+@pytest.mark.parametrize("new", [None, float("nan"), float("inf"), float("-inf")])
+def test_an_average_keeps_its_last_finite_value(new: float | None) -> None:
+    assert smooth(0.5, new) == 0.5
+    assert smooth(None, new) is None
+    assert smooth(1.0, 0.5) == pytest.approx(0.9)

@@ -2,9 +2,11 @@
 overdrawn.
 """
 
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,8 +25,8 @@ from sordino.engine.effect import (
     Woke,
 )
 from sordino.entropy import Seeded
-from sordino.message import Update
-from sordino.regimes.synchronous.method import Terms
+from sordino.message import Statistics, Update
+from sordino.regimes.synchronous.method import Choice, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import State, Synchronous
@@ -206,6 +208,72 @@ def test_deadline_closes_with_who_came_and_gives_up_the_rest_until_heard_from() 
     assert late[0] is state
     state, _ = rule.step(state, Joined(3))
     assert 3 in state.present
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Whether an energy was zero."""
+
+    zero: bool = False
+
+
+class Dividing(DpSgd):
+    """A method that fails on some numbers: it divides by energies, and by their sum."""
+
+    @property
+    def fixed_tau(self) -> Any:
+        """None, as of a method that chooses."""
+        return None
+
+    def fold(self, memory: Any, terms: Terms, answers: Any) -> Any:
+        """Divide."""
+        energies = [a.statistics.energy for a in answers]
+        _ = [1.0 / each for each in energies], 1.0 / (sum(energies) if energies else 1.0)
+        return memory
+
+
+class Choosing(Dividing):
+    """The same, which fails when it chooses."""
+
+    memory: ClassVar[type[msgspec.Struct]] = Seen
+
+    def fold(self, memory: Any, terms: Terms, answers: Any) -> Any:
+        """Remember."""
+        return Seen(any(a.statistics.energy == 0.0 for a in answers))
+
+    def choose(self, memory: Any, terms: Terms, left: Any) -> Choice:
+        """Fail on what was remembered."""
+        return Choice(int(math.inf) if memory.zero else self.tau)
+
+
+def told(method: Any, energies: tuple[float, ...]) -> tuple[Synchronous, State, list[Any]]:
+    """A round whose clients say these energies, and the rows of its log."""
+    rule = rules(method=method)
+    state, effects = rule.begin(rule.start(np.zeros(3, np.float32)))
+    rows: list[Any] = []
+    for send, energy in zip(sends(effects), energies, strict=True):
+        said: Any = reply(send).message
+        statistics = Statistics(energy, 0, 0, 0, 0, 0)
+        said = msgspec.structs.replace(said, statistics=statistics)
+        state, more = rule.step(state, Arrived(said))
+        rows += [effect.row for effect in more if isinstance(effect, Log)]
+    return rule, state, rows
+
+
+@pytest.mark.parametrize("method", [Dividing(tau=2), Choosing(tau=2)])
+def test_a_client_whose_numbers_no_method_can_use_is_left_out_and_named(method: Any) -> None:
+    rule, state, (dropped, row) = told(method, (1.0, 0.0, 1.0, 1.0))
+    assert (dropped.client, row.answered, row.missing) == (1, 3, 1)
+    assert "cannot use its numbers" in dropped.why
+    assert state.faults == ((1, dropped.why),)
+    assert state.weights == pytest.approx(np.full(3, (1 * 100 + 3 * 300 + 4 * 400) / 800))
+    assert rule.begin(state)[0].faults == ()
+
+
+def test_a_round_is_void_whose_numbers_no_method_can_use_together() -> None:
+    _, state, (row,) = told(Dividing(tau=2), (1.0, 1.0, -1.0, -1.0))
+    assert state.weights.tolist() == [0.0] * 3
+    assert state.faults == ()
+    assert "cannot use its numbers" in row.note
 
 
 def test_a_round_that_nobody_answers_leaves_the_model_alone() -> None:

@@ -13,7 +13,7 @@ import torch
 from sordino.mechanism import Learning
 from sordino.message import Contribution, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.method import RoundNoise, SynchronousMethod, Terms
+from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.shared import SharedSum
@@ -29,23 +29,30 @@ class Outcome:
         moved: Delta (d,); None where the model stays.
         memory: of the method.
         row: what of the row is known here.
-        answers: models that were sent one by one.
-        void: why nothing was opened, where clients share the noise; None if something was.
+        answers: models that were sent one by one, and were used.
+        faults: whose were not, and why.
+        void: why nothing was opened, where clients share the noise, or no answer was used; None
+            if something was.
     """
 
     moved: Vector64 | None
     memory: Any
     row: SynchronousRound
     answers: Sequence[Update] = ()
+    faults: tuple[tuple[int, str], ...] = ()
     void: str | None = None
 
 
 def of_models(
-    method: SynchronousMethod, terms: Terms, state: State, contract: RoundNoise
+    method: SynchronousMethod,
+    terms: Terms,
+    state: State,
+    contract: RoundNoise,
+    left: Remaining | None,
 ) -> Outcome:
-    """Of a round in which clients sent models."""
-    answers = [a for a in _ordered(state) if isinstance(a, Update)]
-    memory = method.remembered("fold", method.fold(state.memory, terms, answers))
+    """Of a round in which clients sent models; ``left`` before the next one, if there is one."""
+    sent = [a for a in _ordered(state) if isinstance(a, Update)]
+    memory, answers, faults, void = _folded(method, terms, state.memory, sent, left)
     row = SynchronousRound(
         cohort=state.cohort,
         answered=len(answers),
@@ -53,7 +60,43 @@ def of_models(
         clipped=clipped_fraction(answers, terms),
         snr=signal_to_noise(answers, terms_under(terms, contract)),
     )
-    return Outcome(mean_change(state.weights, terms, answers), memory, row, answers)
+    return Outcome(mean_change(state.weights, terms, answers), memory, row, answers, faults, void)
+
+
+def _folded(
+    method: SynchronousMethod,
+    terms: Terms,
+    memory: Any,
+    sent: Sequence[Update],
+    left: Remaining | None,
+) -> tuple[Any, Sequence[Update], tuple[tuple[int, str], ...], str | None]:
+    """The memory after a round, the answers that were used, whose were not and why, and why none
+    were.
+
+    One client's numbers must not end a run: an answer that by itself leads the method to numbers
+    that do not exist is left out. Where only several together do, nobody knows who is to blame:
+    the round is void.
+    """
+
+    def tried(answers: Sequence[Update]) -> tuple[Any, str | None]:
+        try:
+            found = method.remembered("fold", method.fold(memory, terms, answers))
+            if left is not None and method.fixed_tau is None:
+                method.chosen(found, terms, left)
+        except (ArithmeticError, ValueError) as error:
+            return memory, f"{method.name} cannot use its numbers ({error})"
+        return found, None
+
+    found, why = tried(sent)
+    if why is None:
+        return found, sent, (), None
+    alone = [(answer, tried([answer])[1]) for answer in sent]
+    faults = tuple((answer.client, fault) for answer, fault in alone if fault is not None)
+    used = [answer for answer, fault in alone if fault is None]
+    found, void = tried(used)
+    if void is not None:
+        found, used = tried([])[0], []
+    return found, used, faults, void
 
 
 def of_updates(

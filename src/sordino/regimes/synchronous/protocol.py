@@ -244,8 +244,7 @@ class Synchronous:
             return self._finish(
                 state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds"
             )
-        can = {i: self.affordable(state, i) for i in sorted(state.present)}
-        solvent = [i for i, steps in can.items() if steps is None or steps > 0]
+        solvent = self._solvent(state)
         if (state.present and not solvent) or (
             self.payable is not None and state.round >= self.payable
         ):
@@ -256,13 +255,8 @@ class Synchronous:
             )
         number = state.round + 1
         chosen = self._chosen(state, solvent, number)
-        # where nobody is within reach, tau is what anybody could pay for, if he came back in time
-        left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
-        steps_left = min((n for n in left if n is not None), default=None)
-        share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
-        remaining = Remaining(
-            rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left
-        )
+        remaining = self._remaining(state, chosen)
+        steps_left = remaining.steps
         choice = self.method.chosen(state.memory, self.terms, remaining)
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
@@ -286,11 +280,27 @@ class Synchronous:
             opening=False,
             steps=tuple(taken),
             note=choice.note,
+            faults=(),
         )
         contract = self.method.round_noise(state.memory, self.terms, number)
         if not few and (priced := self.priced(contract)) is not None:
             return state, (Book(number, priced),)
         return self._ask(state)
+
+    def _solvent(self, state: State) -> list[int]:
+        """Clients within reach that can pay for a step."""
+        can = {i: self.affordable(state, i) for i in sorted(state.present)}
+        return [i for i, steps in can.items() if steps is None or steps > 0]
+
+    def _remaining(self, state: State, chosen: Sequence[int]) -> Remaining:
+        """What is left for a round of these clients."""
+        # where nobody is within reach, tau is what anybody could pay for, if he came back in time
+        left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
+        share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
+        return Remaining(
+            rounds=max(round((self.terms.rounds - state.round) * share), 1),
+            steps=min((n for n in left if n is not None), default=None),
+        )
 
     def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
         """Who is asked; whom a secret sample of clients has drawn."""
@@ -360,7 +370,10 @@ class Synchronous:
             return outcome.of_sum(self.method, self.terms, state, contract, self.adder)
         if self.aggregator is not None:
             return outcome.of_updates(self.method, self.terms, state, contract, self.aggregator)
-        return outcome.of_models(self.method, self.terms, state, contract)
+        solvent = self._solvent(state)
+        more = state.round < self.terms.rounds and solvent
+        left = self._remaining(state, solvent) if more else None
+        return outcome.of_models(self.method, self.terms, state, contract, left)
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
@@ -391,9 +404,14 @@ class Synchronous:
             answers=(),
             arrived=(),
             total=None,
+            faults=found.faults,
             permits=(),
         )
-        return state, (Log(row), Closed(state.round))
+        unused = [
+            Log(records.Dropped(round=state.round, client=client, why=why))
+            for client, why in found.faults
+        ]
+        return state, (*unused, Log(row), Closed(state.round))
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

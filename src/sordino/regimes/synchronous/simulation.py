@@ -8,7 +8,7 @@ who takes part, no row names a client, and none says a time that shows its speed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -114,6 +114,7 @@ class Simulation(World[State]):
     lineage: str
     budgets: Sequence[Budget] | None = None
     life: str = ""
+    _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
 
     def budget_of(self, site: int) -> Budget:
         """What a client may spend in all."""
@@ -159,7 +160,16 @@ class Simulation(World[State]):
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""
-        return self.regime.step(state, event)
+        found, effects = self.regime.step(state, event)
+        if found.faults is not state.faults:
+            self._faults.extend(found.faults)
+        return found, effects
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """See :class:`World`: answers that the method could not use."""
+        found = tuple(self._faults)
+        self._faults.clear()
+        return found
 
     def expects(self, state: State, site: int, number: int) -> bool:
         """Whether the client's answer for this round would still be used."""

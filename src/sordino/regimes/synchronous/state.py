@@ -36,6 +36,8 @@ class State:
         models: last model that each client sent, for a paper's literal form only.
         seen: what releases have taught about the mechanism's shape.
         note: the method's remark on the open round.
+        faults: clients whose answers the method could not use in the round that was closed last,
+            and why.
         permits: that the open round's release was booked, where it is the round that is charged.
         ended: why the run is over, or None.
     """
@@ -58,6 +60,7 @@ class State:
     models: tuple[Vector | None, ...] = ()
     seen: tuple[float, ...] = ()
     note: str | None = None
+    faults: tuple[tuple[int, str], ...] = ()
     permits: tuple[Permit, ...] = ()
     ended: str | None = None
 

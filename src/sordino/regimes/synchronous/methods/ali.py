@@ -132,7 +132,7 @@ class AliDpfl(estimate.Estimating):
             return Choice(
                 1
                 if mu is None
-                else min(max(int(self.optimum(mu, terms, tau=memory.tau) + 0.5), 1), MOST)
+                else max(int(min(self.optimum(mu, terms, tau=memory.tau), MOST) + 0.5), 1)
             )
         if mu is None:
             tau, note = 2, "no estimate of mu yet: two local steps, the fewest that show curvature"

@@ -60,6 +60,7 @@ from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
 from sordino.regimes.synchronous.methods import estimate
 
 MOST = 100  # tau_m of the paper: min(2 tau*, 100)
+LARGEST = 709.0  # whose exponential is finite
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -118,7 +119,8 @@ class AlsDpfl(estimate.Estimating):
         batch = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         eta = terms.learning_rate
-        gap: float = delta / beta * math.expm1(tau * math.log1p(eta * beta))
+        growth = math.expm1(min(tau * math.log1p(eta * beta), LARGEST))
+        gap: float = delta / beta * growth
         if self.form == "sound":
             gap -= eta * delta * tau
         else:

@@ -39,8 +39,8 @@ DECAY = 0.8  # of the exponential averages over rounds; a half-life of three rou
 
 
 def smooth(old: float | None, new: float | None) -> float | None:
-    """Exponential average over rounds; a missing value changes nothing."""
-    if new is None:
+    """Exponential average over rounds; a value that is missing or not finite changes nothing."""
+    if new is None or not math.isfinite(new):
         return old
     return new if old is None else DECAY * old + (1.0 - DECAY) * new
 
