@@ -21,6 +21,20 @@ below it end with 2, BudgetExceeded with 3, Interrupted with 130, the rest with 
 
 from __future__ import annotations
 
+LONGEST = 2_000
+"""Characters of a text of which a peer chose a part."""
+
+
+def printable(text: str, most: int = LONGEST) -> str:
+    """A text of which a peer may have chosen a part, so that it controls no terminal.
+
+    >>> printable("\x1b[2J\r\nverified")
+    '?[2J  verified'
+    """
+    return "".join(
+        each if each.isprintable() else " " if each.isspace() else "?" for each in text[:most]
+    )
+
 
 class SordinoError(Exception):
     """What every error raised on purpose is."""
@@ -55,14 +69,14 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol.
+    """The other side broke the protocol; the message, which may quote it, controls no terminal.
 
     Attributes:
         what: a word or two for the kind of it, for logs.
     """
 
     def __init__(self, message: str, what: str = "protocol") -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.what = what
 
 

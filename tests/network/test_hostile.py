@@ -26,7 +26,7 @@ from sordino.network.courier import MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.incidents import NAME, Incidents, read
 from sordino.network.transport import choice
-from sordino.network.transport.base import Lost
+from sordino.network.transport.base import Lost, Stranger
 
 from .conftest import Makes
 
@@ -326,6 +326,19 @@ def test_a_reason_of_a_peer_controls_no_terminal() -> None:
         assert frames.to_site(frames.encode(frame)).why == good  # type: ignore[union-attr]
     refused = frames.to_server(frames.encode(frames.Refuse(1, bad)))
     assert refused == frames.Refuse(1, good)
+    with pytest.raises(RemoteProtocolError) as of_frame:
+        frames.to_site(msgspec.msgpack.encode({"kind": "welcome", bad: 1}))
+    with pytest.raises(RemoteProtocolError) as of_message:
+        decode(msgspec.msgpack.encode({"type": "Train", bad: 1}), dimension=1)
+    assert good in str(of_frame.value)
+    assert good in str(of_message.value)
+    assert str(Lost(bad)) == str(Stranger(bad)) == good
+
+
+@pytest.mark.parametrize("run", ["\x1b[2J", "a run", "", "x" * 65, "run\n"])
+def test_a_run_is_named_so_that_people_can_read_it(run: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="could not be read"):
+        frames.to_site(frames.encode(frames.Welcome(run)))
 
 
 def test_frames_are_strict() -> None:

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from sordino.errors import RemoteProtocolError
+from sordino.errors import RemoteProtocolError, printable
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals, seal
-from sordino.network.standing import KINDS, Heard, Standing, leaving, printable, returning, untimely
+from sordino.network.standing import KINDS, LONGEST, Heard, Standing, leaving, returning, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
@@ -136,7 +136,7 @@ class Courier:
     def barred(self, site: int, why: str) -> None:
         """A site takes part no more until it connects again."""
         own = self.sites[site]
-        own.there, own.out = False, printable(why) or "no reason was given"
+        own.there, own.out = False, printable(why, LONGEST) or "no reason was given"
         own.paused = -math.inf
 
     def exclude(self, site: int, why: str) -> None:
@@ -399,7 +399,7 @@ class Courier:
     def note(self, site: int, what: str, why: str) -> None:
         """Name and count what a site has done that it must not."""
         counted = self.sites[site].refused
-        key = printable(why)
+        key = printable(why, LONGEST)
         if key not in counted and len(counted) >= KINDS:
             key = "more kinds of refused frames"
         counted[key] += 1

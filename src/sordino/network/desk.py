@@ -33,6 +33,7 @@ from sordino.errors import (
     ProtocolError,
     RemoteProtocolError,
     StudyError,
+    printable,
 )
 from sordino.message import Reply, Task, Train, Vector, decode, encode
 from sordino.network import frames
@@ -333,6 +334,7 @@ class Desk:
         self, number: int, why: str, what: str, details: str | None = None
     ) -> frames.Refuse:
         """Refuse; ``details``, such as what its data has spent, are for this site alone."""
+        why = printable(why)  # it may quote the server
         self._incidents.note(SERVER, what, why if details is None else details)
         if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
             self._refused.add((number, why))
@@ -341,7 +343,7 @@ class Desk:
             row = records.Declined(round=number, client=self._site.index, why=told[:500])
             if (shown := self._world.shown(row)) is not None:
                 self._watcher.row(shown)
-        return frames.Refuse(number, why[: frames.LONGEST])
+        return frames.Refuse(number, why)
 
     def _count_task(self, task: Task) -> bool:
         """Count what was done; whether the task is one by itself, and not a query or a farewell."""

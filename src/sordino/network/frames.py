@@ -10,15 +10,15 @@ Ask(number=1, body=b'', seal=b'', shares=b'')
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from sordino.errors import RemoteProtocolError
+from sordino.errors import LONGEST, RemoteProtocolError, printable
 
 VERSION = 1
-LONGEST = 2_000
-"""Characters of a reason."""
+Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
+"""An identifier of a run, which people read."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, tag_field="kind", forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class Welcome(Frame, frozen=True, tag="welcome"):
         run: identifier of the federation's run.
     """
 
-    run: str
+    run: Run
 
 
 class Ask(Frame, frozen=True, tag="ask"):
@@ -198,10 +198,7 @@ def _plain(frame: F) -> F:
     why = getattr(frame, "why", "")
     if why.isprintable():
         return frame
-    told = "".join(
-        each if each.isprintable() else " " if each.isspace() else "?" for each in why[:LONGEST]
-    )
-    return msgspec.structs.replace(frame, why=told)  # type: ignore[type-var]
+    return msgspec.structs.replace(frame, why=printable(why))  # type: ignore[type-var]
 
 
 def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:

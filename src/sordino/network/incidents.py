@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from sordino.engine.files import said_clearly
+from sordino.errors import printable
 from sordino.files import MIB, append_below
 
 NAME = "incidents.jsonl"
@@ -56,7 +57,7 @@ class Incidents:
 
     def note(self, site: str, what: str, detail: str) -> bool:
         """Write an incident down, if it is due; whether it is."""
-        told = "".join(each if each.isprintable() else "?" for each in detail[:LONGEST])
+        told = printable(detail, LONGEST)
         with self._lock:
             if site not in self._seen and len(self._seen) >= NAMES:
                 site = ""

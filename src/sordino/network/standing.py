@@ -11,7 +11,7 @@ from sordino.message import Reply
 from sordino.network import frames
 
 KINDS, LONGEST = 64, 300
-"""Reasons that are told apart for each site, and characters of one: a site chooses part of it."""
+"""Reasons that are told apart for each site, and characters of one."""
 
 
 @dataclass(slots=True)
@@ -92,8 +92,3 @@ def leaving(own: Standing) -> bool:
 def returning(own: Standing) -> bool:
     """Whether a site was left out for a while and is connected."""
     return own.greeted and not own.there and own.paused > -math.inf
-
-
-def printable(why: str) -> str:
-    """A reason, of which a site may have chosen a part, for a log and a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sordino.errors import printable
+
 AT_ONCE = 8
 """Frames of one site that wait for the server; with more the site is not read."""
 
@@ -122,11 +124,18 @@ class Line(Protocol):
         ...
 
 
-class Lost(Exception):
+class _Unconnected(Exception):
+    """Says why, in words of which the other side or a broker may have chosen a part."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(printable(why))
+
+
+class Lost(_Unconnected):
     """A connection that could not be made or has ended, and why."""
 
 
-class Stranger(Exception):
+class Stranger(_Unconnected):
     """The other side is not who it should be, or does not want to talk to us; trying again does not
     help.
     """
