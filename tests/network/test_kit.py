@@ -302,17 +302,40 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     path.write_text(json.dumps({**whole, "signature": whole["signature"][:-8] + "AAAAAAA="}))
     with pytest.raises((LedgerError, StudyError)):
         proof.verify(run, authority)
-    older = json.dumps({**statement, "digest": "0" * 64})  # as earlier versions state it
-    sign = certificates.signed(certificates.read_pair(folder, "site"), older.encode())
-    signature = base64.b64encode(sign).decode()
-    path.write_text(json.dumps({**whole, "statement": older, "signature": signature}))
+    pair = certificates.read_pair(folder, "site")
+    sign(path, pair, {**statement, "digest": "0" * 64})  # as earlier versions state it
     assert proof.verify(run, authority).digest == "0" * 64
+    sign(path, pair, {**statement, "epsilon": 0.99 * statement["epsilon"]})
+    with pytest.raises(LedgerError, match=r"is spent by entry .* states"):
+        proof.verify(run, authority)
+    sign(path, pair, {**statement, "entries": 0, "head": "", "epsilon": 0.0})
+    with pytest.raises(LedgerError, match="states no entry"):
+        proof.verify(run, authority)
+    server = certificates.read_pair(found.laid.server, "server")
+    sign(path, server, {**statement, "site": "server"})
+    with pytest.raises(LedgerError, match="signature is not of a site"):
+        proof.verify(run, authority)
     path.write_text(json.dumps({**whole, "more": 1}))
     with pytest.raises(StudyError, match="no proof"):
         proof.verify(run, authority)
     path.write_text(json.dumps(whole))
     with pytest.raises(LedgerError, match="no entry"):
         proof.verify(run, authority, found.folder(found.names[0]) / "ledger.sqlite")
+    own = found.laid.server.parent / "authority"
+    kit.revoke(own, name, dt.datetime.now(dt.UTC))
+    with pytest.raises(LedgerError, match=f"certificate of site {name} is revoked"):
+        proof.verify(run, own / "authority.pem")
+
+
+def sign(path: Path, pair: certificates.Pair, statement: dict[str, Any]) -> None:
+    """A proof of this statement, with a right signature."""
+    told = json.dumps(statement)
+    made = {
+        "statement": told,
+        "certificate": pair.pem()[0].decode(),
+        "signature": base64.b64encode(certificates.signed(pair, told.encode())).decode(),
+    }
+    path.write_text(json.dumps(made))
 
 
 def test_a_status_page_shows_names_and_runs_none_of_them() -> None:

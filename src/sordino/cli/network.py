@@ -322,8 +322,9 @@ def proof(
     epsilon = found.epsilon if isinstance(found.epsilon, float) else None
     sent = "" if found.answers is None else f"sent {found.answers} answers and "
     say.people(
-        f"The proof holds: site {found.site} {sent}spent epsilon {epsilon_text(epsilon)}; its "
-        f"ledger had {found.entries} entries then"
+        f"The proof holds: site {found.site} {sent}spent epsilon {epsilon_text(epsilon)} in run "
+        f"{found.run}; its ledger had {found.entries} entries then. The agreement's "
+        f"digest is {found.agreement}"
     )
     if as_json:
         say.machine(found)

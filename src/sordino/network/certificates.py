@@ -205,6 +205,15 @@ def common_name(certificate: x509.Certificate) -> str:
     return str(found.value)
 
 
+def of_site(certificate: x509.Certificate) -> bool:
+    """Whether a certificate is for a site, and not for the server or the authority."""
+    try:
+        use = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return list(use) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
 def expires(certificate: x509.Certificate) -> dt.datetime:
     """When a certificate ends, in UTC."""
     return certificate.not_valid_after_utc

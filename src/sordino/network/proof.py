@@ -2,14 +2,17 @@
 
 It names the agreement, the run, how many answers the site sent, where it is no secret who takes
 part, and the last entry of its ledger with what was spent by then. It is signed with the key of
-the site's certificate. It holds no answer, no data, and no digest of either: whoever can compute
-what a site has answered for each guess of a row would find the right guess by a digest.
+the site's certificate, and has no date: it holds after the certificate has ended, and no more once
+it is on the list of those that were revoked. It holds no answer, no data, and no digest of either:
+whoever can compute what a site has answered for each guess of a row would find the right guess by a
+digest.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 from pathlib import Path
 
 import msgspec
@@ -24,6 +27,7 @@ from sordino.files import MIB, read_below
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import Outbox
+from sordino.privacy.chain import RECORDS
 from sordino.privacy.reading import LedgerReader
 
 NAME = "proof.json"
@@ -99,13 +103,13 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
 
     Args:
         folder: with ``proof.json``.
-        authority: the federation's ``authority.pem``.
+        authority: the federation's ``authority.pem``; a ``revoked.pem`` beside it counts, too.
         ledger: the site's ledger, to hold the statement against; that of the folder if there is
             one.
 
     Raises:
         StudyError: if a file cannot be read.
-        LedgerError: if the signature is not the site's, or the ledger says otherwise.
+        LedgerError: if the signature is not a site's, or the ledger says otherwise.
     """
     path = folder / NAME
     try:
@@ -119,13 +123,21 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
         raise StudyError(f"{path}: this is no proof ({error})") from error
     trusted = certificates.read_certificate(authority.parent, authority.name)
     content = proof.statement.encode()
-    if not certificates.verified(certificate, trusted, content, signature):
+    site = certificates.of_site(certificate)
+    if not (site and certificates.verified(certificate, trusted, content, signature)):
         raise LedgerError(f"{path}: the signature is not of a site of this federation")
     if certificates.common_name(certificate) != statement.site:
         raise LedgerError(
             f"{path}: it speaks of site {statement.site}, and "
             f"{certificates.common_name(certificate)} has signed it"
         )
+    revoked = authority.with_name("revoked.pem")
+    if revoked.exists() and certificate.serial_number in certificates.read_revoked(
+        authority.parent, revoked.name, trusted
+    ):
+        raise LedgerError(f"{path}: the certificate of site {statement.site} is revoked")
+    if statement.entries < 1:
+        raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
     where = ledger or folder / "ledger.sqlite"
     if where.is_file():
         with LedgerReader.open(where, readonly=True) as found:
@@ -134,6 +146,29 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
                     f"{where}: it has no entry {statement.entries} with the digest that the proof "
                     "states: it is another ledger, or it was changed"
                 )
+            _refuse_less(statement, found)
     elif ledger is not None:
         raise StudyError(f"{ledger}: there is no such ledger")
     return statement
+
+
+def _refuse_less(statement: Statement, ledger: LedgerReader) -> None:
+    """Refuse a statement of less than what its entries come to. A ledger of the data has no price
+    of one run: what `sordino ledger verify` holds against its seals.
+
+    Raises:
+        LedgerError: if it states less.
+    """
+    epsilon, delta = known(statement.epsilon), known(statement.delta)
+    if epsilon is None or delta is None or ledger.notes(RECORDS):
+        return
+    prices = [
+        ledger.epsilon(unit, delta, statement.accountant, statement.entries)
+        for unit in ledger.units()
+    ]
+    spent = max((price for price in prices if math.isfinite(price)), default=0.0)
+    if spent > epsilon * (1.0 + 1e-9):
+        raise LedgerError(
+            f"{ledger.path}: epsilon {spent:.6g} is spent by entry {statement.entries}, and the "
+            f"proof of site {statement.site} states {epsilon:.6g}"
+        )

@@ -168,9 +168,9 @@ class LedgerReader:
             )
             return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
-    def epsilon(self, unit: str, delta: float, name: str) -> float:
-        """What a unit has spent, priced by an accountant."""
-        spent = self.spent(unit)
+    def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
+        """What a unit has spent, up to entry ``until`` if given, priced by an accountant."""
+        spent = self.spent(unit, until)
         try:
             return accountant(name).epsilon(spent, delta)
         except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
