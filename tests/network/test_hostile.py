@@ -5,6 +5,7 @@ named and counted; nothing else changes, and the run goes on.
 from __future__ import annotations
 
 import random
+import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.network import frames
 from sordino.network import session as network
-from sordino.network.courier import MOST_BAD
+from sordino.network.courier import AT_ONCE, MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.incidents import NAME, Incidents, read
 from sordino.network.transport import choice
@@ -258,6 +259,31 @@ def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
     assert all(each.detail.isprintable() for each in read(tmp_path))
     Incidents(tmp_path, most=40_000).note("site-2", "unreadable", "once more")
     assert (tmp_path / NAME).stat().st_size < size + 200
+
+
+def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federation) -> None:
+    hands, asks = greeted(attacked)
+    own = attacked.kernels[-1].courier.sites[2]
+    refusals = 0
+    hand, end = hands[2], time.monotonic() + 0.8
+    while time.monotonic() < end:
+        hand.send(frames.Refuse(0, "x" * 900))
+        attacked.until(lambda: not own.there)
+        refusals += 1
+        hand.line.close()
+        hand = Hand(attacked, "site-2")
+        hand.hello()
+        hand.get(frames.Welcome)
+        with suppress(AssertionError):
+            attacked.until(lambda: own.there, 0.05)
+    rows = attacked.rows["server"]
+    assert sum(isinstance(row, records.Declined) for row in rows) == AT_ONCE + 1
+    assert refusals > AT_ONCE + 3
+    attacked.until(lambda: own.there)  # who waits is back
+    for each, ask in zip(hands[:2], asks[:2], strict=True):
+        each.answer(ask)
+    hand.answer(hand.get(Ask))
+    attacked.until(lambda: own.barred == 0)
 
 
 def fuzzed(found: Federation, count: int, seed: int) -> None:

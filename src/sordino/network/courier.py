@@ -30,6 +30,8 @@ from sordino.training.plausible import Length
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
+AT_ONCE, LONGEST_OUT = 8, 600.0
+"""How often a site that was out may be back at once, and seconds that it waits at most then."""
 
 
 def _silent(site: str, what: str, detail: str) -> None:
@@ -134,10 +136,16 @@ class Courier:
         self.sites[site].books.pop(number, None)
 
     def barred(self, site: int, why: str) -> None:
-        """A site takes part no more until it connects again."""
+        """A site takes part no more until it connects again. One that is out again and again, and
+        answers nothing between, waits twice as long each time: each is a row and a journal entry.
+        """
         own = self.sites[site]
         own.there, own.out = False, printable(why, LONGEST) or "no reason was given"
+        own.barred += 1
         own.paused = -math.inf
+        if own.barred > AT_ONCE:
+            wait = min(2.0 ** min(own.barred - AT_ONCE, 64), LONGEST_OUT)
+            own.paused = self._clock() + wait
 
     def exclude(self, site: int, why: str) -> None:
         """Admit a site no more while this process lives."""
@@ -347,7 +355,7 @@ class Courier:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
-        own.answered = number
+        own.answered, own.barred = number, 0
         return Heard("message", site, body, number, reply)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:

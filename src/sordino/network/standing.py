@@ -27,6 +27,7 @@ class Standing:
         ask: what it was last asked, and has not answered.
         step: the step of a secure sum that it was last asked for, and has not taken.
         out: why it takes part no more, until it connects again; empty while it does.
+        barred: how often it was out since its last answer.
         turned: why its greeting was not accepted, until one is.
         excluded: why this process of the server admits it no more; empty while it does.
         paused: until when it is not counted as present, in seconds of the clock.
@@ -48,6 +49,7 @@ class Standing:
     ask: frames.Ask | None = None
     step: frames.Step | None = None
     out: str = ""
+    barred: int = 0
     turned: str = ""
     excluded: str = ""
     paused: float = -math.inf
