@@ -26,7 +26,7 @@ LONGEST = 2_000
 
 
 def printable(text: str, most: int = LONGEST) -> str:
-    """A text of which a peer may have chosen a part, so that it controls no terminal.
+    r"""A text of which a peer may have chosen a part, so that it controls no terminal.
 
     >>> printable("\x1b[2J\r\nverified")
     '?[2J  verified'
