@@ -315,6 +315,40 @@ class Hooked(Net):
         self.inner.register_forward_hook(lambda _, given, out: out * 2.0)
 
 
+class Mobile(nn.Module):
+    """A block as MobileNet has it, pooled, before a head of zeros; rolled, so not for vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(8, CLASSES)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = x.view(-1, 1, 2, 3).roll(1, 3)
+        return self.head(self.pool(F.relu6(self.norm(self.conv(image)))).flatten(1))  # type: ignore[no-any-return]
+
+
+class ByList(Net):
+    """Takes its weights from a list, where no recording looks for them."""
+
+    def make(self) -> None:
+        self.listed = [self.inner.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x @ self.listed[0].T))  # type: ignore[no-any-return]
+
+
+class Tokens(Net):
+    """Words by their numbers, none of them negative."""
+
+    def make(self) -> None:
+        self.table = nn.Embedding(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.table(x.long()).sum(1))
+
+
 def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.Tanh(), nn.Linear(8, CLASSES))
 
@@ -328,7 +362,7 @@ def scripted() -> nn.Module:
 BOUNDED: dict[str, Callable[[], nn.Module]] = {
     **{kind.__name__: kind for kind in (
         WritesItsInput, FailsUnderVmap, Renormalises, Bags, Checkpointed, Tied, Listed, InPlace,
-        Pretrained, Quantised, Hooked,
+        Pretrained, Quantised, Hooked, Mobile,
     )},
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
     "lazy": lambda: chain(nn.LazyLinear(8)),
@@ -356,6 +390,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ByNumpy": (ByNumpy, NUMBERS),
     "Masks": (Masks, "mixes examples"),
     "Alias": (Alias, "a forward pass changes 'inner.weight'"),
+    "ByList": (ByList, "it takes a parameter from a list"),
     "Counts": (Counts, STATE),
     "KeepsTheLast": (KeepsTheLast, "fails on three examples"),
     "AddsUp": (AddsUp, STATE),

@@ -139,6 +139,7 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
         torch.set_float32_matmul_precision("medium")
         torch.set_default_dtype(torch.float64)
         torch.set_autocast_enabled("cpu", True)
+        warnings.simplefilter("error")
         np.random.seed(3)
         return h
 
@@ -153,6 +154,12 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
     assert torch.get_default_dtype() == torch.float32
     assert not torch.is_autocast_enabled("cpu")
     assert (np.random.get_state(legacy=False)["state"]["key"] == before).all()
+    with pytest.raises(StudyError, match="cannot be recorded"):
+        paths(lambda h, x: (torch.autograd.set_detect_anomaly(True), h)[1])
+    assert not torch.is_anomaly_enabled()
+    with pytest.raises(StudyError, match="enters a mode of torch and does not leave it"):
+        paths(lambda h, x: (torch.set_default_device("cpu"), h)[1])
+    torch.set_default_device(None)
     with pytest.raises(StudyError, match="a hook is registered for all modules"):
         paths(hooks)
     for handle in handles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from sordino import modules
@@ -84,6 +84,23 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     batch = torch.from_numpy(rng.standard_normal((3, *shape))).to(like)
     other = batch.clone()
     other[1] = torch.from_numpy(rng.standard_normal(shape)).to(like)
+    tokens = [each.round().clamp(0, 1) for each in (batch, other)]
+    for one, another in ((batch, other), tokens):  # some take their input for tokens
+        try:
+            return _compare(module, one, another)
+        except IndexError as error:
+            failed = error
+    raise _fails(failed)
+
+
+def _fails(error: BaseException) -> StudyError:
+    return StudyError(
+        f"model: it fails on three examples of random numbers ({modules.told_of(error)}); make it "
+        "work for every input of its shape"
+    )
+
+
+def _compare(module: nn.Module, batch: Tensor, other: Tensor) -> None:
     held = dict([*module.named_parameters(), *module.named_buffers()])
     tensors = {name: each.detach().clone() for name, each in held.items()}
     try:
@@ -91,13 +108,10 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
             first, second, again = (
                 functional_call(module, tensors, (x.clone(),)) for x in (batch, other, batch)
             )
-    except StudyError:
+    except (StudyError, IndexError):
         raise
     except Exception as error:  # a user's module may raise anything
-        raise StudyError(
-            f"model: it fails on three examples of random numbers ({modules.told_of(error)}); "
-            "make it work for every input of its shape"
-        ) from error
+        raise _fails(error) from error
     for name, was in held.items():
         if not torch.equal(was.nan_to_num(), tensors[name].nan_to_num()):
             raise StudyError(

@@ -66,7 +66,16 @@ class Evaluator:
         plan = self._plan(x)
         if plan is not None:
             return plan.forward
-        return self._alone if private else self._flat.graphs.scores
+        return self._alone if private else self._together
+
+    def _together(self, batch: Tensor) -> Tensor:
+        """Scores (n, classes) of a batch; one by one where it fails on one of them."""
+        graph = self._flat.graphs.of("scores", scores_of, batch)
+        try:
+            found: Tensor = graph(batch)
+        except Exception:  # an operation may raise anything
+            return self._alone(batch)
+        return found
 
     def _alone(self, batch: Tensor) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""

@@ -15,7 +15,12 @@ inputs:
 * Memory that nobody initialises (``empty``) is filled with NaN, or zeros for integers.
 
 What is recorded is what the module did in that one call: it must do the same in each. To find
-numbers that it counted or drew itself, the graph must give what the module gives on made-up inputs.
+numbers that it counted or drew itself, and what the graph does otherwise, the graph must give what
+the module gives on made-up inputs, with its weights as they are and with made-up ones: weights of
+zero would hide what lies behind them.
+
+How tensors lie in memory is no part of a graph, and some kernels of torch take it for granted. So
+a graph is given tensors that lie row by row, and kernels of normalisation are, too.
 
 The graph of one example is carried out for many by ``vmap``. Not all rules of vmap keep examples
 apart: a table that is made from the example is laid beside the others', and an index past its end
@@ -35,14 +40,15 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree
 
 from sordino import modules
@@ -91,6 +97,7 @@ class Graphs:
 
     def __init__(self, module: nn.Module, tensors: Callable[[], Named]) -> None:
         self._module, self._tensors = module, tensors
+        self._drawn = {name for name, each in module.named_parameters() if each.requires_grad}
         self._found: dict[tuple[object, ...], Graph] = {}
 
     def of(self, what: object, function: Function, *like: Tensor) -> Graph:
@@ -102,8 +109,7 @@ class Graphs:
         """
         key = what, *((tuple(each.shape), each.dtype) for each in like)
         if key not in self._found:
-            with _plainly():
-                self._found[key] = self._recorded(function, like)
+            self._found[key] = self._recorded(function, [each.contiguous() for each in like])
         return self._found[key]
 
     def scores(self, x: Tensor) -> Tensor:
@@ -111,16 +117,24 @@ class Graphs:
         found: Tensor = self.of("scores", scores_of, x)(x)
         return found
 
-    def _recorded(self, function: Function, like: tuple[Tensor, ...]) -> Graph:
+    def _recorded(self, function: Function, like: Sequence[Tensor]) -> Graph:
         def called(tensors: Named, *given: Tensor) -> Any:
-            return function(self._called, tensors, *given)
+            with ExitStack() as stack:  # until gradients are there: a checkpoint calls it again
+
+                def module(own: Named, *inputs: Tensor) -> Any:
+                    stack.enter_context(_reparametrize_module(self._module, dict(own), True))
+                    return self._module(*inputs)
+
+                return function(module, tensors, *given)
 
         tried, failed = [], None
-        for made_up in _made_up(like):
+        for tensors, made_up in product((self._copies(), self._made_up()), _made_up(like)):
             try:
-                with own_code(), filled_memory():
-                    found = called(self._copies(), *(each.clone() for each in made_up))
-                tried.append((made_up, found))
+                with _plainly(), filled_memory():
+                    found = called(_clones(tensors), *(each.clone() for each in made_up))
+                tried.append((tensors, made_up, found))
+            except StudyError:
+                raise
             except Exception as error:  # a user's module may raise anything
                 failed = error
         if not tried:
@@ -129,7 +143,11 @@ class Graphs:
                 "for every input of its shape"
             ) from failed
         try:
-            graph = Graph(_traced(called, self._copies(), *like), self._tensors)
+            with _plainly():
+                graph = Graph(_traced(called, self._copies(), *like), self._tensors)
+            same = all(_alike(wanted, graph.run(own, *given)) for own, given, wanted in tried)
+        except StudyError:
+            raise
         except Exception as error:  # torch, or a user's module, may raise anything
             raise StudyError(
                 f"model: it cannot be recorded as a graph of torch operations ({_told(error)}). A "
@@ -137,20 +155,25 @@ class Graphs:
                 "operations alone: leave out branches on values (torch.where instead of if), "
                 ".item(), x[mask], numpy, random numbers and compiled parts"
             ) from error
-        for made_up, expected in tried:
-            if not _alike(expected, graph(*made_up)):
-                raise StudyError(
-                    "model: two passes over the same made-up example differ, so it keeps a state "
-                    "or draws random numbers; let it depend on its input alone"
-                )
-        graph.apart = graph.apart and _maps(graph, [made_up for made_up, _ in tried])
+        if not same:
+            raise StudyError(
+                "model: two passes over the same made-up example differ, so it keeps a state or "
+                "draws random numbers; let it depend on its input alone"
+            )
+        # which way examples go follows from shapes, whatever the weights are by now
+        graph.apart = graph.apart and _maps(graph, self._made_up(), _made_up(like))
         return graph
 
-    def _called(self, tensors: Named, *given: Tensor) -> Any:
-        return functional_call(self._module, dict(tensors), given)
-
     def _copies(self) -> Named:
-        return {name: each.detach().clone() for name, each in self._tensors().items()}
+        return _clones(self._tensors())
+
+    def _made_up(self) -> Named:
+        """Random weights, of shapes alone; buffers and whole numbers as they are."""
+        generator, found = torch.Generator().manual_seed(0), {}
+        for name, each in self._copies().items():
+            drawn = 0.1 * torch.randn(each.shape, generator=generator, dtype=torch.float64)
+            found[name] = drawn.to(each) if name in self._drawn else each
+        return found
 
 
 class Graph:
@@ -172,20 +195,30 @@ class Graph:
                 constant = getattr(graph, node.target)
                 if not isinstance(constant, Tensor):
                     raise Unfit(f"{node.target} is no tensor")
+                if constant.requires_grad:
+                    raise Unfit(
+                        "it takes a parameter from a list, a closure or another place that is no "
+                        "attribute of a module, where it would not be trained"
+                    )
             elif node.op not in ("placeholder", "output") and node.target is not operator.getitem:
                 raise Unfit(f"{node.target}")
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        self._run: Function = graph
+        self._graph: Function = graph
 
     def __call__(self, *given: Tensor) -> Any:
         """What the function gives."""
-        return self._run(self._tensors(), *given)
+        return self.run(self._tensors(), *given)
 
-    def mapped(self, *given: Tensor) -> Any:
+    def run(self, tensors: Named, *given: Tensor) -> Any:
+        """What it gives with other tensors of the module."""
+        return self._graph(_in_rows(tensors), *(each.contiguous() for each in given))
+
+    def mapped(self, *given: Tensor, tensors: Named | None = None) -> Any:
         """What it gives for each example of inputs (n, ...), side by side."""
-        run = torch.vmap(self._run, in_dims=(None, *(0 for _ in given)))
-        return run(self._tensors(), *given)
+        run = torch.vmap(self._graph, in_dims=(None, *(0 for _ in given)))
+        own = self._tensors() if tensors is None else tensors
+        return run(_in_rows(own), *(each.contiguous() for each in given))
 
     def _fit(self, graph: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         kind: Any = node.target
@@ -200,6 +233,13 @@ class Graph:
             raise Unfit(name)
         if torch.Tag.nondeterministic_seeded in kind.tags:
             raise Unfit(f"{name} draws random numbers")
+        if name in ("view", "_unsafe_view"):
+            node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
+        elif name.startswith("native_") and "_norm" in name:
+            for each in {each for each in node.all_input_nodes if _is_tensor(each)}:
+                with graph.graph.inserting_before(node):
+                    rows = graph.graph.call_function(torch.ops.aten.contiguous.default, (each,))
+                node.replace_input_with(each, rows)
         if name.startswith(("empty", "new_empty")):
             number = torch.nan if node.meta["val"].is_floating_point() else 0
             with graph.graph.inserting_after(node):
@@ -246,6 +286,21 @@ def _plainly() -> Iterator[None]:
         yield
 
 
+def _clones(tensors: Named) -> Named:
+    return {
+        name: each.detach().clone(memory_format=torch.contiguous_format)
+        for name, each in tensors.items()
+    }
+
+
+def _in_rows(tensors: Named) -> Named:
+    return {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
 def _traced(function: Function, *given: Any) -> torch.fx.GraphModule:
     from torch.func import functionalize
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second to load
@@ -253,13 +308,20 @@ def _traced(function: Function, *given: Any) -> torch.fx.GraphModule:
     def graph_of(each: Function) -> torch.fx.GraphModule:
         return make_fx(each, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
 
-    # autograd works in a plain trace alone, and what writes in place is found in the second one
+    # autograd works in a plain trace alone; what writes in place is found in a second one
     with own_code():
         plain = graph_of(function)
-    return graph_of(functionalize(plain))
+    return graph_of(functionalize(plain)) if any(map(_writes, plain.graph.nodes)) else plain
 
 
-def _made_up(like: tuple[Tensor, ...]) -> list[list[Tensor]]:
+def _writes(node: torch.fx.Node) -> bool:
+    kind: Any = node.target
+    if not isinstance(kind, torch._ops.OpOverload):
+        return False
+    return kind._schema.is_mutable or "batch_norm" in kind._schema.name
+
+
+def _made_up(like: Sequence[Tensor]) -> list[list[Tensor]]:
     """Zeros, and random numbers where there are fractions."""
     generator = torch.Generator().manual_seed(0)
     zeros = [torch.zeros_like(each) for each in like]
@@ -282,17 +344,15 @@ def _alike(one: Any, other: Any) -> bool:
     return True
 
 
-def _maps(graph: Graph, tried: list[list[Tensor]]) -> bool:
+def _maps(graph: Graph, tensors: Named, tried: list[list[Tensor]]) -> bool:
     """Whether vmap has rules for all of it, and they give the same."""
     try:
-        found = graph.mapped(*map(torch.stack, zip(*tried, strict=True)))
+        found = graph.mapped(*map(torch.stack, zip(*tried, strict=True)), tensors=tensors)
+        alone = [_pytree.tree_leaves(graph.run(tensors, *made_up)) for made_up in tried]
     except Exception:  # no rule
         return False
     rows = ([each[i] for each in _pytree.tree_leaves(found)] for i in range(len(tried)))
-    return all(
-        _alike(row, _pytree.tree_leaves(graph(*made_up)))
-        for row, made_up in zip(rows, tried, strict=True)
-    )
+    return all(_alike(row, other) for row, other in zip(rows, alone, strict=True))
 
 
 def _told(error: BaseException | None) -> str:

@@ -11,6 +11,7 @@ rows. While own code makes a module, torch fills such memory with NaN where it c
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +43,21 @@ def _precisions() -> Iterator[Setting]:
         )
 
 
+def _filter(held: list[Any]) -> None:
+    warnings.filters[:] = held  # type: ignore[index]  # it is a list
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _entered() -> tuple[int, int, object, bool]:
+    """What would see data, or change what torch computes, if it were left on."""
+    return (
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+        torch._C._autograd._top_saved_tensors_default_hooks(False),
+        torch.is_inference_mode_enabled(),
+    )
+
+
 _SETTINGS: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     *_precisions(),  # the next one cannot be read while they contradict it
@@ -50,12 +66,18 @@ _SETTINGS: tuple[Setting, ...] = (
     (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (lambda: _TINY * 1.0 == 0.0, torch.set_flush_denormal),
     *(
         (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
         for kind in ("cpu", *_CUDA)
     ),
+    *(
+        (partial(torch.get_autocast_dtype, kind), partial(torch.set_autocast_dtype, kind))
+        for kind in ("cpu", *_CUDA)
+    ),
+    (lambda: list(warnings.filters), _filter),
     (torch.random.get_rng_state, torch.random.set_rng_state),
     (random.getstate, random.setstate),
     (lambda: np.random.get_state(legacy=False), np.random.set_state),
@@ -69,14 +91,20 @@ def own_code() -> Iterator[None]:
     """Leave settings and global random generators as they were, whatever own code does to them.
 
     Raises:
-        StudyError: for hooks of all modules, which would see data.
+        StudyError: for hooks of all modules, and modes that are entered and not left: they would
+            see data.
     """
-    held = [get() for get, _ in _SETTINGS]
+    held, entered = [get() for get, _ in _SETTINGS], _entered()
     try:
         yield
     finally:
         for (_, put), was in zip(_SETTINGS, held, strict=True):
             put(was)
+    if _entered() != entered:
+        raise StudyError(
+            "model: it enters a mode of torch and does not leave it (a default device, a dispatch "
+            "mode, hooks of saved tensors); use it as a context, with `with`"
+        )
     if any(
         each
         for name, each in vars(hooked).items()

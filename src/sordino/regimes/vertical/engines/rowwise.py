@@ -74,7 +74,7 @@ class PartyModule:
         total = {name: torch.zeros(slot.shape) for name, slot in self._names.items()}
         for i in range(len(rows)):
             try:
-                found = graph(rows[i : i + 1].clone(), back[i : i + 1])
+                found = graph(rows[i : i + 1].clone(), back[i : i + 1].clone())
             except Exception:  # an operation may raise anything
                 continue
             for name, gradient in found.items():
