@@ -1,6 +1,19 @@
-"""Where this program lies, and its version."""
+"""Where this program lies, its version, and the packages beside it."""
 
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 HOME = Path(__file__).parent
 VERSION = "0.1.0"
+GROUPS = ("sordino.commands", "sordino.transports")
+
+
+def companions(*groups: str) -> tuple[EntryPoint, ...]:
+    """What installed packages add to this one, by entry points of these groups, or of all."""
+    return tuple(each for group in groups or GROUPS for each in entry_points(group=group))
+
+
+def companions_here() -> dict[str, str]:
+    """The versions of these packages, by name."""
+    found = {each.dist for each in companions() if each.dist is not None}
+    return {each.name: each.version for each in sorted(found, key=lambda each: each.name)}

@@ -61,6 +61,7 @@ def test_an_installed_package_has_them_inside(
 def test_version_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # no matter which program started the tests, and whether it is a shell
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    assert sordino(tmp_path, "--version").stdout == f"sordino {package.__version__}\n"
+    versions = sordino(tmp_path, "--version").stdout.splitlines()
+    assert versions == [f"sordino {package.__version__}", "sordino-papers 0.1.0"]
     assert "--install-completion" in sordino(tmp_path, "--help").stdout
     assert "complete" in sordino(tmp_path, "--show-completion", "bash").stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,6 @@ from sordino.cli import (
     ledger,
     network,
     plan,
-    reproduce,
     run,
     say,
     shipped,
@@ -31,7 +31,7 @@ from sordino.cli import (
 )
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
-from sordino.package import VERSION
+from sordino.package import VERSION, companions, companions_here
 
 
 class _Commands(TyperGroup):
@@ -56,7 +56,8 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"sordino {VERSION}\n")
+        versions = {"sordino": VERSION, **companions_here()}
+        sys.stdout.write("".join(f"{name} {number}\n" for name, number in versions.items()))
         raise typer.Exit
 
 
@@ -73,7 +74,6 @@ def _options(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
-app.command("reproduce")(reproduce.reproduce)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("examples")(shipped.examples)
@@ -95,8 +95,16 @@ end with its traceback.
 """
 
 
+@cache
+def add_companions() -> None:
+    """Add the commands of packages beside this one, which import this module."""
+    for each in companions("sordino.commands"):
+        app.command(each.name)(each.load())
+
+
 def main() -> None:
     """Run the command line; every error that we raise on purpose is one message and a status."""
+    add_companions()
     # numpy's tell of rows: of an overflow, of a logarithm of zero
     warnings.simplefilter("ignore", RuntimeWarning)
     try:

@@ -63,6 +63,7 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, HeldBack, ResumeError
+from sordino.package import companions_here
 from sordino.privacy import Budget, Charge, NonPrivate, Vault
 from sordino.training.allocator import tune
 
@@ -156,7 +157,8 @@ def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> 
         about = replace(describe(built, run), begun=made.now(full), data=made.data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
-        replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
+        found = replace(surrounded(full), companions=companions_here() or UNSET)
+        replace_file(draft / "environment.json", records.text(found, indent=1).encode())
         built.simulation.vault.begin(
             run, records.plain(begun.facts(draft, full, records.plain(about))), _promised(built)
         )

@@ -164,6 +164,7 @@ class Environment(Open, frozen=True, kw_only=True):
         code: digest of this package's sources.
         machine, system, device, threads, cpu_capability: where it runs.
         settings: environment variables that tell libraries how to compute; absent without any.
+        companions: versions of packages beside this one. They are recorded, and change no result.
     """
 
     modules: dict[str, str] | UnsetType = UNSET
@@ -179,3 +180,4 @@ class Environment(Open, frozen=True, kw_only=True):
     threads: Count | UnsetType = UNSET
     cpu_capability: str | UnsetType = UNSET
     settings: dict[str, str] | UnsetType = UNSET
+    companions: dict[str, str] | UnsetType = UNSET

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sordino.audit.bounds import at_least, at_most
-from sordino.comparison.statistics import CONFIDENCE, student
+from sordino.extend.runs import CONFIDENCE, at_least, at_most, student
 
 Said = Literal["holds", "does not hold", "cannot be told"]
 

@@ -9,17 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.comparison.statistics import spread
-from sordino.engine.records import known
-from sordino.engine.records import number as real
-from sordino.engine.runs import Run, load
-from sordino.errors import StudyError
-from sordino.files import MIB, read_below, there
-from sordino.reproduction.cells import Cell, Grid, Place, told
-from sordino.reproduction.entry import Claim, Gap, Published, named
-from sordino.reproduction.measures import SHORT, Attacked, Best, Curve, Measure
-from sordino.reproduction.verdicts import Asked, Judged, Verdict, judge
-from sordino.reproduction.worker import ATTACK, Found
+from sordino.extend.runs import MIB, Run, StudyError, known, load, read_below, spread, there
+from sordino.extend.runs import number as real
+from sordino_papers.cells import Cell, Grid, Place, told
+from sordino_papers.entry import Claim, Gap, Published, named
+from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure
+from sordino_papers.verdicts import Asked, Judged, Verdict, judge
+from sordino_papers.worker import ATTACK, Found
 
 CLOSE = 1.01  # epsilons this close, relatively, are the same
 

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from sordino.data.embedded import NAMES
-from sordino.data.locate import where
-from sordino.engine import study as studies
-from sordino.engine.study.base import Study
-from sordino.errors import DataError, StudyError
-from sordino.reproduction.entry import (
+from sordino.extend.runs import NAMES, DataError, Study, StudyError, where
+from sordino.extend.runs import study as studies
+from sordino_papers.entry import (
     Also,
     Changes,
     Data,
@@ -26,7 +23,7 @@ from sordino.reproduction.entry import (
     ScaleName,
     Series,
 )
-from sordino.reproduction.files import CATALOGUE, base
+from sordino_papers.files import CATALOGUE, base
 
 Present: TypeAlias = Callable[[str], bool]
 """Whether the files of a data set are on this machine."""

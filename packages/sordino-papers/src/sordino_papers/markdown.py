@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino.reproduction import tables
-from sordino.reproduction.entry import Claim
-from sordino.reproduction.results import ClaimOf, EntryOf, Results
+from sordino_papers import tables
+from sordino_papers.entry import Claim
+from sordino_papers.results import ClaimOf, EntryOf, Results
 
 TITLES = {
     "ali-dpfl": "ALI-DPFL",
@@ -30,8 +30,9 @@ the papers' text by a rule.
 
 Accuracies are in per cent, mean ± standard deviation over seeds.
 
-The catalogue is data: a file for each table and figure in `src/sordino/reproduction/catalogue`, and
-the module `sordino.reproduction.entry` says what stands in it. `sordino reproduce LIST` shows what
+The catalogue is data: a file for each table and figure in
+`packages/sordino-papers/src/sordino_papers/catalogue`, and the module `sordino_papers.entry` says
+what stands in it. `sordino reproduce LIST` shows what
 runs here, and on which data.
 """
 FEW = 3  # comparisons of a claim that are shown; the others stand in the JSON

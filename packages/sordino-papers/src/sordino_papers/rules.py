@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sordino.reproduction.schema import Part
+from sordino_papers.schema import Part
 
 Over = Literal["each", "mean"]
 """Whether a rule must hold at each panel and point, or of the mean over them."""

@@ -4,7 +4,7 @@ A measure is a number of one run, or a curve of one run. To add one, write a cla
 field is the key that selects it in a file of the catalogue, the other fields are its options, and
 ``of`` reads it from a run. :data:`MEASURES` lists all classes.
 
->>> from sordino.reproduction.measures import measure_of
+>>> from sordino_papers.measures import measure_of
 >>> measure_of({"column": "tau", "take": "mean"}, "here")
 Column(column='tau', take='mean', part=None)
 """
@@ -17,10 +17,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from sordino.engine.records import at, number
-from sordino.engine.runs import Run
-from sordino.errors import StudyError
-from sordino.reproduction.schema import Part, chosen
+from sordino.extend.runs import Run, StudyError, at, number
+from sordino_papers.schema import Part, chosen
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (x, y), in the order of x."""

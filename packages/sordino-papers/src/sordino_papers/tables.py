@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sordino.report import words
-from sordino.report.studies import Table
-from sordino.reproduction.cells import Grid, Place
-from sordino.reproduction.entry import Entry, Published, Shown
-from sordino.reproduction.measures import Measure
-from sordino.reproduction.results import Number, Results, number
-from sordino.reproduction.verdicts import Comparison, Judged
+from sordino.extend.pages import Table, words
+from sordino_papers.cells import Grid, Place
+from sordino_papers.entry import Entry, Published, Shown
+from sordino_papers.measures import Measure
+from sordino_papers.results import Number, Results, number
+from sordino_papers.verdicts import Comparison, Judged
 
 AS_PRINTED = "as printed"
 

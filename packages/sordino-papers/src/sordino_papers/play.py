@@ -10,20 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.comparison import folders, runner
-from sordino.comparison.play import STOPPED
-from sordino.engine.files import replace_file
-from sordino.engine.records import known
-from sordino.engine.study.parse import write
-from sordino.errors import StudyError
-from sordino.package import HOME
-from sordino.reproduction.cells import Cell, Grid, told
-from sordino.reproduction.results import Damaged, loaded, read, seconds_of
-from sordino.reproduction.worker import Answer, Order
+from sordino.extend.runs import STOPPED, StudyError, folders, known, replace_file, runner, write
+from sordino_papers.cells import Cell, Grid, told
+from sordino_papers.results import Damaged, loaded, read, seconds_of
+from sordino_papers.worker import Answer, Order
 
 PROGRAM = (
-    f"import sys; sys.path.append({str(HOME.parent)!r}); "
-    "from sordino.reproduction.worker import main; main()"
+    f"import sys; sys.path.extend({sys.path!r}); from sordino_papers.worker import main; main()"
 )
 MOST = 10  # runs of one process
 ENDED = "its process ended before it did"

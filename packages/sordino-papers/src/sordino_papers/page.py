@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.report.album import Picture
-from sordino.report.page import template
-from sordino.report.studies import Table
-from sordino.reproduction import figures, tables
-from sordino.reproduction.markdown import TITLES, counted, verdict
-from sordino.reproduction.results import EntryOf, Results
-from sordino.reproduction.tables import Named
+from sordino.extend.pages import Picture, Table, template
+from sordino_papers import figures, tables
+from sordino_papers.markdown import TITLES, counted, verdict
+from sordino_papers.results import EntryOf, Results
+from sordino_papers.tables import Named
 
 HOME = Path(__file__).parent
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sordino.errors import StudyError
-from sordino.package import HOME
-from sordino.registry import did_you_mean
-from sordino.reproduction.entry import Entry, read
+from sordino.extend.commands import StudyError, did_you_mean
+from sordino_papers.entry import Entry, read
 
-CATALOGUE = HOME / "reproduction" / "catalogue"
+CATALOGUE = Path(__file__).parent / "catalogue"
 
 
 def names(home: Path = CATALOGUE) -> list[str]:

@@ -1,6 +1,6 @@
 """A process that makes several runs, one after another: starting up costs more than a short run.
 
-``python -c "from sordino.reproduction.worker import main; main()" BATCH``, where BATCH is a JSON
+``python -c "from sordino_papers.worker import main; main()" BATCH``, where BATCH is a JSON
 list of orders. Beside it, one file for each order says that it is done, or why it failed.
 """
 
@@ -14,9 +14,7 @@ from shutil import rmtree
 
 import msgspec
 
-from sordino.engine.files import replace_file
-from sordino.errors import ResumeError, SordinoError
-from sordino.files import there
+from sordino.extend.runs import ResumeError, SordinoError, replace_file, there
 
 ATTACK = "attack.json"
 """What an attack found, in the folder that stands for a run's."""
@@ -72,8 +70,8 @@ def main() -> None:
 
 
 def _carried_out(order: Order) -> None:
-    from sordino.engine import session
-    from sordino.engine import study as studies
+    from sordino.extend.runs import session
+    from sordino.extend.runs import study as studies
 
     folder = Path(order.folder)
     if order.images is not None:
@@ -91,10 +89,8 @@ def _carried_out(order: Order) -> None:
 
 def _attacked(path: Path, folder: Path, images: int) -> None:
     """What an observer of one gradient at the initial weights recovers, under the study's noise."""
-    from sordino.engine import study as studies
-    from sordino.errors import StudyError
-    from sordino.federation import inversion
-    from sordino.federation.study import HorizontalStudy
+    from sordino.extend.runs import HorizontalStudy, StudyError, inversion
+    from sordino.extend.runs import study as studies
 
     study = studies.read(path)
     if not isinstance(study, HorizontalStudy):

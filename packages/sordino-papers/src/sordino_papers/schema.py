@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sordino.errors import StudyError
-from sordino.registry import did_you_mean
+from sordino.extend.commands import did_you_mean
+from sordino.extend.runs import StudyError
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from sordino.reproduction.cells import Place
-from sordino.reproduction.entry import Entry, Series, Shown
-from sordino.reproduction.measures import SHORT, Along, Measure
-from sordino.reproduction.results import Results, verdict
-from sordino.reproduction.rules import RULES, Rule
-from sordino.reproduction.schema import chosen
-from sordino.reproduction.tables import statistics
-from sordino.reproduction.verdicts import Asked, Judged, judge
+from sordino_papers.cells import Place
+from sordino_papers.entry import Entry, Series, Shown
+from sordino_papers.measures import SHORT, Along, Measure
+from sordino_papers.results import Results, verdict
+from sordino_papers.rules import RULES, Rule
+from sordino_papers.schema import chosen
+from sordino_papers.tables import statistics
+from sordino_papers.verdicts import Asked, Judged, judge
 
 LOW, HIGH, SAME = (0.5, 0.51, 0.49), (0.7, 0.71, 0.7), (0.5, 0.511, 0.491)
 NUMBERS: Mapping[tuple[str, str], tuple[float, ...]] = {

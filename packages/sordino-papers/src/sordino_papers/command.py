@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sordino.cli import say
-from sordino.cli.run import AsJson
-from sordino.errors import StudyError
+from sordino.extend.commands import AsJson, StudyError, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sordino.reproduction.cells import Grid
-    from sordino.reproduction.entry import ScaleName
-    from sordino.reproduction.write import Reproduced
+    from sordino_papers.cells import Grid
+    from sordino_papers.entry import ScaleName
+    from sordino_papers.write import Reproduced
 
 LIST = "LIST"
 MOST_SEEDS = 1000
@@ -52,7 +50,7 @@ def reproduce(
     chosen = _scale(scale)
     if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
         raise StudyError(f"--seeds must be from 1 to {MOST_SEEDS}; got {seeds}")
-    from sordino.reproduction import cells, files
+    from sordino_papers import cells, files
 
     asked = [name for name in names if name.upper() != LIST]
     listed = len(asked) < len(names)
@@ -82,7 +80,7 @@ def _scale(scale: str) -> ScaleName:
 
 def _list(grids: Sequence[Grid], as_json: bool) -> None:
     """The catalogue: what is run here of each entry, and how long that takes."""
-    from sordino.reproduction.tables import data_of
+    from sordino_papers.tables import data_of
 
     rows = [
         {
@@ -128,11 +126,10 @@ def _played(
     Args:
         making: jobs and whether to be quiet; None to make no runs.
     """
-    from sordino.comparison import folders, runner
-    from sordino.engine.folders import locked
-    from sordino.reproduction import play
-    from sordino.reproduction.results import Results, collected
-    from sordino.reproduction.write import Reproduced, write
+    from sordino.extend.runs import folders, locked, runner
+    from sordino_papers import play
+    from sordino_papers.results import Results, collected
+    from sordino_papers.write import Reproduced, write
 
     folders.refuse_file(out)
     failed: dict[Path, str] = {}

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from sordino.errors import StudyError
-from sordino.files import MOST_TOML, read_below
-from sordino.parsing import Malformed, toml_of
-from sordino.reproduction.measures import Measure, measure_of
-from sordino.reproduction.rules import RULES, Rule
-from sordino.reproduction.schema import Part, chosen, converted
+from sordino.extend.runs import MOST_TOML, Malformed, StudyError, read_below, toml_of
+from sordino_papers.measures import Measure, measure_of
+from sordino_papers.rules import RULES, Rule
+from sordino_papers.schema import Part, chosen, converted
 
 if TYPE_CHECKING:
     AMeasure: TypeAlias = Measure

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.engine.files import replace_file
-from sordino.engine.records import dumped
-from sordino.reproduction import markdown, page
-from sordino.reproduction.results import EntryOf, Results
+from sordino.extend.runs import dumped, replace_file
+from sordino_papers import markdown, page
+from sordino_papers.results import EntryOf, Results
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from sordino.reproduction import rules, statistics
-from sordino.reproduction.cells import Grid, Place
-from sordino.reproduction.measures import Curve, Measure
-from sordino.reproduction.rules import Rule
-from sordino.reproduction.statistics import Interval, Said
+from sordino_papers import rules, statistics
+from sordino_papers.cells import Grid, Place
+from sordino_papers.measures import Curve, Measure
+from sordino_papers.rules import Rule
+from sordino_papers.statistics import Interval, Said
 
 Verdict = Literal["holds", "does not hold", "cannot be told", "needs unpaid privacy"]
 Numbers: TypeAlias = Mapping[int, float]

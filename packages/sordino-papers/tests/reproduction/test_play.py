@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from sordino.comparison.runner import Job
-from sordino.errors import StudyError
-from sordino.reproduction import cells, files, play, worker
-from sordino.reproduction.measures import SHORT
-from sordino.reproduction.results import Damaged, Results, collected, number, read, seconds_of
-from sordino.reproduction.tables import data_of, shown_as
-from sordino.reproduction.write import Reproduced, write
+from sordino.extend.runs import Job, StudyError
+from sordino_papers import cells, files, play, worker
+from sordino_papers.measures import SHORT
+from sordino_papers.results import Damaged, Results, collected, number, read, seconds_of
+from sordino_papers.tables import data_of, shown_as
+from sordino_papers.write import Reproduced, write
 
 STUDY = """
 seed = 3
@@ -202,7 +201,7 @@ def test_an_unforeseen_error_ends_one_run_only(
         if order.number == 0:
             raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("sordino.reproduction.worker._carried_out", carried_out)
+    monkeypatch.setattr("sordino_papers.worker._carried_out", carried_out)
     monkeypatch.setattr(play, "batches", lambda runs, at_once: [list(runs.items())])
     seen = play.play(runs, 1, True, lambda text: None)
     assert seen.failed == {runs[0].folder: "ZeroDivisionError: division by zero"}

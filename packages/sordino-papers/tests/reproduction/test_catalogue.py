@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sordino.errors import StudyError
-from sordino.parsing import toml_of
-from sordino.reproduction import cells, files
-from sordino.reproduction.entry import ScaleName, parse
+from sordino.extend.runs import StudyError, toml_of
+from sordino_papers import cells, files
+from sordino_papers.entry import ScaleName, parse
 
 SCALES: tuple[ScaleName, ...] = ("quick", "full")
 SMALL = """

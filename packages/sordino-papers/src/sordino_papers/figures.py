@@ -8,15 +8,25 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from sordino.report.album import Picture, markup
-from sordino.report.axes import logarithmic, of_percent
-from sordino.report.band import Band, band
-from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
-from sordino.reproduction.cells import Place
-from sordino.reproduction.entry import Published, Shown
-from sordino.reproduction.measures import Curve
-from sordino.reproduction.results import Results
-from sordino.reproduction.tables import label_of
+from sordino.extend.pages import (
+    SERIES,
+    Band,
+    Picture,
+    band,
+    canvas,
+    clean,
+    figure,
+    logarithmic,
+    markup,
+    of_percent,
+    shortened,
+    svg,
+)
+from sordino_papers.cells import Place
+from sordino_papers.entry import Published, Shown
+from sordino_papers.measures import Curve
+from sordino_papers.results import Results
+from sordino_papers.tables import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,37 @@
+"""Studies, runs, attacks, and what they leave on disk."""
+
+from sordino.audit.bounds import at_least as at_least
+from sordino.audit.bounds import at_most as at_most
+from sordino.comparison import folders as folders
+from sordino.comparison import runner as runner
+from sordino.comparison.play import STOPPED as STOPPED
+from sordino.comparison.runner import Job as Job
+from sordino.comparison.statistics import CONFIDENCE as CONFIDENCE
+from sordino.comparison.statistics import spread as spread
+from sordino.comparison.statistics import student as student
+from sordino.data.embedded import NAMES as NAMES
+from sordino.data.locate import where as where
+from sordino.engine import session as session
+from sordino.engine import study as study
+from sordino.engine.files import replace_file as replace_file
+from sordino.engine.folders import locked as locked
+from sordino.engine.records import at as at
+from sordino.engine.records import dumped as dumped
+from sordino.engine.records import known as known
+from sordino.engine.records import number as number
+from sordino.engine.runs import Run as Run
+from sordino.engine.runs import load as load
+from sordino.engine.study.base import Study as Study
+from sordino.engine.study.parse import write as write
+from sordino.errors import DataError as DataError
+from sordino.errors import ResumeError as ResumeError
+from sordino.errors import SordinoError as SordinoError
+from sordino.errors import StudyError as StudyError
+from sordino.federation import inversion as inversion
+from sordino.federation.study import HorizontalStudy as HorizontalStudy
+from sordino.files import MIB as MIB
+from sordino.files import MOST_TOML as MOST_TOML
+from sordino.files import read_below as read_below
+from sordino.files import there as there
+from sordino.parsing import Malformed as Malformed
+from sordino.parsing import toml_of as toml_of
