@@ -147,6 +147,10 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
         handles.append(nn.modules.module.register_module_forward_hook(lambda *given: None))
         return h
 
+    def leaves_a_mode_on(h: Tensor, x: Tensor) -> Tensor:
+        torch.set_default_device("cpu")
+        return h
+
     handles: list[Any] = []
     before = np.random.get_state(legacy=False)["state"]["key"]
     paths(sets)
@@ -158,7 +162,7 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
         paths(lambda h, x: (torch.autograd.set_detect_anomaly(True), h)[1])
     assert not torch.is_anomaly_enabled()
     with pytest.raises(StudyError, match="enters a mode of torch and does not leave it"):
-        paths(lambda h, x: (torch.set_default_device("cpu"), h)[1])
+        paths(leaves_a_mode_on)
     torch.set_default_device(None)
     with pytest.raises(StudyError, match="a hook is registered for all modules"):
         paths(hooks)
