@@ -2,7 +2,7 @@
 engine.
 
 ``python tests/test_same_bits.py`` stores them anew, for a change that is meant to change results:
-say so in its message.
+say so in its message, and raise NUMERICS (``sordino.package``).
 
 Sums of floats differ in their last bits between processors and libraries. So digests are compared
 where a fixed computation gives the bits that it gave where they were stored, and everywhere what
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from cases import METHODS, MORE, study_of
 from sordino import entropy
 from sordino.engine import session, surroundings
 from sordino.federation import setup
+from sordino.package import NUMERICS
 from sordino.privacy import Ledger
 from sordino.regimes.vertical import assemble
 
@@ -46,7 +48,7 @@ def still() -> Iterator[None]:
     covers, to the last bit: here, by nothing that a rewriting or another processor changes.
     """
     with (
-        mock.patch.object(surroundings, "sources", return_value="pinned"),
+        mock.patch.object(surroundings, "numerics", return_value="pinned"),
         mock.patch.object(surroundings, "environment", return_value={}),
         mock.patch.object(entropy, "digest", return_value=bytes(32)),
         mock.patch.object(setup, "digest_of", return_value="first"),
@@ -141,11 +143,22 @@ def test_runs_give_what_they_gave(name: str, tmp_path: Path) -> None:
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 
+def test_they_are_of_this_number() -> None:
+    assert stored()["numerics"] == NUMERICS
+
+
 def _store() -> None:
-    found: Found = {"probe": probe(), "runs": {}}
+    """Digests that differ on the same machine have another number: killed runs of before must not
+    go on, and no draw may be used twice.
+    """
+    before = stored()
+    found: Found = {"numerics": NUMERICS, "probe": probe(), "runs": {}}
     for name in CASES:
         with tempfile.TemporaryDirectory() as folder:
             found["runs"][name] = ended(name, Path(folder))
+    alike = before["probe"] == found["probe"] and before["runs"] != found["runs"]
+    if alike and before["numerics"] == NUMERICS:
+        sys.exit("Results have changed: raise NUMERICS in src/sordino/package.py first")
     STORED.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -381,7 +381,7 @@ def test_an_edited_promise_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("torch", "1.0.0"), ("code", "0123456789abcdef"), ("threads", 64)]
+    ("key", "value"), [("torch", "1.0.0"), ("numerics", "0123456789abcdef"), ("threads", 64)]
 )
 def test_another_environment_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object

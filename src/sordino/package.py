@@ -5,6 +5,12 @@ from pathlib import Path
 
 HOME = Path(__file__).parent
 VERSION = "0.1.0"
+NUMERICS = 1
+"""Raised with each change of what a study computes, to the last bit: a run goes on, and noise is
+drawn again, under one number alone.
+"""
+PROTOCOL = 1
+"""Raised with each change of frames that an older site or server cannot read."""
 GROUPS = ("sordino.commands", "sordino.transports")
 
 

@@ -154,6 +154,25 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     assert answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
 
 
+def test_an_installed_program_is_known_by_its_number_and_a_comment_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "HOME", Path("/lib/site-packages/sordino"))
+    asked, found = study(tmp_path, ROUNDS, False), []
+    for sources, number in (("a", 1), ("b", 1), ("b", 2)):
+        monkeypatch.setattr(surroundings, "sources", lambda told=sources: told)
+        monkeypatch.setattr(surroundings, "NUMERICS", number)
+        found.append(
+            [
+                draw(asked, "r", ("a",), tmp_path).at("x").random()
+                for draw in (protective, answering)
+            ]
+            + [surroundings.lineage(asked, "r")]
+        )
+    assert found[0] == found[1]
+    assert all(a != b for a, b in zip(found[1], found[2], strict=True))
+
+
 def test_where_files_lie_is_no_part_and_what_they_hold_is(tmp_path: Path) -> None:
     found = []
     for name, trace in (

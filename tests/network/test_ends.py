@@ -250,7 +250,6 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
         dimension=3,
         run="run",
         agreement="agreed",
-        code="code",
         patience=5.0,
         refused=lambda who, why: None,
         clock=lambda: now[0],

@@ -318,7 +318,6 @@ def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[An
         dimension=moment.model.size,
         run="run",
         agreement=agreed.digest,
-        code=sources(),
         patience=agreed.agreement.patience,
         refused=lambda who, why: None,
         unfit=world.unfit,

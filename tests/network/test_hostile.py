@@ -200,7 +200,6 @@ def test_what_does_not_fit_is_counted_and_changes_nothing(
     [
         ({"version": 2}, "version 2", "another version"),
         ({"agreement": "0" * 64}, "agreed to something else", "another study"),
-        ({"code": "another"}, "another version of this program", "another program"),
     ],
 )
 def test_who_agreed_to_something_else_is_told_so(

@@ -20,7 +20,6 @@ from memory import Killed, MemoryLine, Net
 from sordino.engine import checkpoint, session
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
-from sordino.engine.surroundings import sources
 from sordino.errors import ResumeError
 from sordino.federation.study import HorizontalStudy
 from sordino.network import journal, outbox, server
@@ -171,7 +170,6 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         dimension=built.first.model.size,
         run=run,
         agreement=agreed.digest,
-        code=sources(),
         patience=1.0,
         refused=lambda who, why: None,
     )

@@ -25,7 +25,7 @@ from sordino.engine import runs
 from sordino.engine import study as studies
 from sordino.engine.records import known
 from sordino.engine.study.base import Study
-from sordino.engine.surroundings import KEY, sources
+from sordino.engine.surroundings import KEY
 from sordino.network import broker, demo
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
@@ -208,7 +208,6 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         dimension=moment.model.size,
         run=name,
         agreement=agreed.digest,
-        code=sources(),
         patience=agreed.agreement.patience,
         refused=lambda who, why: None,
     )

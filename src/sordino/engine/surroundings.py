@@ -27,7 +27,7 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 from sordino.fingerprints import joined
-from sordino.package import HOME, VERSION
+from sordino.package import HOME, NUMERICS, VERSION
 from sordino.section import Section
 
 SHARING = ("noise", "honest", "fewest", "bits")
@@ -93,7 +93,7 @@ def absent_device(study: Study) -> str | None:
 
 @functools.cache
 def sources() -> str:
-    """Digest of this package's sources: another order of summation is another environment."""
+    """Digest of this package's sources."""
     found = hashlib.sha256()
     root = HOME
     for path in sorted(root.rglob("*.py")):
@@ -103,6 +103,14 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
+def numerics() -> str:
+    """The number of what studies compute. In a checkout a digest of the sources stands beside it,
+    since nobody knows what has been changed there.
+    """
+    installed = {"site-packages", "dist-packages"}.intersection(HOME.parts)
+    return str(NUMERICS) if installed else f"{NUMERICS}-{sources()}"
+
+
 def surrounded(study: Study) -> records.Environment:
     """What the bits of a result depend on besides the study."""
     refuse_settings()  # here, before anything is charged
@@ -110,6 +118,7 @@ def surrounded(study: Study) -> records.Environment:
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
         sordino=VERSION,
+        numerics=numerics(),
         code=sources(),
         python=sys.version.split()[0],
         torch=str(torch.__version__),
@@ -128,8 +137,11 @@ def surrounded(study: Study) -> records.Environment:
 
 
 def environment(study: Study) -> dict[str, object]:
-    """The same as it stands in ``environment.json``."""
-    return records.plain(surrounded(study))
+    """The same as a run compares it when it goes on, and draws noise over it: without the versions
+    of this program, for which :func:`numerics` stands.
+    """
+    found = records.plain(surrounded(study))
+    return {key: value for key, value in found.items() if key not in ("sordino", "code")}
 
 
 def lineage(study: Study, run: str) -> str:
@@ -153,7 +165,7 @@ def origin(study: Study, run: str) -> str:
     ):
         return lineage(study, run)
     own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
-    return f"{run}/{hashlib.sha256(f'{sources()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{numerics()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def asked(study: Study) -> str:
@@ -184,7 +196,7 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
     if study.privacy.entropy == "system":
         return _system(folder, data)
     return Seeded(
-        study.seed, joined(["labels", _shape(study), sources(), *data, *_of_run(study, run)])
+        study.seed, joined(["labels", _shape(study), numerics(), *data, *_of_run(study, run)])
     )
 
 

@@ -21,7 +21,7 @@ def unknown(site: int, number: int, said: Reply) -> str:
     return f"no site of this study sends {type(said).__name__}"
 
 
-def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolError | None:
+def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
     """What a greeting says that the server does not agree with, or None."""
     if said.version != frames.VERSION:
         return RemoteProtocolError(
@@ -33,8 +33,6 @@ def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolErro
             "it has agreed to something else: its agreement.toml or study.toml differs",
             "another study",
         )
-    if said.code != code:
-        return RemoteProtocolError("it runs another version of this program", "another program")
     return None
 
 

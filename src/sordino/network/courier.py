@@ -46,7 +46,7 @@ class Courier:
         names: of the sites, in order.
         dimension: d.
         run: the federation's run.
-        agreement: digest of what was agreed to, and ``code`` of this program's sources.
+        agreement: digest of what was agreed to.
         patience: seconds without a connection after which a site is gone.
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
@@ -71,7 +71,6 @@ class Courier:
         dimension: int,
         run: str,
         agreement: str,
-        code: str,
         patience: float,
         refused: Callable[[str, str], None],
         noted: Callable[[str, str, str], object] = _silent,
@@ -84,7 +83,7 @@ class Courier:
         self._unfit, self._most, self.noted = unfit, most, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
-        self._agreement, self._code = agreement, code
+        self._agreement = agreement
         self._patience, self._refused, self._clock = patience, refused, clock
         self._owed, self._seals, self._began = owed, seals, clock()
         self.far: Callable[[int], Far] | None = None
@@ -382,7 +381,7 @@ class Courier:
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
-        error = differs(said, self._agreement, self._code)
+        error = differs(said, self._agreement)
         if self.sites[site].excluded:
             error = RemoteProtocolError(self.sites[site].excluded, "left out")
         self.sites[site].turned = "" if error is None else str(error)

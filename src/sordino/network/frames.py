@@ -15,8 +15,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from sordino.errors import LONGEST, RemoteProtocolError, printable
+from sordino.package import PROTOCOL
 
-VERSION = 1
+VERSION = PROTOCOL
 Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 """An identifier of a run, which people read."""
 
@@ -31,7 +32,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     Attributes:
         version: of these frames.
         agreement: SHA-256 (hex) of what the site has agreed to.
-        code: digest of its program's sources.
+        code: digest of its program's sources; recorded alone.
         last: number of the last task that it answered.
         booked: the last round that it booked, where rounds are charged to everybody.
         task, round: numbers whose seals it shows, and these; see :mod:`sordino.network.seals`.

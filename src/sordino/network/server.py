@@ -25,7 +25,6 @@ from sordino.engine.files import replace_file
 from sordino.engine.recorder import Recorder
 from sordino.engine.records import Row, known
 from sordino.engine.study.base import Study
-from sordino.engine.surroundings import sources
 from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
 from sordino.errors import BudgetExceeded, StudyError
@@ -87,7 +86,6 @@ def _connected(
             dimension=dimension,
             run=run,
             agreement=agreed.digest,
-            code=sources(),
             patience=agreed.agreement.patience,
             refused=refused,
             unfit=unfit,

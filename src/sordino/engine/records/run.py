@@ -161,7 +161,8 @@ class Environment(Open, frozen=True, kw_only=True):
     Attributes:
         modules: digests of code that the study names.
         sordino, python, torch, numpy, numba: versions.
-        code: digest of this package's sources.
+        numerics: the number of what studies compute.
+        code: digest of this package's sources; recorded alone.
         machine, system, device, threads, cpu_capability: where it runs.
         settings: environment variables that tell libraries how to compute; absent without any.
         companions: versions of packages beside this one. They are recorded, and change no result.
@@ -169,6 +170,7 @@ class Environment(Open, frozen=True, kw_only=True):
 
     modules: dict[str, str] | UnsetType = UNSET
     sordino: str | UnsetType = UNSET
+    numerics: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
     python: str | UnsetType = UNSET
     torch: str | UnsetType = UNSET
