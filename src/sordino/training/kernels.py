@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from sordino.entropy import drawable
 from sordino.message import Compute, Train
 from sordino.training.flat import Flat
-from sordino.training.perexample import ClippedSum, MeanGradient, Rows
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
 GAPS_FROM, GAPS_ABOVE, GAPS_BELOW = 1500, 2.0**-30, 0.1
@@ -44,15 +44,11 @@ class Examples:
     """One client's data on the device: ``x`` (n, ...) and labels ``y`` (n,).
 
     Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to
-    fetch. ``rows`` is the same memory as compiled code reads it, if it can.
+    fetch.
     """
 
     x: Tensor
     y: Tensor
-    rows: Rows | None = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", Rows.of(self.x, self.y))
 
     def __len__(self) -> int:
         return len(self.y)

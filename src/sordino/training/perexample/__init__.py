@@ -43,8 +43,7 @@ References:
 from sordino.training.outline import Path
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.clipping import Clipped
-from sordino.training.perexample.paths import path_of
-from sordino.training.perexample.store import Rows, Store
+from sordino.training.perexample.paths import Store, path_of
 from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
     "MeanGradient",
     "Measured",
     "Path",
-    "Rows",
     "Shortened",
     "Store",
     "path_of",

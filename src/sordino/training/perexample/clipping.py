@@ -54,7 +54,6 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.training.jit import weighted
 from sordino.training.perexample.pieces import TOGETHER
 
 MARGIN = 1.0 - 2.0**-9
@@ -193,7 +192,9 @@ def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
     if factor.dtype == torch.float64 and rows.dtype == torch.float32 and rows.device.type == "cpu":
         if fresh:
             place.zero_()
-        weighted.add(rows.contiguous().numpy(), factor.numpy(), place.numpy())
+        from sordino.training.perexample import loops
+
+        loops.add_rows(rows.contiguous().numpy(), factor.numpy(), place.numpy())
         return
     put(place, torch.mv(rows.to(factor.dtype).t(), factor), fresh)
 

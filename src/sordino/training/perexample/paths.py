@@ -7,7 +7,9 @@ others are rounded.
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,34 @@ from sordino.training.outline import FAST, SINGLE, Path
 from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
 from sordino.training.perexample.single import Single
-from sordino.training.perexample.store import Index, Rows, Store
+
+
+class Store(Protocol):
+    """A client's examples ``x`` (n, ...), with labels ``y`` (n,); bytes are pixels."""
+
+    @property
+    def x(self) -> Tensor: ...
+
+    @property
+    def y(self) -> Tensor: ...
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the examples with these indices (b,), as model input, and their labels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Examples as model input."""
+
+    x: Tensor
+    y: Tensor
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`Store`."""
+        if len(chosen) == len(self.y):  # all of them, in order
+            return self.x, self.y
+        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
 
 
 def path_of(
@@ -51,24 +80,14 @@ class Paths:
         self._fast: dict[tuple[tuple[int, ...], bool], Plan | None] = {}
         self._single = Single.of(flat, loss)
 
-    def in_place(self, examples: Store, chosen: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The path that reads a batch in place, its store and position; None: it must be copied."""
-        single, rows = self._single, examples.rows
-        if single is None or rows is None or rows.features != single.features or not len(chosen):
+    def in_place(self, examples: Store, chosen: Tensor) -> Single | None:
+        """The path that reads a batch in place; None: it must be copied."""
+        single = self._single
+        if single is None or not len(chosen) or not single.reads(examples.x, examples.y):
             return None
-        where: Index = chosen.numpy()  # rows are on a processor, so their indices are
-        if where.ndim != 1 or where.dtype != np.int64 or not where.flags.c_contiguous:
-            return None
-        return single, rows, where
-
-    def here(self, x: Tensor, y: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The same for model input ``x`` (n, ...), ``y`` (n,); None where it does not serve."""
-        if self._single is None or x.dtype != torch.float32:
-            return None
-        rows = Rows.of(x, y)
-        if rows is None or rows.features != self._single.features:
-            return None
-        return self._single, rows, np.arange(len(y))
+        if isinstance(examples, Given) and examples.x.dtype == torch.uint8:
+            return None  # the model's input are bytes
+        return single if chosen.ndim == 1 and chosen.dtype == torch.int64 else None
 
     def find(self, x: Tensor) -> Plan | None:
         """The fast path for batches like this one, or None where examples go one by one."""

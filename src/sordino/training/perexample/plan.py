@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.perexample import conv, embedding, pool, tiled
+from sordino.training.perexample import conv, embedding
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.separable import alone, known
 from sordino.training.perexample.stages import (
@@ -39,7 +39,6 @@ from sordino.training.perexample.stages import (
     NormStage,
     Opaque,
     Owner,
-    Pool,
     Relu,
     Stage,
     Tanh,
@@ -117,15 +116,11 @@ class _Place:
     Attributes:
         shape: of its input, without n; channels last if an image.
         free: its input may be overwritten.
-        inner: some layer before it has parameters, so the gradient by its input will be asked for.
-        rectified: a rectifier follows.
         tokens: its input are integers.
     """
 
     shape: tuple[int, ...]
     free: bool
-    inner: bool
-    rectified: bool
     tokens: bool
 
 
@@ -152,10 +147,10 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
             if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape)
             else None
         )
-    if len(place.shape) == 3:
-        found = _image_stage(layer, flat, place, place.shape)
-        if found is not None:
-            return found
+    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        return ConvStage(layer, flat) if len(place.shape) == 3 and conv.supported(layer) else None
+    if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
+        return NormStage(layer, flat) if len(place.shape) == 3 else None
     if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
         return (
             EmbeddingStage(layer, flat)
@@ -163,28 +158,6 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
             else None
         )
     return Opaque(layer) if alone(layer, 1 + len(place.shape)) else None
-
-
-def _image_stage(
-    layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]
-) -> Stage | None:
-    """The stage for a layer of images (height, width, channels)."""
-    kind, tiles = type(layer), tiled.served(flat.weights)
-    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
-        if tiles and tiled.pools(layer, image[2]):
-            return tiled.TiledPool(layer, flat.weights, image, place.rectified)
-        return Pool(layer, flat.weights) if pool.supported(layer) else None
-    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
-        if (
-            tiles
-            and flat.slot(layer.weight) is not None
-            and tiled.convolves(layer, image, place.inner)
-        ):
-            return tiled.TiledConv(layer, flat, image, place.inner)
-        return ConvStage(layer, flat) if conv.supported(layer) else None
-    return (
-        NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
-    )
 
 
 def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
@@ -201,15 +174,11 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     parameters: list[nn.Parameter] = []
     numbers = 0
     with torch.no_grad():
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+        for layer in layers:
             before = stages[-1] if stages else None
-            if isinstance(before, tiled.TiledPool) and type(layer) is nn.ReLU:
-                continue  # the pool has done it
             place = _Place(
                 shape=tuple(probe.shape[1:]),
-                free=isinstance(before, LinearStage | ConvStage | Pool | tiled.TiledConv),
-                inner=bool(parameters),
-                rectified=type(following) is nn.ReLU,
+                free=isinstance(before, LinearStage | ConvStage),
                 tokens=not probe.is_floating_point(),
             )
             stage = _stage(layer, flat, place)
@@ -219,10 +188,7 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
             own = list(layer.parameters())
             owners.append(
                 stage
-                if own
-                and isinstance(
-                    stage, LinearStage | ConvStage | NormStage | EmbeddingStage | tiled.TiledConv
-                )
+                if own and isinstance(stage, LinearStage | ConvStage | NormStage | EmbeddingStage)
                 else None
             )
             parameters.extend(own)
@@ -245,8 +211,6 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
 
 def _materialised(stage: Stage) -> int:
     """Numbers per example that a stage's kernel keeps besides its output."""
-    if isinstance(stage, tiled.TiledConv):
-        return stage.kept
     if not isinstance(stage, ConvStage):
         return 0
     _, height, width, channels = stage.last_input.shape

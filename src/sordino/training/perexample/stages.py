@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from sordino.training.flat import Flat
-from sordino.training.perexample import pool
 from sordino.training.perexample.conv import ConvKernel, gradients
 from sordino.training.perexample.embedding import EmbeddingKernel
 from sordino.training.perexample.kernel import Kernel
@@ -133,19 +132,6 @@ def _logical(x: Tensor) -> Tensor:
 def _physical(x: Tensor) -> Tensor:
     # in memory of its own: an expanded gradient has none
     return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()
-
-
-class Pool:
-    """Max pooling; see :mod:`sordino.training.perexample.pool`."""
-
-    def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
-        self._pool = pool.MaxPool(layer, like)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._pool.forward(x)
-
-    def backward(self, g: Tensor) -> Tensor:
-        return self._pool.backward(g)
 
 
 class LinearStage:

@@ -34,11 +34,10 @@ from sordino.training.perexample.clipping import (
 )
 from sordino.training.perexample.general import layers_of
 from sordino.training.perexample.kernel import Gradients
-from sordino.training.perexample.paths import Paths
+from sordino.training.perexample.paths import Given, Paths, Store
 from sordino.training.perexample.pieces import TOGETHER, UNKNOWN, filled, parts, rows_of
 from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
-from sordino.training.perexample.store import Given, Store
 from sordino.training.perexample.workspace import Workspace
 
 # gradients of as many examples as this are written out at once, while they are in the cache
@@ -114,10 +113,9 @@ class ClippedSum:
         self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor, expected: float
     ) -> Clipped:
         """Overwrite ``out`` with the clipped sum over a leaf."""
-        found = self._paths.in_place(examples, chosen) if isinstance(bound, FlatBound) else None
-        if found is not None:
-            single, rows, where = found
-            return single.clipped(rows, where, bound.clip, out)
+        single = self._paths.in_place(examples, chosen) if isinstance(bound, FlatBound) else None
+        if single is not None:
+            return single.clipped(examples.x, examples.y, chosen, bound.clip, out)
         norms: list[Tensor] = []
         losses: list[Tensor] = []
         with torch.no_grad():
@@ -321,11 +319,10 @@ class MeanGradient:
 
     def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
         """The same over the indices ``chosen`` (b,), in place where that is possible."""
-        found = self._paths.in_place(examples, chosen)
-        if found is None:
+        single = self._paths.in_place(examples, chosen)
+        if single is None:
             return self(*examples.take(chosen), out)
-        single, rows, where = found
-        return single.mean(rows, where, out)
+        return single.mean(examples.x, examples.y, chosen, out)
 
     def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:
