@@ -389,13 +389,9 @@ def test_an_address_is_not_kept(kept: Path) -> None:
 def test_what_the_program_compiles_for_networks_is_kept() -> None:
     """Else a site would load the compiler, for three seconds and a hundred megabytes."""
     from sordino.regimes.vertical.compiled import sliding_window
-    from sordino.training.jit import linear, weighted
 
-    made: list[Any] = [
-        sliding_window.learned, weighted._add_fast,
-        linear.LinearSum(linear.Layer(10, 64, 0, 640), hinge=False)._run,
-    ]  # fmt: skip
-    assert all(len(each.meaning()) == 64 for each in made)
+    made: Any = sliding_window.learned
+    assert len(made.meaning()) == 64
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(90), bytes(100)])

@@ -114,7 +114,7 @@ class PlantedSum(ClippedSum):
             0, self._places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
         )
         none_more = torch.full((len(drawn),), found.clip, dtype=found.norms.dtype)
-        return Clipped(torch.cat([found.norms, none_more]), found.clip, found.loss, found.counted)
+        return Clipped(torch.cat([found.norms, none_more]), found.clip, found.loss)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

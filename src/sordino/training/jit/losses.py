@@ -1,13 +1,8 @@
-"""Losses of scores, and their slopes, for compiled code.
-
-Shapes: scores (n classes,), float32, become their slopes; labels (n,), int64; losses (n,).
-"""
+"""Exponentials of scores, for the vertical regime's compiled loops."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +10,6 @@ import numpy as np
 from sordino import native
 
 Run = Callable[..., Any]
-
-
-def compiled(run: Run) -> Run:
-    made: Run = native.compiled(run, error_model="numpy")  # a norm of zero is divided by
-    return made
 
 
 def _exponential(x: Any) -> Any:
@@ -59,46 +49,4 @@ def _shared(numbers: Any, own: int) -> tuple[Any, Any]:
     return others, mine
 
 
-shared: Run = compiled(_shared)
-
-
-def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """Cross entropy into ``losses``; ``scores`` (n classes,) become its slopes."""
-    for i in range(n):
-        at = i * classes
-        top = scores[at]
-        for c in range(1, classes):
-            top = max(top, scores[at + c])
-        for c in range(classes):
-            scores[at + c] -= top
-        losses[i] = -scores[at + labels[i]]
-    # of all examples at once: vectors are longer than classes are many
-    for j in range(n * classes):
-        scores[j] = exponential(scores[j])
-    for i in range(n):
-        at = i * classes
-        others, mine = shared(scores[at : at + classes], labels[i])
-        losses[i] += np.float32(math.log(others + mine))
-
-
-def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """The multi-class hinge likewise: the first of equal rivals counts, NaN beats everything."""
-    for i in range(n):
-        at, own = i * classes, labels[i]
-        rival, which = np.float32(-np.inf), 0
-        for c in range(classes):
-            value = scores[at + c]
-            if c != own and (value > rival or value != value):
-                rival, which = value, c
-        margin = np.float32(1) + rival - scores[at + own]
-        scores[at : at + classes] = 0
-        if margin > 0:
-            scores[at + which] = 1
-            scores[at + own] = -1
-        losses[i] = np.float32(0) if margin <= 0 else margin
-
-
-@cache
-def slopes(hinge: bool) -> Run:
-    """The compiled loss of a few examples: the multi-class hinge, or cross entropy."""
-    return compiled(_hinge if hinge else _entropy)
+shared: Run = native.compiled(_shared, error_model="numpy")  # a sum of zero is divided by

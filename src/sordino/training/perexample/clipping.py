@@ -80,18 +80,16 @@ class Clipped:
         norms: |G_i| before clipping (n,); infinite where a gradient is not finite.
         clip: C.
         loss: losses (n,).
-        counted: how many norms are above C, where the path has counted them on its way.
     """
 
     norms: Tensor
     clip: float
     loss: Tensor
-    counted: int | None = None
 
     @property
     def clipped(self) -> int:
         """How many examples had a norm above C."""
-        return int((self.norms > self.clip).sum()) if self.counted is None else self.counted
+        return int((self.norms > self.clip).sum())
 
 
 def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Tensor:
@@ -108,6 +106,12 @@ def squares(rows: Tensor) -> Tensor:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         return exact.add_(rows.shape[1] * torch.finfo(torch.float64).tiny)
     n, k = rows.shape
+    if rows.device.type == "cpu":
+        from sordino.training.perexample import loops
+
+        found = torch.empty(n, dtype=torch.float64)
+        loops.squares(rows.contiguous().numpy(), found.numpy())
+        return found
     whole = k - k % BLOCK if k > BLOCK else 0
     found = torch.full((n,), k * VANISHING, dtype=torch.float64, device=rows.device)
     if whole:
@@ -166,13 +170,11 @@ def joined(parts: list[Clipped], clip: float, like: Tensor, chosen: Tensor) -> C
         return parts[0]
     if not parts:
         return Clipped(like.new_zeros(0), clip, like.new_zeros(0))
-    counts = [part.counted for part in parts if part.counted is not None]
     place = chosen.argsort(stable=True).argsort().to(parts[0].norms.device)
     return Clipped(
         torch.cat([part.norms for part in parts])[place],
         clip,
         torch.cat([part.loss for part in parts])[place],
-        sum(counts) if counts else None,
     )
 
 

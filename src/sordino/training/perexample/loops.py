@@ -38,7 +38,14 @@ def _square(row: Any) -> float:
     for start in range(0, row.size, BLOCK):
         part = row[start : start + BLOCK]
         total += np.float64(_dot(part, part))
-    return total
+    return float(total)
+
+
+@compiled()
+def squares(rows: Any, out: Any) -> None:
+    """Write |row|^2 of rows (n, k) to ``out`` (n,), float64."""
+    for i in range(out.size):
+        out[i] = _square(rows[i])
 
 
 @compiled(fastmath={"contract"})
@@ -163,4 +170,3 @@ def add_rows(rows: Any, weights: Any, total: Any) -> None:
         out = total[start : start + STRETCH]
         for i in range(len(rows)):
             _add(out, weights[i], rows[i, start : start + STRETCH])
-

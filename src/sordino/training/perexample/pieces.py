@@ -12,10 +12,11 @@ between a piece's inputs and its sum is then called on one shape, whatever was d
 
 An example's place in its piece moves as well. Torch takes the last numbers of an array, up to 31,
 by other instructions than the rest, which round exponentials in another way. So rows are a multiple
-of 32: every array of rows has only whole vectors, if one thread works on it. And for some shapes a
-library works on rows in other ways by turns (seen: where rows of ten numbers begin at addresses of
-two kinds). So before a number of rows is used, equal examples are put in all places, on random
-weights and inputs. Only places in which their gradients are equal to the bit are used.
+of 16: arrays of rows of even length have only whole vectors, if one thread works on them. And for
+some shapes a library works on rows in other ways by turns (seen: where rows of ten numbers begin at
+addresses of two kinds). So before a number of rows is used, equal examples are put in all places,
+on random weights and inputs. Only places in which their gradients are equal to the bit are used,
+and if these are too few, there are more rows.
 
 What is assumed of libraries is then that for calls of one shape a row's bits do not depend on the
 values of other rows, and that places which are alike for random numbers are alike.
@@ -30,8 +31,8 @@ from torch import Tensor
 TOGETHER = 112
 """m, the largest number of examples that are added up in float32."""
 
-VECTOR = 32
-"""Numbers that torch works on at once, at most."""
+VECTOR, HALF = 32, 16
+"""Numbers that torch works on at once, at most; rows of which most arrays have whole vectors."""
 
 UNKNOWN = 16.0
 """Expected batch where a caller gives none."""
@@ -41,14 +42,13 @@ def rows_of(expected: float, most: int) -> int:
     """Rows of a piece for an ``expected`` batch, at most ``most``, for memory, if that is a vector.
 
     One piece holds nine Poisson batches of ten; larger batches are cut into leaves of 56 to 112
-    examples (:func:`~sordino.training.perexample.clipping.leaves`).
+    examples (:func:`~sordino.training.perexample.clipping.leaves`), a piece each.
 
     >>> [rows_of(expected, 1000) for expected in (0.5, 12, 64, 5000)], rows_of(64, 40)
-    ([32, 32, 96, 64], 32)
+    ([32, 32, 80, 112], 32)
     """
-    wanted = VECTOR * math.ceil((expected + 1.5 * math.sqrt(expected)) / VECTOR)
-    rows = max(wanted, VECTOR) if wanted <= TOGETHER else 2 * VECTOR
-    return max(min(rows, most - most % VECTOR), VECTOR)
+    wanted = HALF * math.ceil((expected + 1.5 * math.sqrt(expected)) / HALF)
+    return max(min(wanted, TOGETHER, most - most % HALF), VECTOR)
 
 
 def filled(some: Tensor, rows: int, places: Tensor) -> Tensor:

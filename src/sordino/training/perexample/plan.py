@@ -12,8 +12,8 @@ parameters that has no stage of its own is run by autograd, alone. Anything else
 (:mod:`sordino.training.perexample.general`); so do weights used twice, hooks, and subclasses
 of known layers, whose ``forward`` may be anything.
 
-Where the buffers of a batch exceed the cache by far, the batch is worked off in pieces of
-about 32 MB; the sum is the same.
+A batch whose buffers need more than 100 MB is worked off in pieces of about as much; the sum is
+the same.
 
 Shapes: x (n, ...) with images as (n, channels, height, width) in any memory format.
 """
@@ -44,7 +44,7 @@ from sordino.training.perexample.stages import (
     Tanh,
 )
 
-PIECE_BYTES = 32e6
+PIECE_BYTES = 100e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,7 +35,7 @@ from sordino.training.perexample.clipping import (
 from sordino.training.perexample.general import layers_of
 from sordino.training.perexample.kernel import Gradients
 from sordino.training.perexample.paths import Given, Paths, Store
-from sordino.training.perexample.pieces import TOGETHER, UNKNOWN, filled, parts, rows_of
+from sordino.training.perexample.pieces import HALF, TOGETHER, UNKNOWN, filled, parts, rows_of
 from sordino.training.perexample.plan import Plan
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.workspace import Workspace
@@ -136,14 +136,16 @@ class ClippedSum:
     def _pieces(self, x: Tensor, y: Tensor, expected: float) -> Iterator[_Piece]:
         """The gradients of ``x`` (n, ...), ``y`` (n,); each piece lasts until the next is drawn."""
         path, threads = self._paths.find(x), torch.get_num_threads()
-        torch.set_num_threads(1)  # where threads meet, a vector is cut
+        if threads > 1:  # where threads meet, a vector is cut
+            torch.set_num_threads(1)  # takes milliseconds: torch forgets its convolutions
         try:
             rows, places = self._shape(path, x, y, expected)
             for start in range(0, len(x), len(places)):
                 some = slice(start, start + len(places))
                 yield self._piece(path, x[some], y[some], rows, places)
         finally:
-            torch.set_num_threads(threads)
+            if threads > 1:
+                torch.set_num_threads(threads)
 
     def _piece(self, path: Plan | None, x: Tensor, y: Tensor, rows: int, places: Tensor) -> _Piece:
         """A piece of so many rows, with the examples (k, ...) at the first k places."""
@@ -163,10 +165,10 @@ class ClippedSum:
             return min(wanted, most), torch.arange(min(wanted, most))  # each goes by itself
         key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted
         if key not in self._shapes:
-            places = self._alike(path, x, y, wanted)
-            rows = -(-wanted // len(places)) * wanted
-            if wanted < rows:
+            for rows in (wanted, wanted + HALF, 2 * wanted):
                 places = self._alike(path, x, y, rows)
+                if len(places) >= wanted:
+                    break
             self._shapes[key] = rows, places[:TOGETHER]
         return self._shapes[key]
 
