@@ -140,12 +140,12 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     ),
     "conv, one of many": (sequence(conv(2, 3, 1), nn.ELU), IMAGE),
     "conv, Gram": (sequence(conv(30, 40, 3), nn.Identity), (30, 4, 3)),
-    "conv, tiles": (sequence(conv(2, 8, 3), nn.ReLU), IMAGE),
-    "conv, tiles, two": (
+    "conv, eights": (sequence(conv(2, 8, 3), nn.ReLU), IMAGE),
+    "conv, eights, two": (
         sequence(conv(2, 8, 3, padding=1), nn.ReLU, conv(8, 16, 2, stride=2), nn.Tanh),
         IMAGE,
     ),
-    "conv, tiles, pool": (
+    "conv, eights, pool": (
         sequence(conv(2, 8, 3), nn.ReLU, lambda: nn.MaxPool2d(2), conv(8, 8, 1)),
         (2, 8, 8),
     ),

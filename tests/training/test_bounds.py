@@ -58,7 +58,7 @@ class Scaled(nn.Module):
 def module(kind: str) -> nn.Module:
     torch.manual_seed(3)
     match kind:
-        case "tiles":
+        case "cnn":
             return models.build("cnn", (1, 18, 18), 10, Seeded(0).at("model"))
         case "patches":
             return nn.Sequential(nn.Conv2d(1, 5, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(320, 10))
@@ -87,7 +87,7 @@ def module(kind: str) -> nn.Module:
             return Scaled()
 
 
-KINDS = ["tiles", "patches", "norms", "gram and norm", "hooks", "one by one"]
+KINDS = ["cnn", "patches", "norms", "gram and norm", "hooks", "one by one"]
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -254,7 +254,7 @@ def test_bounds_on_levels_bound_the_sum(kind: str) -> None:
 
 @pytest.mark.parametrize("bound", ["layers", "measured"])
 def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
-    flat, (x, y) = Flat(module("tiles")), data()
+    flat, (x, y) = Flat(module("cnn")), data()
     basis = Basis.of(slot.size for slot in flat.layout)
     rng = np.random.default_rng(1)
     mechanism = HaarGaussian.weighted(

@@ -214,7 +214,7 @@ def test_gradients_of_positions_that_take_each_other_away(width: int, clip: floa
         "logistic",
         "linear",
         "mlp",
-        "conv, tiles",
+        "conv, eights",
         "conv, patches",
         "sequence, Gram",
         "group norm",
@@ -289,7 +289,7 @@ def test_modules_that_mix_examples_see_one_at_a_time() -> None:
 def test_large_batches_of_aligned_gradients() -> None:
     """Roundings that all go one way; 700 examples in several parts."""
     for n in (TOGETHER - 1, TOGETHER, TOGETHER + 1, 700):
-        for name in ("logistic", "mlp", "conv, tiles", "sequence, Gram, no bias"):
+        for name in ("logistic", "mlp", "conv, eights", "sequence, Gram, no bias"):
             batch = Batch.of(name, "aligned", "random", n, 5)
             kernel = ClippedSum(batch.flat, cross_entropy)
             whole = batch.sum(kernel, FlatBound(1e-2))
@@ -378,7 +378,7 @@ def test_a_type_that_was_changed_is_not_known_any_more(monkeypatch: pytest.Monke
 
 
 def test_what_one_example_does_leaves_the_others_bits_alone() -> None:
-    for name in ("mlp", "conv, tiles, two", "sequence, formed", "residual", "attention"):
+    for name in ("mlp", "conv, eights, two", "sequence, formed", "residual", "attention"):
         batch = Batch.of(name, "random", "random", 6, 2)
         kernel, seen = ClippedSum(batch.flat, cross_entropy), []
         for value in (0.0, 1e5, math.inf, math.nan):

@@ -33,7 +33,9 @@ class Path:
     cost: str
 
 
-SINGLE = Path("compiled, in place", "one linear layer", "less than plain training by a library")
+SINGLE = Path(
+    "compiled, in place", "one linear layer", "about as much as plain training by a library"
+)
 FAST = Path(
     "layer by layer",
     "a plain sequence of layers known to keep examples apart",

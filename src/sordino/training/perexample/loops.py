@@ -20,6 +20,7 @@ LONGEST = 1e19  # longer gradients contribute nothing
 BLOCK = 1024  # squares that are added up in float32
 VANISHING = 2.0**-126  # what a square may be off by where it is denormal
 
+NO_EXAMPLE, NO_CLASS = 1, 2
 STRETCH = 2048  # numbers of a sum that are worked on while they are in the first cache
 
 
@@ -98,7 +99,7 @@ def _hinge(scores: Any, label: int) -> Any:
 def linear(
     x: Any, middle: Any, scale: Any, labels: Any, chosen: Any, weight: Any, bias: Any, hinge: bool,
     private: bool, room: float, sums: Any, shifts: Any, norms: Any, losses: Any,
-) -> bool:  # fmt: skip
+) -> int:  # fmt: skip
     """Add up what one linear layer's gradients (g a^T, g) are, each times min(1, room / its norm).
 
     Args:
@@ -118,19 +119,23 @@ def linear(
         losses: (b,), overwritten.
 
     Returns:
-        Whether all labels are classes.
+        ``NO_EXAMPLE`` if an index is that of no example, and nothing is written; ``NO_CLASS``
+        if a label is no class, else 0.
     """
+    for i in range(chosen.size):
+        if not 0 <= chosen[i] < labels.size:
+            return NO_EXAMPLE
     classes, features = weight.shape
     row, scores = np.empty(features, np.float32), np.empty(classes, np.float32)
     part, shift = np.zeros(weight.shape, np.float32), np.zeros(bias.size, np.float32)
     for c in range(classes):
         _move(part[c], sums[c], True)
     _move(shift, shifts, True)
-    known = True
+    wrong = 0
     for i in range(chosen.size):
         number, label = x[chosen[i]], labels[chosen[i]]
         there = 0 <= label < classes
-        known = known and there
+        wrong = wrong if there else NO_CLASS
         for k in range(features):
             row[k] = (np.float32(number[k]) - middle) * scale
         for c in range(classes):
@@ -156,7 +161,7 @@ def linear(
             for c in range(classes):
                 _move(part[c], sums[c], i < TOGETHER)
             _move(shift, shifts, i < TOGETHER)
-    return known
+    return wrong
 
 
 @compiled(fastmath={"contract"})

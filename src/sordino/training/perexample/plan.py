@@ -12,7 +12,7 @@ parameters that has no stage of its own is run by autograd, alone. Anything else
 (:mod:`sordino.training.perexample.general`); so do weights used twice, hooks, and subclasses
 of known layers, whose ``forward`` may be anything.
 
-A batch whose buffers need more than 100 MB is worked off in pieces of about as much; the sum is
+A batch whose buffers exceed the cache by far is worked off in pieces of about 40 MB; the sum is
 the same.
 
 Shapes: x (n, ...) with images as (n, channels, height, width) in any memory format.
@@ -44,7 +44,7 @@ from sordino.training.perexample.stages import (
     Tanh,
 )
 
-PIECE_BYTES = 100e6
+PIECE_BYTES = 40e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

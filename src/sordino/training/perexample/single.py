@@ -77,7 +77,7 @@ class Single:
 
     def clipped(self, x: Tensor, y: Tensor, chosen: Tensor, clip: float, out: Tensor) -> Clipped:
         """Write the clipped sum over indices ``chosen`` (b,) to ``out`` (d,), float64."""
-        norms, losses, _ = self._sum(x, y, chosen, clip * MARGIN, out)
+        norms, losses = self._sum(x, y, chosen, clip * MARGIN, out)
         return Clipped(norms, clip, losses)
 
     def mean(self, x: Tensor, y: Tensor, chosen: Tensor, out: Tensor) -> Tensor:
@@ -87,29 +87,29 @@ class Single:
             IndexError: for a label that is no class.
         """
         total = torch.empty(self._dim, dtype=torch.float64)
-        _, losses, known = self._sum(x, y, chosen, None, total)
-        if not known:
-            raise IndexError("a label of the batch lies outside of the model's classes")
+        _, losses = self._sum(x, y, chosen, None, total)
         out.copy_(total.div_(len(chosen)))
         return losses.mean()
 
     def _sum(
         self, x: Tensor, y: Tensor, chosen: Tensor, room: float | None, out: Tensor
-    ) -> tuple[Tensor, Tensor, bool]:
-        """Norms, losses, and whether all labels are classes; None for ``room``: no clipping."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return norms and losses; without ``room``, s C, nothing is clipped or left out."""
         from sordino.training.perexample import loops
 
         if out.shape != (self._dim,) or out.dtype != torch.float64 or not out.is_contiguous():
             raise ValueError(f"out must be a vector of {self._dim} numbers of type torch.float64")
-        if int(chosen.min()) < 0 or int(chosen.max()) >= len(y):
-            raise IndexError("an index of the batch lies outside of the examples")
         norms, losses = np.empty((2, len(chosen)), np.float32)
-        known = loops.linear(
+        wrong = loops.linear(
             x.view(len(x), -1).numpy(), *(BYTES if x.dtype == torch.uint8 else FLOATS), y.numpy(),
             chosen.contiguous().numpy(), *self._weights, self._hinge, room is not None, room or 0.0,
             *self._parts(out), norms, losses,
         )  # fmt: skip
-        return torch.from_numpy(norms), torch.from_numpy(losses), known
+        if wrong == loops.NO_EXAMPLE:
+            raise IndexError("an index of the batch lies outside of the examples")
+        if wrong == loops.NO_CLASS and room is None:  # with privacy, an error would tell of it
+            raise IndexError("a label of the batch lies outside of the model's classes")
+        return torch.from_numpy(norms), torch.from_numpy(losses)
 
     def _parts(self, vector: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         """The weight and the bias of a vector (d,), the latter empty where there is none."""
