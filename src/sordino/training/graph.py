@@ -157,7 +157,7 @@ class Graphs:
             ) from error
         if not same:
             raise StudyError(
-                "model: two passes over the same made-up example differ, so it keeps a state or "
+                "model: it and its recorded graph differ on made-up examples, so it keeps a state or "
                 "draws random numbers; let it depend on its input alone"
             )
         # which way examples go follows from shapes, whatever the weights are by now
@@ -233,6 +233,8 @@ class Graph:
             raise Unfit(name)
         if torch.Tag.nondeterministic_seeded in kind.tags:
             raise Unfit(f"{name} draws random numbers")
+        if name == "max_pool2d_with_indices_backward" and not _pooled(node.args[-1]):
+            raise Unfit(f"{name} with indices that no pool gave: it would write out of memory")
         if name in ("view", "_unsafe_view"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
         elif name.startswith("native_") and "_norm" in name:
@@ -295,6 +297,12 @@ def _clones(tensors: Named) -> Named:
 
 def _in_rows(tensors: Named) -> Named:
     return {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _pooled(indices: Any) -> bool:
+    """Whether indices are those of a max pool in the same graph."""
+    source = indices.args[0] if indices.target is operator.getitem else None
+    return source is not None and source.target == torch.ops.aten.max_pool2d_with_indices.default
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:
