@@ -376,22 +376,8 @@ def test_what_is_bound_in_a_function_is_part_of_its_meaning() -> None:
     assert len({meaning.of_function(adding(each)) for each in numbers}) == len(numbers)
 
 
-def test_an_address_is_not_kept(kept: Path) -> None:
-    """It is another one in the next process."""
-    from sordino.regimes.vertical.compiled.replayed.numbers import now
-
-    with pytest.raises(meaning.Unknown):
-        now.meaning()  # type: ignore[attr-defined]
-    assert now(np.zeros(2, np.int64)) > 0.0
-    assert not kept.exists()
-
-
 def test_what_the_program_compiles_for_networks_is_kept() -> None:
     """Else a site would load the compiler, for three seconds and a hundred megabytes."""
-    from sordino.regimes.vertical.compiled import sliding_window
-
-    made: Any = sliding_window.learned
-    assert len(made.meaning()) == 64
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(90), bytes(100)])

@@ -60,7 +60,6 @@ from sordino.network.transport.base import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
 from sordino.regimes.synchronous.simulation import Moment
-from sordino.regimes.vertical.compiled.sliding_window import learned, passed
 
 from .test_events_between_sites import ENTITY, read
 
@@ -426,12 +425,9 @@ def standing(desk: Desk) -> tuple[Any, ...]:
 
 
 def _warm() -> None:
-    """Learn from a derivative: the first one of a process imports modules and loads kernels."""
+    """Learn from a derivative: the first one of a process imports modules."""
     slope = torch.ones(1, requires_grad=True)
     torch.autograd.grad(2.0 * slope, [slope], torch.ones(1))
-    one, *others = (np.zeros(1, np.float32) for _ in range(4))
-    learned(one, *others, 1.0, 1.0, 0.1)
-    passed(one, others[0], 1.0, 1.0)
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -1,4 +1,4 @@
-"""Three ways to play events: compiled, as one graph, message by message. One meaning, to float32
+"""Three ways to play events: the loop, one graph, message by message. One meaning, to float32
 rounding.
 """
 
@@ -17,6 +17,7 @@ from sordino.engine import study as studies
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Whole
 from sordino.regimes.vertical.engines.joint import Joint
+from sordino.regimes.vertical.loop import Loop
 from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.method import Threshold
 from sordino.regimes.vertical.simulation import Events
@@ -84,21 +85,22 @@ def test_every_path_gives_the_same_weights_and_numbers(
     tmp_path: Path, method: str, whom: str
 ) -> None:
     asked = f"method={method}, {whom}}}"
-    compiled = world(tmp_path / "a", asked)
+    plain = world(tmp_path / "a", asked)
     handed = world(tmp_path / "b", asked, 'execution.path="messages"')
     joint = world(tmp_path / "c", asked, OWN)
-    engines: list[Any] = [each.engine() for each in (compiled, joint, handed)]
+    engines: list[Any] = [each.engine() for each in (plain, joint, handed)]
     assert [type(engine) for engine in engines] == [Whole, Whole, Messages]
-    assert [isinstance(engine._kernel, Joint) for engine in engines[:2]] == [False, True]
+    kernels = Joint if method is SLR else Loop, Joint
+    assert tuple(type(engine._kernel) for engine in engines[:2]) == kernels
     start = engines[0].pack()
     engines[1]._kernel.start(start["server"], [start[f"party{m}"] for m in range(3)])
     done = 0
     for count in (1, 2, 60, 137, 300):
-        read = compiled.stream.read(done, count)
+        read = plain.stream.read(done, count)
         active = np.random.default_rng(done).random((count, 3)) < 0.6
         done += count
         played = [
-            engine.run(read.x, read.y, active, np.zeros_like(active), paid(compiled))
+            engine.run(read.x, read.y, active, np.zeros_like(active), paid(plain))
             for engine in engines
         ]
         for other in played[1:]:
@@ -127,13 +129,13 @@ def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path
         world(tmp_path / "b", *asked, 'execution.path="messages"'),
         world(tmp_path / "c", *asked, OWN),
     )
-    compiled, handed, joint = engines = [each.engine() for each in worlds]
-    before: Any = compiled.weights()
+    graph, handed, joint = engines = [each.engine() for each in worlds]
+    before: Any = graph.weights()
     joint.unpack(joint.pack() | before)
     read = worlds[0].stream.read(0, 1)
     for engine in engines:
         engine.run(read.x, read.y, np.ones((1, 3), bool), np.zeros((1, 3), bool), paid(worlds[0]))
-    for name, values in compiled.weights().items():
+    for name, values in graph.weights().items():
         moved = np.abs(values - before[name]).max()
         assert moved > 1e-3
         for other in (handed, joint):
@@ -196,7 +198,7 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         ('{name="ogd", learning_rate=0.5, schedule="inverse-root"', 'schedule="inverse-root"'),
     ],
 )
-def test_what_is_not_compiled_is_played_as_one_graph_and_by_messages_alike(
+def test_what_the_loop_has_no_rule_for_is_played_as_one_graph_and_by_messages_alike(
     tmp_path: Path, method: str, own: str
 ) -> None:
     """Algorithm 3 as printed, and the rate of Theorem 2; each differs from what it is not."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +26,9 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical import records
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.cut import Split, halved, one_party, rates
-from sordino.regimes.vertical.engine import Dues, Engine, Whole
+from sordino.regimes.vertical.engine import Dues, Engine, EventPath, Whole
 from sordino.regimes.vertical.engines import split as halves
+from sordino.regimes.vertical.engines.joint import Joint
 from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
     ENTITIES,
@@ -50,11 +51,6 @@ from sordino.regimes.vertical.source import Index, arranged, parts, source
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
 from sordino.training.models import digest_of
-
-if TYPE_CHECKING:
-    from sordino.regimes.vertical.engines.fused import Fused
-    from sordino.regimes.vertical.engines.net import Net
-    from sordino.regimes.vertical.engines.static import Static
 
 
 def check(study: VerticalStudy, stream: streams.Stream) -> None:
@@ -198,9 +194,9 @@ def limit_of(
     return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
 
 
-def path(study: VerticalStudy, split: Split) -> str:
-    """How events are played: "compiled" (chains), "joint" (no messages needed) or "messages"."""
-    privacy = study.privacy
+def path(study: VerticalStudy, split: Split) -> EventPath:
+    """How events are played."""
+    privacy, method = study.privacy, study.method
     if (
         study.execution.path == "messages"
         or study.world.dropout
@@ -210,21 +206,8 @@ def path(study: VerticalStudy, split: Split) -> str:
         return "messages"
     if privacy.unit != "none" and not split.known:
         return "messages"  # where a row on which a module fails ends nothing
-    method = study.method
-    plain = method.batch == 1 and method.buffered and not method.fades
-    return "compiled" if plain and split.net is not None else "joint"
-
-
-def _compiled(study: VerticalStudy, net: Net) -> Fused | Static:
-    """Compiled events. Neither is loaded where there is none: the compiler is large."""
-    method, half = study.method, study.world.precision == 16
-    if method.replays:
-        from sordino.regimes.vertical.engines.static import Static
-
-        return Static(net, method.window, rates(study), half=half)
-    from sordino.regimes.vertical.engines.fused import Fused, Rule
-
-    return Fused(net, Rule(method.window, method.attenuation), rates(study), half=half)
+    plain = method.batch == 1 and method.buffered and not method.fades and not method.replays
+    return "loop" if plain and split.net is not None else "graph"
 
 
 def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
@@ -232,14 +215,15 @@ def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
     told = halved(study)
     chosen = path(study, split)
     first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
-    if chosen == "compiled" and net is not None:
-        return Whole(_compiled(study, net), first, dues(study))
-    if chosen == "joint":
-        from sordino.regimes.vertical.engines.joint import Joint
+    if chosen == "loop" and net is not None:  # the compiler is large: it is loaded here alone
+        from sordino.regimes.vertical.loop import Loop, Rule
 
-        return Whole(
-            Joint(*split.halves(), told, speeds, split.columns, split.classes), first, dues(study)
-        )
+        rule = Rule(method.window, method.attenuation)
+        loop = Loop(net, rule, speeds, half=study.world.precision == 16)
+        return Whole(loop, first, dues(study))
+    if chosen == "graph":
+        graph = Joint(*split.halves(), told, speeds, split.columns, split.classes)
+        return Whole(graph, first, dues(study))
     server, parties = split.halves()
     made = [one_party(study, split, m, own, module) for m, module in enumerate(parties)]
     regime = Vertical(split.numbers, study.world.missing, method.resends)

@@ -84,7 +84,7 @@ class Split:
 
     @property
     def net(self) -> Net | None:
-        """The network as compiled code knows it; None if it is something else."""
+        """The network as the loop knows it; None if it is something else."""
         server, parties = self.halves()
         chains = [chain_of(half) for half in (server, *parties)]
         found = [chain for chain in chains if chain is not None]

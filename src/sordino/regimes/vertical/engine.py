@@ -1,10 +1,10 @@
-"""Who plays a stretch of events: by message, as one graph, or compiled, to float32 rounding."""
+"""Who plays a stretch of events: the loop, one graph, or messages; alike to float32 rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,13 @@ from sordino.privacy import Allowance, Event
 from sordino.regimes.vertical.engines.observed import Observed
 
 if TYPE_CHECKING:
-    from sordino.regimes.vertical.engines.fused import Fused
     from sordino.regimes.vertical.engines.joint import Joint
-    from sordino.regimes.vertical.engines.static import Static
+    from sordino.regimes.vertical.loop import Loop
 
+EventPath = Literal["loop", "graph", "messages"]
+"""How events are played: one compiled loop, for chains of linear layers and windows of gradients;
+one graph of any torch modules; or message by message, for noise and missing answers, too.
+"""
 Kept = dict[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 Weights = dict[str, NDArray[np.float32]]
@@ -83,9 +86,9 @@ class Engine(Protocol):
 
 
 class Whole:
-    """Both halves in one hand, where nothing happens to messages: compiled, or one graph."""
+    """Both halves in one hand, where nothing happens to messages: the loop, or one graph."""
 
-    def __init__(self, kernel: Fused | Static | Joint, first: Weights, dues: Dues) -> None:
+    def __init__(self, kernel: Loop | Joint, first: Weights, dues: Dues) -> None:
         self._kernel, self._dues = kernel, dues
         server, parties = _split(first)
         kernel.start(server, parties)

@@ -40,7 +40,8 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
         missing: what stands in where no answer comes.
         buffer: who keeps past gradients, where not everybody does.
         schedule: how the learning rate falls, where it does.
-        path: what plays the events.
+        path: what plays the events: "loop", "graph" or "messages"; "compiled" or "joint" in
+            folders of earlier versions.
         label_epsilon: of one response.
         open: why features are not protected; null where they are.
         releases: what is released of an entity.

@@ -196,9 +196,12 @@ def _courses(run: Run) -> list[Course]:
         ),
         (
             "played",
-            {"compiled": "by compiled code", "messages": "message by message"}.get(
-                str(said.path), "-"
-            ),
+            {
+                "loop": "by one compiled loop",
+                "graph": "as one graph of both halves",
+                "messages": "message by message",
+                "compiled": "by compiled code",  # of versions before the loop
+            }.get(str(said.path), "-"),
         ),
     ]
     found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]

@@ -1,10 +1,9 @@
 """Models that are cut between parties and a server, and learn from one event after another.
 
-net        chains of linear layers, which compiled code knows
+net        chains of linear layers, which the loop knows
 models     networks by name
-halves     the two halves as any torch modules, message by message
+split      the two halves as any torch modules, message by message
+joint      both halves as one graph
 window     a window of past gradients over any module
-fused      many events of a window of gradients in one call
-static     many events of a window of examples in one call
-seen       what is known after a stretch of events
+observed   what is known after a stretch of events
 """

@@ -1,4 +1,4 @@
-"""The networks that compiled events know: chains of linear layers, for parties and server.
+"""The networks that the loop knows: chains of linear layers, for parties and server.
 
 A party maps its features to an embedding; the server maps all embeddings, side by side in the order
 of parties, to scores. Between layers, and after a party's last one if ``last``, stands a ReLU.
