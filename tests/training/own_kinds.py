@@ -380,7 +380,7 @@ BOUNDED: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 NUMBERS = "cannot be recorded as a graph of torch operations"
-STATE = "it keeps a state or draws random numbers"
+STATE = "keeps a state or draws random numbers"
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "InDeque": (InDeque, NUMBERS),
     "InArray": (InArray, NUMBERS),

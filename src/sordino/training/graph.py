@@ -157,8 +157,8 @@ class Graphs:
             ) from error
         if not same:
             raise StudyError(
-                "model: it and its recorded graph differ on made-up examples, so it keeps a state or "
-                "draws random numbers; let it depend on its input alone"
+                "model: its recorded graph gives something else on made-up examples, so it keeps a "
+                "state or draws random numbers; let it depend on its input alone"
             )
         # which way examples go follows from shapes, whatever the weights are by now
         graph.apart = graph.apart and _maps(graph, self._made_up(), _made_up(like))

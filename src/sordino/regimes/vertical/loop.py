@@ -774,8 +774,9 @@ def _state(net: Net, capacity: int) -> State:
     many = (len(chains), capacity)
     flat = [_aligned(end) for end in ends]
     return State(
-        layers, people, weights=flat[0], inputs=flat[1], slopes=flat[2], when=np.zeros(many, np.int64),
-        rows=np.zeros(many, np.int64), due=np.zeros(many), sums=np.zeros((2, capacity)),
+        layers, people, weights=flat[0], inputs=flat[1], slopes=flat[2],
+        when=np.zeros(many, np.int64), rows=np.zeros(many, np.int64), due=np.zeros(many),
+        sums=np.zeros((2, capacity)),
     )  # fmt: skip
 
 

@@ -1,1 +1,0 @@
-"""What the vertical regime's compiled loops still share; it goes with them."""
