@@ -1,7 +1,12 @@
 """Where this program lies, its version, and the packages beside it."""
 
-from importlib.metadata import EntryPoint, entry_points
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 HOME = Path(__file__).parent
 VERSION = "0.1.0"
@@ -16,6 +21,8 @@ GROUPS = ("sordino.commands", "sordino.transports")
 
 def companions(*groups: str) -> tuple[EntryPoint, ...]:
     """What installed packages add to this one, by entry points of these groups, or of all."""
+    from importlib.metadata import entry_points
+
     return tuple(each for group in groups or GROUPS for each in entry_points(group=group))
 
 

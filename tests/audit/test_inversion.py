@@ -20,7 +20,7 @@ from sordino.audit.attempt import Attack, Level, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
 from sordino.audit.quality import correlation, psnr
 from sordino.engine import study as studies
-from sordino.entropy import Seeded
+from sordino.entropy import Seeded, over
 from sordino.errors import StudyError
 from sordino.federation import inversion
 from sordino.federation.study import HorizontalStudy
@@ -30,7 +30,7 @@ from sordino.message import Train
 from sordino.training import models
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.kernels import Examples, ModelKernels, content
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -180,7 +180,9 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
     sent = client.answer(task, permits(client.price(task))).first
     seen = one.release(
-        Target(many, Y[:30], 30.0), level(0.7), Seeded(4).at("client", 0, "round", 1, "noise")
+        Target(many, Y[:30], 30.0),
+        level(0.7),
+        over(Seeded(4), content(task), "client", 0, "round", 1, "noise"),
     )
     assert sent is not None
     assert seen.numpy() == pytest.approx(sent, abs=1e-6)

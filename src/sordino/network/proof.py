@@ -29,6 +29,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.outbox import Outbox
 from sordino.privacy.chain import RECORDS
 from sordino.privacy.reading import LedgerReader
+from sordino.privacy.rounding import epsilon_text
 
 NAME = "proof.json"
 
@@ -169,6 +170,7 @@ def _refuse_less(statement: Statement, ledger: LedgerReader) -> None:
     spent = max((price for price in prices if math.isfinite(price)), default=0.0)
     if spent > epsilon * (1.0 + 1e-9):
         raise LedgerError(
-            f"{ledger.path}: epsilon {spent:.6g} is spent by entry {statement.entries}, and the "
-            f"proof of site {statement.site} states {epsilon:.6g}"
+            f"{ledger.path}: epsilon {epsilon_text(spent, 6)} is spent by entry "
+            f"{statement.entries}, and the proof of site {statement.site} states "
+            f"{epsilon_text(epsilon, 6)}"
         )

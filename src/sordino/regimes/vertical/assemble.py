@@ -66,15 +66,15 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     split = Split.of(study, stream, held)
     shape = shaping(fingerprint, held)
     whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
-    server, halves = split.halves()
-    shape += map(digest_of, (server, *halves))
     own = protective(study, run, shape, folder)
+    server, halves = split.halves()
+    begun = [*shape, *map(digest_of, (server, *halves))]  # noise is over what it covers already
     ledgers = vault(
         study,
         folder,
         run,
         {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
-        shape,
+        begun,
         known,
         # an entity's record books them, too
         {party(m): f"{run}/{party(m)}" for m in range(len(held))},
