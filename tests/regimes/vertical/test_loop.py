@@ -19,7 +19,7 @@ from torch import nn
 
 from sordino.regimes.vertical.engines.net import Chain, Net
 from sordino.regimes.vertical.engines.observed import Observed, Rates
-from sordino.regimes.vertical.loop import Array, Loop, Rule
+from sordino.regimes.vertical.loop import BLOCK, Array, Loop, Rule, _half
 
 Double = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -198,7 +198,7 @@ def begun(
     seed: int,
     half: bool = False,
     regret: bool = True,
-    block: int = 16,
+    block: int = BLOCK,
 ) -> Loop:
     loop = Loop(net, rule, rates, half=half, regret=regret, block=block)
     loop.start(*weights(net, seed))
@@ -352,6 +352,22 @@ def test_travels_as_half(seed: int) -> None:
     assert np.median(apart) > 2e-7
     assert off.max() < 5e-3
     assert np.allclose(seen.losses, wanted[1], rtol=1e-3, atol=1e-4)
+
+
+def test_rounding_is_that_of_16_bit_floats() -> None:
+    """Every float of 16 bits, the middle between it and the next one, and the floats beside it."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        middles = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
+        beside = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+        values = np.concatenate(
+            [halves, middles, *beside, np.float32([1e-8, 65519.996, 65520, 3e38])]
+        )
+        wanted = values.astype(np.float16).astype(np.float32)
+    found = np.array([_half(value) for value in values], np.float32)
+    there = ~np.isnan(values)
+    assert np.isnan(found[~there]).all()
+    assert np.array_equal(found[there].view(np.uint32), wanted[there].view(np.uint32))
 
 
 def test_half_overflows_and_vanishes() -> None:

@@ -20,12 +20,15 @@ share d_j grows by (eta / W) alpha^(t-j) at every step of their participant, and
 An event costs products of a vector with a matrix, and no pass over all weights. Behind a ReLU about
 half of the inputs are zero: rows of W are taken by a list of those that count (``live``).
 
-*Blocks.* No weight is written within a block of 16 events. So what the block's events cannot change
+*Blocks.* No weight is written within a block of 32 events. So what the block's events cannot change
 is computed for all of them first: the products of the parties' features with W and with the inputs
 of pending events. After a block, the shares that cannot grow any more (age l or more) are folded
 into W and their events forgotten; at the end of a call all are folded. So the weights and the last
 l - 1 inputs and slopes are the whole state, and cutting the same events into other calls changes
 results by rounding only.
+
+The arrays of ``State`` and ``Room`` live as long as their :class:`Loop`; so what runs within an
+event counts no references to them (``_nrt=False``), which would take longer than the arithmetic.
 
 *Who is pending.* Each participant has a list of the events that it was active at, the oldest first:
 ``when`` (event numbers), ``rows`` (where the rings ``inputs`` and ``slopes`` hold them) and ``due``
@@ -67,7 +70,7 @@ Array = NDArray[np.float32]
 Kept = NDArray[Any]
 Kind = TypeVar("Kind", bound=np.generic)
 
-BLOCK = 16
+BLOCK = 32
 """Events between two folds: more make longer lists of pending events, fewer make folding dear."""
 LINE = 16
 """float32 numbers in a cache line; a vector that crosses one is loaded twice."""
@@ -106,9 +109,9 @@ class Room(NamedTuple):
     """Working memory of one event, or of a block."""
 
     x: Any  # (block, features)
-    first: Any  # (P, block, outputs): z of the first layers
+    first: Any  # (P, block, outputs): z of the first layers, without the bias
     known: Any  # (P, block, R): s of the first layers
-    near: Any  # (L, R): s of the other layers
+    near: Any  # (L, R): s of all layers
     live: Any  # (L, inputs) int64: inputs that are not behind a closed ReLU
     lives: Any  # (L,) int64: how many
     value: Any  # (L, inputs): what they are
@@ -136,7 +139,7 @@ class Rule(NamedTuple):
     alpha: float
 
 
-@compiled(fastmath=_SUMS)
+@compiled(_nrt=False, fastmath=_SUMS)
 def _add(out: Any, factor: Any, matrix: Any, rows: Any, start: int, stop: int) -> None:
     """``out += sum_i factor[i] matrix[rows[i]]``, i from start to stop."""
     width, i = out.size, start
@@ -157,7 +160,7 @@ def _add(out: Any, factor: Any, matrix: Any, rows: Any, start: int, stop: int) -
         i += 1
 
 
-@compiled(fastmath=_SUMS)
+@compiled(_nrt=False, fastmath=_SUMS)
 def _dots(out: Any, matrix: Any, rows: Any, start: int, stop: int, vector: Any) -> None:
     """``out[i] = matrix[rows[i]] . vector``, i from start to stop."""
     width, i = vector.size, start
@@ -179,13 +182,13 @@ def _dots(out: Any, matrix: Any, rows: Any, start: int, stop: int, vector: Any) 
         i += 1
 
 
-@compiled(forceinline=True)
+@compiled(inline="always")
 def _matrix(numbers: Any, at: int, rows: int, columns: int) -> Any:
     """A matrix that begins there in a flat vector, a view."""
     return numbers[at : at + rows * columns].reshape(rows, columns)
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _half(value: Any) -> Any:
     """A float32 as it is after travelling as a 16-bit float.
 
@@ -208,14 +211,14 @@ def _half(value: Any) -> Any:
     return np.uint32(found | sign).view(np.float32)
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _now(stamp: Any) -> int:
     """Nanoseconds of the monotonic clock (POSIX); 25 a call."""
     _clock_gettime(_CLOCK, stamp.ctypes)
     return int(stamp[0] * 1_000_000_000 + stamp[1])
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _spend(spent: Any, what: int, since: int, stamp: Any) -> int:
     """Count the time since then; now."""
     now = _now(stamp)
@@ -223,7 +226,7 @@ def _spend(spent: Any, what: int, since: int, stamp: Any) -> int:
     return now
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _correct(
     z: Any, ring: Any, rows: Any, count: int, due: Any, inner: Any, factor: Any
 ) -> None:  # fmt: skip
@@ -233,7 +236,7 @@ def _correct(
     _add(z, factor, ring, rows, 0, count)
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _enter(
     a: Any, z: Any, relu: bool, half: bool, live: Any, value: Any, at: int, slot: int
 ) -> int:  # fmt: skip
@@ -269,7 +272,7 @@ def _before(state: State, room: Room, x: Any, active: Any, clock: int) -> None:
                     a[row] = x[b, person[COLUMN] : person[COLUMN] + layer[IN]]
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _forward(state: State, room: Room, p: int, q: int, row: int, z: Any) -> None:
     """z of the input in this row of layer q's ring; s of pending events and of this one."""
     layer, capacity, count = state.layers[q], state.rows.shape[1], state.people[p, SEEN]
@@ -277,7 +280,8 @@ def _forward(state: State, room: Room, p: int, q: int, row: int, z: Any) -> None
     u = _matrix(state.slopes, layer[U_AT], capacity, layer[OUT])
     w = _matrix(state.weights, layer[W_AT], layer[IN] + 1, layer[OUT])
     inner, mine = room.near[q], state.rows[p]
-    z[:] = w[layer[IN]]
+    for k in range(z.size):
+        z[k] = w[layer[IN], k]
     _add(z, room.value[q], w, room.live[q], 0, room.lives[q])
     if count < state.people[p, COUNT]:  # else it is passive
         _dots(inner, a, mine, 0, count + 1, a[row])
@@ -289,7 +293,7 @@ def _forward(state: State, room: Room, p: int, q: int, row: int, z: Any) -> None
     _correct(z, u, mine, count, state.due[p], inner, room.factor)
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _embed(state: State, room: Room, b: int, row: int, half: bool) -> None:
     """Embeddings of all parties, into the server's input."""
     layers, people, capacity = state.layers, state.people, state.rows.shape[1]
@@ -300,6 +304,9 @@ def _embed(state: State, room: Room, b: int, row: int, half: bool) -> None:
         first, end, count = people[p, FIRST], people[p, END], people[p, SEEN]
         layer = layers[first]
         z, inner = room.first[p, b, : layer[OUT]], room.near[first]
+        w = _matrix(state.weights, layer[W_AT], layer[IN] + 1, layer[OUT])
+        for k in range(z.size):
+            z[k] += w[layer[IN], k]
         for i in range(min(count + 1, people[p, COUNT])):
             inner[i] = room.known[p, b, state.rows[p, i]] + _ONE
         u = _matrix(state.slopes, layer[U_AT], capacity, layer[OUT])
@@ -316,7 +323,7 @@ def _embed(state: State, room: Room, b: int, row: int, half: bool) -> None:
     room.lives[top] = at
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _meet(state: State, room: Room, p: int, q: int, row: int, regret: bool) -> None:
     """r of layer q for all events up to this one, and their part of the inner products."""
     layer, capacity, count = state.layers[q], state.rows.shape[1], state.people[p, SEEN] + 1
@@ -329,7 +336,7 @@ def _meet(state: State, room: Room, p: int, q: int, row: int, regret: bool) -> N
             product[when[i] - oldest] += np.float64(inner[i]) * np.float64(r[i])
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _late(state: State, room: Room, p: int, q: int) -> None:
     """What pending events add to v of layer q, into ``room.v``; r must be known."""
     layer, capacity, v = state.layers[q], state.rows.shape[1], room.v[: state.layers[q, IN]]
@@ -338,7 +345,7 @@ def _late(state: State, room: Room, p: int, q: int) -> None:
     _correct(v, a, state.rows[p], state.people[p, SEEN], state.due[p], room.r, room.factor)
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _lower(state: State, room: Room, q: int, row: int, low: int, high: int) -> None:
     """v of the listed inputs of layer q from low to high, into ``room.down``."""
     layer, live, down, v = state.layers[q], room.live[q], room.down, room.v
@@ -349,7 +356,7 @@ def _lower(state: State, room: Room, q: int, row: int, low: int, high: int) -> N
         down[i] += v[live[i]]
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _back(state: State, room: Room, p: int, q: int, row: int) -> None:
     """The slopes of the layer before q in the same chain, into its ring; r must be known."""
     below, capacity = state.layers[q - 1], state.rows.shape[1]
@@ -361,7 +368,7 @@ def _back(state: State, room: Room, p: int, q: int, row: int) -> None:
         u[room.live[q, i]] = room.down[i]
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _scores(z: Any, label: int, u: Any, losses: Any, t: int) -> int:
     """The loss of these scores, its slopes u, and the class predicted."""
     best, top, others = 0, z[0], 0.0
@@ -381,7 +388,7 @@ def _scores(z: Any, label: int, u: Any, losses: Any, t: int) -> int:
     return best
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _serve(
     state: State, room: Room, row: int, t: int, y: Any, active: Any, half: bool, regret: bool,
     predictions: Any, losses: Any,
@@ -417,7 +424,7 @@ def _serve(
                 u[room.live[top, i] - people[p, SLOT]] = _half(slope) if half else slope
 
 
-@compiled(forceinline=True)
+@compiled(_nrt=False, forceinline=True)
 def _learn(state: State, room: Room, p: int, row: int, regret: bool) -> None:
     """The slopes of an active party's layers, from the last one on down."""
     first = state.people[p, FIRST]
@@ -428,7 +435,7 @@ def _learn(state: State, room: Room, p: int, row: int, regret: bool) -> None:
             _back(state, room, p, q, row)
 
 
-@compiled(forceinline=True, fastmath={"contract"})
+@compiled(_nrt=False, forceinline=True, fastmath={"contract"})
 def _step(state: State, p: int, event: int, rate: float, powers: Any) -> None:
     """Shares of all pending events grow; ``powers``: alpha^age, zero from age l on."""
     person, when, due = state.people[p], state.when[p], state.due[p]
@@ -437,7 +444,7 @@ def _step(state: State, p: int, event: int, rate: float, powers: Any) -> None:
         due[i] += rate * powers[event - when[i]]
 
 
-@compiled(forceinline=True, fastmath=_SUMS)
+@compiled(_nrt=False, forceinline=True, fastmath=_SUMS)
 def _square(state: State, room: Room, count: int, alpha: float, powers: Any) -> float:
     """W^2 |S|^2 after an event, the last of so many in the server's list."""
     newer, own, total = state.sums[0], state.sums[1], 0.0
@@ -482,7 +489,7 @@ def _after(state: State, room: Room, clock: int, window: int, whole: bool, folde
             state.sums[k, i] = state.sums[k, i + done]
 
 
-@compiled()
+@compiled(_nrt=False)
 def _events(
     state: State, room: Room, y: Any, active: Any, clock: int, rates: Any, powers: Any,
     alpha: float, half: bool, regret: bool, predictions: Any, losses: Any, regrets: Any,
@@ -563,6 +570,7 @@ class Loop:
                 dense[inputs] = here[inputs * outputs :]
                 at += here.size
 
+    @torch.inference_mode()
     def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:
         """Play n events, one after another.
 
@@ -596,8 +604,9 @@ class Loop:
         begun = time.perf_counter()
         _before(state, room, x, active, self._clock)
         for layer in self._firsts:
-            torch.addmm(layer.bias, layer.x[:n], layer.weights, out=layer.first[:n])
-            torch.mm(layer.x[:n], layer.inputs, out=layer.known[:n])
+            given = layer.x[:n]
+            torch.mm(given, layer.weights, out=layer.first[:n])
+            torch.mm(given, layer.inputs, out=layer.known[:n])
         forward = time.perf_counter()
         _events(
             state, room, y, active, self._clock, self._rates, self._powers, self.rule.alpha,
@@ -729,7 +738,7 @@ class Loop:
             ring = _view(self._state.inputs, layer[A_AT], self._state.rows.shape[1], inputs)
             yield _First(
                 torch.from_numpy(self._room.x[:, column : column + inputs]),
-                dense[inputs], dense[:inputs],
+                dense[:inputs],
                 torch.from_numpy(ring).T, torch.from_numpy(self._room.first[p, :, : layer[OUT]]),
                 torch.from_numpy(self._room.known[p])[:, : self._state.rows.shape[1]],
             )  # fmt: skip
@@ -749,7 +758,6 @@ class _First(NamedTuple):
     """A party's first layer, in the products of a block."""
 
     x: torch.Tensor
-    bias: torch.Tensor
     weights: torch.Tensor
     inputs: torch.Tensor
     first: torch.Tensor
