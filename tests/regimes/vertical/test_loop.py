@@ -361,7 +361,7 @@ def test_rounding_is_that_of_16_bit_floats() -> None:
         middles = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
         beside = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
         values = np.concatenate(
-            [halves, middles, *beside, np.float32([1e-8, 65519.996, 65520, 3e38])]
+            [halves, middles, *beside, np.array([1e-8, 65519.996, 65520, 3e38], np.float32)]
         )
         wanted = values.astype(np.float16).astype(np.float32)
     found = np.array([_half(value) for value in values], np.float32)
