@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sordino.engine.plan import step_event
+from sordino.core.plan import step_event
 from sordino.privacy import most_steps
 
 

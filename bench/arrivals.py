@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
-from sordino.engine.watch import Moment
+from sordino.core import assemble as builder
+from sordino.core import study as studies
+from sordino.core.watch import Moment
 
 STUDY = """
 name = "bench"

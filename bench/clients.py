@@ -16,10 +16,10 @@ import torch
 from torch.nn import functional as F
 
 from bench.rounds import Silent
+from sordino.clients.division import federation, model
+from sordino.core import assemble as builder
+from sordino.core import study as studies
 from sordino.data import scaled
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
-from sordino.federation.division import federation, model
 
 PEER = Path(__file__).parent / "pfl"
 STUDY = """

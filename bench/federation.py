@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.study.base import Study
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.study.base import Study
 from sordino.network import demo
 
 SITES, ROUNDS, EVENTS = 10, 20, 3000

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from bench.network import SITES, STUDY, rate, watched
-from sordino.engine import study as studies
+from sordino.core import study as studies
 from sordino.network import demo
 from sordino.network.flare import demo as demos
 from sordino.network.flare import job, workspace

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sordino.engine import study as studies
+from sordino.core import study as studies
 from sordino.network import broker, demo, kit
 from sordino.network.agreement import Agreement, Shape, SiteEntry
 from sordino.network.transport import choice

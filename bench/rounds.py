@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from sordino.clients.division import federation, model
+from sordino.core import assemble as builder
+from sordino.core import study as studies
 from sordino.data import scaled
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
-from sordino.federation.division import federation, model
 from sordino.regimes.synchronous.simulation import Moment
 
 STUDY = """

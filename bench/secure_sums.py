@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino import residues
-from sordino.network import certificates
-from sordino.secure import client
-from sordino.secure.client import Record
-from sordino.secure.messages import (
+from sordino.base import residues
+from sordino.mechanisms.secure import client
+from sordino.mechanisms.secure.client import Record
+from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
     FromServer,
@@ -30,8 +29,9 @@ from sordino.secure.messages import (
     Signatures,
     encode,
 )
-from sordino.secure.server import Opened, Sum, expected
-from sordino.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum, expected
+from sordino.mechanisms.secure.setting import Setting
+from sordino.network import certificates
 
 
 class Site:

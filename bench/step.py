@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bench.timing import in_turns
-from sordino.entropy import Seeded
-from sordino.mechanism import CountedGaussian
+from sordino.base.entropy import Seeded
+from sordino.mechanisms import CountedGaussian
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy

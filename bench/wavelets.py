@@ -11,9 +11,9 @@ import torch
 
 from bench.step import BATCH, CLIP, SIGMA, build
 from bench.timing import in_turns
-from sordino.entropy import Seeded
-from sordino.mechanism import Gaussian
-from sordino.mechanism.haar import Basis, HaarGaussian, paper
+from sordino.base.entropy import Seeded
+from sordino.mechanisms import Gaussian
+from sordino.mechanisms.haar import Basis, HaarGaussian, paper
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum, Measured

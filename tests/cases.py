@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from pixels import pixels
-from sordino.engine import study as studies
-from sordino.engine.regimes import named
-from sordino.engine.study.base import Study
+from sordino.core import study as studies
+from sordino.core.regimes import named
+from sordino.core.study.base import Study
 
 DELTA = 1e-5
 

@@ -28,7 +28,7 @@ LONG = (
     "tests/docs/",
     "tests/network/test_processes",
     "tests/cli/test_compare",
-    "tests/engine/",
+    "tests/core/",
 )
 
 

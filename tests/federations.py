@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memory import Killed, Net, Stopped
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.records import Row
-from sordino.engine.session import Outcome
-from sordino.engine.study.base import Study
-from sordino.engine.surroundings import sources
-from sordino.message import Compute, Contribution, Gradient, Train, Update, decode, encode
+from sordino.base.message import Compute, Contribution, Gradient, Train, Update, decode, encode
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.records import Row
+from sordino.core.session import Outcome
+from sordino.core.study.base import Study
+from sordino.core.surroundings import sources
 from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

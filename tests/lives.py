@@ -26,7 +26,7 @@ import msgspec
 
 from federations import digest
 from sordino.cli import main
-from sordino.engine.surroundings import KEY
+from sordino.core.surroundings import KEY
 from sordino.network import frames, kernel, server, session, site
 from sordino.network.agreement import Agreement
 from sordino.network.demo import Laid, commands

@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from sordino.engine import study as studies
+from sordino.core import study as studies
 from sordino.network import broker as brokers
 from sordino.network import certificates, demo, session
 from sordino.network.agreement import Agreement, read

@@ -28,8 +28,8 @@ from blocks import ROOT, Block, blocks, commands, printed, unlike
 from command import sordino
 from sordino.cli import app
 from sordino.comparison import runner
-from sordino.engine import assemble, regimes
-from sordino.engine import study as studies
+from sordino.core import assemble, regimes
+from sordino.core import study as studies
 
 _KNOWN = """make pip .venv/bin/pip apt git cd cp kill wait source export if else fi for sqlite3
 mosquitto nvflare tensorboard .ci/run"""

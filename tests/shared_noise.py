@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.entropy import Entropy
-from sordino.mechanism.shared import SharedGrid, SharedNoise
-from sordino.residues import Residues, added, packed, unpacked
+from sordino.base.entropy import Entropy
+from sordino.base.residues import Residues, added, packed, unpacked
+from sordino.mechanisms.shared import SharedGrid, SharedNoise
 
 Floats = NDArray[np.float64]
 

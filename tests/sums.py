@@ -11,9 +11,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from sordino.secure import client
-from sordino.secure.client import Record
-from sordino.secure.messages import (
+from sordino.mechanisms.secure import client
+from sordino.mechanisms.secure.client import Record
+from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
     FromServer,
@@ -23,8 +23,8 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
-from sordino.secure.server import Opened, Sum, Void, expected
-from sordino.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum, Void, expected
+from sordino.mechanisms.secure.setting import Setting
 
 Vector = NDArray[np.integer[Any]]
 
@@ -44,11 +44,11 @@ class Signers:
         ]
 
     def sign(self, who: int, content: bytes) -> bytes:
-        """See :data:`sordino.secure.client.Sign`."""
+        """See :data:`sordino.mechanisms.secure.client.Sign`."""
         return self.keys[who].sign(content)
 
     def verify(self, who: int, content: bytes, signature: bytes) -> bool:
-        """See :data:`sordino.secure.client.Verify`."""
+        """See :data:`sordino.mechanisms.secure.client.Verify`."""
         try:
             self.keys[who].public_key().verify(signature, content)
         except Exception:

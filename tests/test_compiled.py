@@ -21,8 +21,8 @@ from numba.core.event import install_recorder
 
 import sordino as package
 from command import sordino
-from sordino.compiled import FOLDER, compiled, watched
-from sordino.errors import StudyError
+from sordino.base.compiled import FOLDER, compiled, watched
+from sordino.base.errors import StudyError
 from sordino.regimes.synchronous.template import TEMPLATE
 
 FACTOR = 3.0
@@ -87,7 +87,7 @@ def test_code_is_kept_in_a_folder_of_the_users_alone(kept: Path) -> None:
 def test_kept_code_computes_the_same_bits() -> None:
     program = (
         "import numpy as np\n"
-        "from sordino.mechanism.kernels.rounded import normal_pairs\n"
+        "from sordino.mechanisms.kernels.rounded import normal_pairs\n"
         "words, out = np.arange(1, 9, dtype=np.uint64) << np.uint64(55), np.empty(8)\n"
         "normal_pairs(words, out)\n"
         "print(out.tobytes().hex())\n"
@@ -197,7 +197,7 @@ def test_without_a_home_code_is_compiled_each_time(monkeypatch: pytest.MonkeyPat
 
 
 KERNEL = """
-from sordino.compiled import compiled
+from sordino.base.compiled import compiled
 @compiled()
 def total(x):
     found = 0.0

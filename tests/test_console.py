@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.console import (
+from sordino.core import records
+from sordino.core.vocabulary import Vocabulary
+from sordino.live.console import (
     Fact,
     Limits,
     Progress,
@@ -27,8 +29,6 @@ from sordino.console import (
     share,
     sparkline,
 )
-from sordino.engine import records
-from sordino.engine.vocabulary import Vocabulary
 from sordino.regimes.asynchronous.vocabulary import WORDS as UPDATES
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED

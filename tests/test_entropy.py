@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.entropy import Part, Seeded
+from sordino.base.entropy import Part, Seeded
 
 addresses = st.lists(st.integers(-5, 5) | st.text(max_size=3), max_size=4).map(tuple)
 

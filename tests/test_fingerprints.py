@@ -30,18 +30,18 @@ from digits import small
 from federations import Federation, laid
 from network.test_events_between_sites import play, read
 from permitted import permit
+from sordino.base.entropy import Seeded
+from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.clients.evaluation import PaidEvaluation
+from sordino.core import session, surroundings
+from sordino.core import study as studies
+from sordino.core.assemble import plan
+from sordino.core.built import UNIT
+from sordino.core.promise import uncovered
+from sordino.core.regimes import named
 from sordino.data import identity
 from sordino.data.notices import noticed
-from sordino.engine import session, surroundings
-from sordino.engine import study as studies
-from sordino.engine.assemble import plan
-from sordino.engine.built import UNIT
-from sordino.engine.promise import uncovered
-from sordino.engine.regimes import named
-from sordino.entropy import Seeded
-from sordino.errors import LedgerError, ResumeError, StudyError
-from sordino.federation.evaluation import PaidEvaluation
-from sordino.mechanism.gaussian import Gaussian as Noise
+from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
 from sordino.network import session as network
 from sordino.network.proof import write as write_proof
@@ -179,7 +179,7 @@ def tells(right: set[bytes], guessed: set[bytes], wrong: set[bytes]) -> set[byte
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Take the place of the owner or of the attacker, who has another key; and the clock stands."""
-    monkeypatch.setattr("sordino.engine.made.now", lambda study: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr("sordino.core.made.now", lambda study: "2026-01-01T00:00:00+00:00")
 
     def become(who: str) -> None:
         monkeypatch.setenv(HERE, str(tmp_path / "keys" / who))
@@ -548,7 +548,7 @@ def test_verify_says_that_it_compares_no_rows_and_warns_of_plain_digests(tmp_pat
     assert verdict.problems == []
     assert [each for each in verdict.remarks if "rows are not compared" in each]
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version wrote it
-        patch.setattr("sordino.engine.built.keyed", lambda each, run, make: each)
+        patch.setattr("sordino.core.built.keyed", lambda each, run, make: each)
         session.begin(asked, tmp_path / "old", quiet, quiet)
     verdict = verify(tmp_path / "old")
     assert verdict.problems == []

@@ -18,12 +18,12 @@ from sklearn.utils import Bunch
 
 from command import sordino
 from sordino.api.given import kept
+from sordino.base.errors import BudgetExceeded, DataError, StudyError
 from sordino.comparison import play
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.regimes import named
 from sordino.data import identity, sets
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.regimes import named
-from sordino.errors import BudgetExceeded, DataError, StudyError
 
 ROWS = 120
 CLASSES = ("low", "mid", "high")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sordino.errors import RemoteProtocolError
-from sordino.message import Message, Raw, Statistics, Train, Update, decode, encode
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Message, Raw, Statistics, Train, Update, decode, encode
 
 D = 5
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino import modules
+from sordino.base import modules
+from sordino.base.errors import ResumeError, StudyError
 from sordino.cli import app
-from sordino.errors import ResumeError, StudyError
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 SRC = Path(sordino.__file__).parents[1]

@@ -17,12 +17,12 @@ from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
+from sordino.base.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
 from sordino.cli import app
-from sordino.engine import assemble, session
-from sordino.engine import study as studies
-from sordino.engine.files import replace_file
-from sordino.engine.surroundings import ENDED, KEY
-from sordino.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
+from sordino.core import assemble, session
+from sordino.core import study as studies
+from sordino.core.files import replace_file
+from sordino.core.surroundings import ENDED, KEY
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS

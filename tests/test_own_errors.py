@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from command import sordino
-from sordino import modules
-from sordino.engine.regimes import named
+from sordino.base import modules
+from sordino.core.regimes import named
 
 CODE = """
 from typing import ClassVar
@@ -20,9 +20,9 @@ import numpy as np
 
 from sordino.data import Partition
 from sordino.data.stream import Division, Drift, Opened, Piece, Streaming
-from sordino.engine.latency import Latency
-from sordino.engine.method import About
-from sordino.mechanism import Noise
+from sordino.core.latency import Latency
+from sordino.core.method import About
+from sordino.mechanisms import Noise
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Stage
 from sordino.regimes.synchronous.method import Choice, SynchronousMethod
 from sordino.regimes.vertical.method import Activation
@@ -181,7 +181,7 @@ def _forget() -> Iterator[None]:
     sys.modules.pop("own", None)
     modules._told.pop("own", None)
     modules._FINDER.modules.pop("own", None)
-    from sordino.engine.study.parse import tables
+    from sordino.core.study.parse import tables
 
     for registry in tables():
         registry.forget("own")

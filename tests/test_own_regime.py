@@ -14,13 +14,13 @@ import pytest
 
 from command import sordino
 from pages import follow
-from sordino.engine import checkpoint, regimes, session
-from sordino.engine import study as studies
-from sordino.engine.methods import METHODS
-from sordino.engine.recorder import CHECKPOINTS
-from sordino.engine.records import Row
-from sordino.errors import ResumeError, StudyError
-from sordino.federation.records import Horizontal
+from sordino.base.errors import ResumeError, StudyError
+from sordino.clients.records import Horizontal
+from sordino.core import checkpoint, regimes, session
+from sordino.core import study as studies
+from sordino.core.methods import METHODS
+from sordino.core.recorder import CHECKPOINTS
+from sordino.core.records import Row
 from sordino.privacy import Ledger
 from sordino.report import write
 from sordino.verify import verify

@@ -18,14 +18,14 @@ import pytest
 
 from pixels import pixels
 from sordino import data
+from sordino.base.errors import DataError, StudyError
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.latency import LATENCIES, Latency
+from sordino.core.records import plain
+from sordino.core.regimes import named
+from sordino.core.study.parse import TABLES
 from sordino.data import load, names, sets
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.latency import LATENCIES, Latency
-from sordino.engine.records import plain
-from sordino.engine.regimes import named
-from sordino.engine.study.parse import TABLES
-from sordino.errors import DataError, StudyError
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """

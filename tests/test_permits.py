@@ -24,12 +24,12 @@ import pytest
 import sordino
 from cases import CLIENT, METHODS, MORE, SAMPLE, Case, study_of
 from permitted import permit
-from sordino.engine import assemble as builder
-from sordino.engine.built import UNIT
-from sordino.engine.kernel import Kernel
-from sordino.errors import LocalProtocolError
-from sordino.federation.evaluation import PaidEvaluation
-from sordino.message import Train
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Train
+from sordino.clients.evaluation import PaidEvaluation
+from sordino.core import assemble as builder
+from sordino.core.built import UNIT
+from sordino.core.kernel import Kernel
 from sordino.privacy import (
     Allowance,
     Event,

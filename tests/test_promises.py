@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 import sordino as so
 from federations import laid
+from sordino.base.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.cli import app
 from sordino.comparison import play
-from sordino.engine import assemble, session
-from sordino.engine import study as studies
-from sordino.engine.promise import assumptions
-from sordino.errors import BudgetExceeded, DataError, LedgerError, StudyError
+from sordino.core import assemble, session
+from sordino.core import study as studies
+from sordino.core.promise import assumptions
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.privacy import Gaussian, NonPrivate, Vault, accountant, encode

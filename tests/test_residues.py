@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino import residues
-from sordino.errors import RemoteProtocolError
+from sordino.base import residues
+from sordino.base.errors import RemoteProtocolError
 
 
 @given(st.integers(1, 64), st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20))

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from command import sordino
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.errors import LedgerError, ResumeError, SordinoError, StudyError
+from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
+from sordino.core import session
+from sordino.core import study as studies
 from sordino.privacy import Ledger
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
@@ -386,7 +386,7 @@ def test_an_edited_promise_is_refused(
 def test_another_environment_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
 ) -> None:
-    from sordino.engine import begun, surroundings
+    from sordino.core import begun, surroundings
 
     folder = copy(made.stopped, tmp_path)
     monkeypatch.setattr(
@@ -451,7 +451,7 @@ def test_a_stream_that_changed_is_refused(tmp_path: Path) -> None:
 def test_public_examples_that_choose_a_bound_are_held_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sordino.federation import facts
+    from sordino.clients import facts
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
     monkeypatch.setattr(facts, "_digest", lambda examples, public: "other")
@@ -460,7 +460,7 @@ def test_public_examples_that_choose_a_bound_are_held_too(
 
 def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     """With another key, what is booked once would be released twice."""
-    from sordino.engine.surroundings import ENDED, KEY
+    from sordino.core.surroundings import ENDED, KEY
 
     stopped(study(tmp_path, "synchronous", 'privacy.entropy="system"'), tmp_path / "run")
     key = tmp_path / "run" / KEY

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pages import follow
-from sordino.engine.methods import METHODS
-from sordino.mechanism.registry import MECHANISMS
+from sordino.core.methods import METHODS
+from sordino.mechanisms.registry import MECHANISMS
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 OWN = ("rising", "absolute", "test_mine")

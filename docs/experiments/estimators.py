@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
-from sordino.message import Train, Update
+from sordino.base.message import Train, Update
+from sordino.core import assemble as builder
+from sordino.core import study as studies
 from sordino.privacy import Budget, Charge, Vault
 from sordino.regimes.synchronous.methods import estimate
 from sordino.training.dpsgd import PrivateClient

@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sordino.package import VERSION
+from sordino.base.package import VERSION
 
 if TYPE_CHECKING:
     from sordino import privacy
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         Shards,
         World,
     )
-    from sordino.errors import BudgetExceeded, SordinoError, StudyError
+    from sordino.base.errors import BudgetExceeded, SordinoError, StudyError
 
 __version__ = VERSION
 
@@ -63,7 +63,7 @@ _PLACES = {
     "api.planning": ("Plan", "plan"),
     "api.running": ("Run", "resume", "run"),
     "api.study": ("Study",),
-    "errors": ("BudgetExceeded", "SordinoError", "StudyError"),
+    "base.errors": ("BudgetExceeded", "SordinoError", "StudyError"),
 }
 _MODULES = {
     "privacy": "privacy",

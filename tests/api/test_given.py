@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
 from sordino.api.given import kept
+from sordino.base.errors import DataError
 from sordino.data import load
-from sordino.errors import DataError
 
 COLUMNS: dict[str, Any] = {
     "age": [30, 41, 52, 63],

@@ -16,10 +16,10 @@ import torch
 
 import sordino as so
 from sordino.api.given import kept
+from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding
-from sordino.errors import DataError
 
 ROWS = 9
 PLACES = (0, ROWS // 2, ROWS - 1)

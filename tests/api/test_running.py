@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 import sordino as so
 from digits import small
+from sordino.base.errors import DataError
 from sordino.cli import app
-from sordino.engine.records import Row
-from sordino.errors import DataError
+from sordino.core.records import Row
 from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0))

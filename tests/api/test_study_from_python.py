@@ -11,7 +11,7 @@ import pytest
 
 import sordino as so
 from digits import small
-from sordino.engine import study as studies
+from sordino.core import study as studies
 
 DIGITS = Path(__file__).parents[2] / "examples" / "ali-dpfl-digits.toml"
 

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from permitted import permit, permits
-from sordino.entropy import Entropy, Seeded, System
-from sordino.mechanism import CountedGaussian, Gaussian, Single
-from sordino.mechanism.haar.basis import Basis
-from sordino.mechanism.haar.gaussian import HaarGaussian
-from sordino.mechanism.shared import SharedNoise
-from sordino.message import Compute, Contribution, Train
+from sordino.base.entropy import Entropy, Seeded, System
+from sordino.base.message import Compute, Contribution, Train
+from sordino.base.residues import added, unpacked
+from sordino.mechanisms import CountedGaussian, Gaussian, Single
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian
+from sordino.mechanisms.shared import SharedNoise
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import RoundNoise
-from sordino.residues import added, unpacked
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels

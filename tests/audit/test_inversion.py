@@ -19,14 +19,14 @@ from sordino import data
 from sordino.audit.attempt import Attack, Level, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
 from sordino.audit.quality import correlation, psnr
-from sordino.engine import study as studies
-from sordino.entropy import Seeded, over
-from sordino.errors import StudyError
-from sordino.federation import inversion
-from sordino.federation.study import HorizontalStudy
-from sordino.mechanism import Gaussian
-from sordino.mechanism.knorm import exponential_norm
-from sordino.message import Train
+from sordino.base.entropy import Seeded, over
+from sordino.base.errors import StudyError
+from sordino.base.message import Train
+from sordino.clients import inversion
+from sordino.clients.study import HorizontalStudy
+from sordino.core import study as studies
+from sordino.mechanisms import Gaussian
+from sordino.mechanisms.knorm import exponential_norm
 from sordino.training import models
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat

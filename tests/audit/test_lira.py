@@ -20,7 +20,7 @@ from sordino.audit.lira import (
     inferred,
     scored,
 )
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 
 def made(runs: int, records: int, shift: float, seed: int = 0) -> Observed:

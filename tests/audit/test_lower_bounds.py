@@ -26,8 +26,8 @@ from sordino.audit.onerun import (
     one_run,
     refuted,
 )
-from sordino.errors import StudyError
-from sordino.mechanism import RandomisedResponse
+from sordino.base.errors import StudyError
+from sordino.mechanisms import RandomisedResponse
 from sordino.privacy import Gaussian, accountant
 
 # 1. Bounds of a share.

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from sordino.audit.planted import PlantedSum, Watched, likelihoods, quieter, trained
-from sordino.engine import study as studies
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.federation.canaries import (
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.clients.canaries import (
     Prepared,
     black_box,
     own_mechanism,
     prepared,
     white_box,
 )
-from sordino.federation.study import HorizontalStudy
-from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.clients.study import HorizontalStudy
+from sordino.core import study as studies
+from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from sordino.base.errors import StudyError
 from sordino.cli import app
-from sordino.engine import assemble as build
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.errors import StudyError
+from sordino.core import assemble as build
+from sordino.core import session
+from sordino.core import study as studies
 
 STUDY = """\
 name = "audited"

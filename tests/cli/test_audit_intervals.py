@@ -10,9 +10,9 @@ import pytest
 
 from sordino.audit import mechanisms, worlds
 from sordino.audit.mechanisms import Effort, sigma_of, subject
+from sordino.base.errors import Interrupted, StudyError
 from sordino.cli import app
-from sordino.errors import Interrupted, StudyError
-from sordino.mechanism import Gaussian, GaussianNoise
+from sordino.mechanisms import Gaussian, GaussianNoise
 
 EXAMPLE = Path(__file__).parents[2] / "examples/audit/samples.toml"
 

@@ -20,13 +20,13 @@ from rich.console import Console
 
 import warm
 from command import sordino
+from sordino.base.errors import StudyError
 from sordino.cli import app
 from sordino.comparison import runner
 from sordino.comparison.folders import rounds_done
 from sordino.comparison.progress import Progress, line
 from sordino.comparison.schedule import Side, tasks
-from sordino.engine import study as studies
-from sordino.errors import StudyError
+from sordino.core import study as studies
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=2", "model.name=logistic", "privacy.noise_multiplier=2.0"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import sordino
-from sordino.engine.study import keys as reference
+from sordino.core.study import keys as reference
 from sordino.regimes.synchronous.template import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_mistakes_are_told_together_with_what_was_meant(tmp_path: Path) -> None:
 def test_a_study_without_a_name_is_named_after_method_and_data(
     tmp_path: Path, changes: tuple[str, ...], name: str
 ) -> None:
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
 
     assert sordino(tmp_path, "new", "--out", "study.toml").returncode == 0
     assert studies.read(tmp_path / "study.toml", changes).name == name

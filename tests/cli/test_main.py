@@ -10,7 +10,7 @@ import pytest
 
 from command import sordino
 from sordino import cli
-from sordino.engine import checkpoint, session
+from sordino.core import checkpoint, session
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 
@@ -92,9 +92,7 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
     assert sordino(tmp_path, "run", "--resume", "mine", "--quiet").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "place", ["sordino.engine.study.read", "typer.core.TyperGroup.make_context"]
-)
+@pytest.mark.parametrize("place", ["sordino.core.study.read", "typer.core.TyperGroup.make_context"])
 def test_an_interruption_is_one_line_at_any_moment(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

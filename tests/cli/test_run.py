@@ -12,8 +12,8 @@ from sordino.cli import app
 from sordino.comparison import tables
 from sordino.comparison.result import collect, recorded
 from sordino.comparison.schedule import Side, tasks
-from sordino.engine import study as studies
-from sordino.engine.records import plain
+from sordino.core import study as studies
+from sordino.core.records import plain
 
 STUDY = """
 name = "arrivals"

@@ -10,7 +10,7 @@ import pytest
 import sordino as package
 from command import sordino
 from sordino.cli import shipped
-from sordino.engine import study as studies
+from sordino.core import study as studies
 
 
 def test_examples_are_listed_and_copied(tmp_path: Path) -> None:

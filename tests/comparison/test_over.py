@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from sordino.base.errors import StudyError
 from sordino.comparison import result, tables
 from sordino.comparison.over import Over, goal, line, over
 from sordino.comparison.schedule import Side
-from sordino.engine import study as studies
-from sordino.engine.records import plain
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.core import study as studies
+from sordino.core.records import plain
+from sordino.core.runs import load
 from sordino.report.sweep import EDGES, EPSILON, Goal
 
 STUDY = """

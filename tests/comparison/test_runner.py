@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sordino.base.errors import StudyError
 from sordino.comparison.runner import Job, jobs_at_once, play
-from sordino.errors import StudyError
 
 
 def job(key: str, code: str, threads: int = 1) -> Job:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from sordino.base.errors import StudyError
 from sordino.comparison import folders, result, schedule, tables
 from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.comparison.tables import content
-from sordino.engine import study as studies
-from sordino.engine.folders import locked
-from sordino.engine.records import plain
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.core import study as studies
+from sordino.core.folders import locked
+from sordino.core.records import plain
+from sordino.core.runs import load
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report.studies import render_studies
 

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warm
+from sordino.base.errors import DataError, StudyError
 from sordino.data import load
 from sordino.data.idx import read_idx
 from sordino.data.libsvm import read_libsvm
 from sordino.data.source import Source
 from sordino.data.stream.table import TableStream
-from sordino.errors import DataError, StudyError
 
 ZEROS = 3 << 28  # bytes: more than any of these files may expand to
 LIMIT = 1 << 26
@@ -129,7 +129,7 @@ from pathlib import Path
 import numpy, polars
 from sordino import data
 import sordino.data.idx, sordino.data.libsvm, sordino.data.stream.table
-from sordino.errors import DataError
+from sordino.base.errors import DataError
 polars.select(1)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 28),) * 2)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from sordino.base.errors import DataError, StudyError
 from sordino.data import Corpus, Dataset, hold_out, load, per_client_validation, scaled
-from sordino.errors import DataError, StudyError
 
 RNG = np.random.default_rng(2)
 

@@ -10,11 +10,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
+from sordino.base.errors import DataError
 from sordino.data import identity, load
 from sordino.data.bounded import form_of
 from sordino.data.encoding import Encoding, uneven
 from sordino.data.table import How, from_arrays, read_frame
-from sordino.errors import DataError
 
 COLOURS = ("red", "green", "blue")
 

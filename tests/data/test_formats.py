@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sordino.base.errors import DataError
 from sordino.data import cifar
 from sordino.data.idx import read_idx, read_images
 from sordino.data.inert import array_of, read_inert
 from sordino.data.libsvm import read_libsvm, read_usps
-from sordino.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
 RNG = np.random.default_rng(5)

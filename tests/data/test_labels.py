@@ -11,9 +11,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import LabelEncoder, minmax_scale
 
+from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.labels import encode, encode_labels
-from sordino.errors import DataError
 
 DIABETES = load_diabetes(scaled=False)
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import sordino.data.locate as locate
+from sordino.base.errors import DataError
+from sordino.base.files import cache_folder
 from sordino.data import load, names, scaled, sets
 from sordino.data.embedded import NAMES
-from sordino.errors import DataError
-from sordino.files import cache_folder
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 needs_fashion = pytest.mark.skipif(

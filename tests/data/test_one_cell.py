@@ -8,11 +8,11 @@ import numpy as np
 import polars
 import pytest
 
+from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.encoding import Encoding
 from sordino.data.identity import persons
 from sordino.data.stream.table import TableStream
-from sordino.errors import DataError
 
 ROWS = 12
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sordino.base.errors import DataError, StudyError
 from sordino.cli import main
+from sordino.core import session
+from sordino.core import study as studies
 from sordino.data import load
 from sordino.data.labels import encode
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.errors import DataError, StudyError
 
 RARE = "Creutzfeldt-Jakob"
 STUDY = """

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.base.errors import DataError
+from sordino.core import assemble as builder
+from sordino.core import study as studies
 from sordino.data.stream import ClassDrift, GradualDrift, TableStream, byclass
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
-from sordino.errors import DataError
 from sordino.regimes.vertical.simulation import Events
 
 ROWS = 9000

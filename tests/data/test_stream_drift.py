@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.data import Dataset, load
 from sordino.data.stream import (
     ClassDrift,
@@ -22,8 +24,6 @@ from sordino.data.stream import (
     Replayed,
     SwapDrift,
 )
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
 
 
 def lines(rows: int = 60, classes: int = 4) -> Dataset:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.base.errors import DataError, StudyError
 from sordino.data import Dataset, load, scaled
 from sordino.data.stream import (
     ClassDrift,
@@ -27,7 +28,6 @@ from sordino.data.stream import (
     SwapDrift,
     TableStream,
 )
-from sordino.errors import DataError, StudyError
 
 TOTAL = 3_300
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import sordino.data.locate as locate
 import sordino.data.stream.text as text_module
+from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.stream import TableStream, published
 from sordino.data.stream.opening import Replay, Rows, Streaming, Wanted
-from sordino.errors import DataError
 
 RNG = np.random.default_rng(3)
 

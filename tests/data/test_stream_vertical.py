@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sordino.base.errors import StudyError
 from sordino.data.stream import Columns, Regions, Slices
-from sordino.errors import StudyError
 
 NAMES = ("age", "height", "weight", "pulse", "dose")
 

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from sordino.base.errors import DataError
 from sordino.data import Corpus, load
-from sordino.errors import DataError
 
 RNG = np.random.default_rng(11)
 ROWS = 40

@@ -13,7 +13,7 @@ from blocks import PAGES, ROOT, Block, blocks
 ELSEWHERE = {  # who does what these pages say, from top to bottom
     "CONTRIBUTING.md": "tests/test_walk.py",
     "docs/federation.md": "tests/network/test_walk.py",
-    "docs/own-mechanism.md": "tests/mechanism/test_own_mechanism.py",
+    "docs/own-mechanism.md": "tests/mechanisms/test_own_mechanism.py",
     "docs/own-method.md": "tests/regimes/test_registry.py",
     "docs/own-regime.md": "tests/test_own_regime.py",
 }

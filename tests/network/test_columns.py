@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from federations import laid, study_of
+from sordino.base.errors import DataError
 from sordino.data import load
-from sordino.errors import DataError
 from sordino.network import demo
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

@@ -17,9 +17,13 @@ import torch
 
 from federations import Hand, laid
 from memory import Killed
-from sordino import residues
-from sordino.mechanism.single import Single
-from sordino.message import Contribution, Derivative, Masked, Train, Turn, decode, encode
+from sordino.base import residues
+from sordino.base.message import Contribution, Derivative, Masked, Train, Turn, decode, encode
+from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, Signatures
+from sordino.mechanisms.secure.messages import decode as said
+from sordino.mechanisms.secure.messages import encode as packed
+from sordino.mechanisms.secure.server import Sum, expected
+from sordino.mechanisms.single import Single
 from sordino.network import demo, frames, partner
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
@@ -29,10 +33,6 @@ from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner, setting
 from sordino.privacy import encode as written
 from sordino.privacy.reading import LedgerReader
-from sordino.secure.messages import Included, Invitation, Revealed, Signatures
-from sordino.secure.messages import decode as said
-from sordino.secure.messages import encode as packed
-from sordino.secure.server import Sum, expected
 
 from .conftest import Makes
 from .test_events_between_sites import ENTITY, read

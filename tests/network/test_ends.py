@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from federations import STUDIES, Federation, Hand
-from sordino.engine import records, runs
-from sordino.errors import BudgetExceeded, CutShort
-from sordino.message import Labels, Passive, decode, encode
+from sordino.base.errors import BudgetExceeded, CutShort
+from sordino.base.message import Labels, Passive, decode, encode
+from sordino.core import records, runs
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.courier import Courier

@@ -17,11 +17,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.effect import Arrived, Begin
-from sordino.errors import BudgetExceeded, DataError, StudyError
-from sordino.message import (
+from sordino.base.errors import BudgetExceeded, DataError, StudyError
+from sordino.base.message import (
     Derivative,
     Embedding,
     Labels,
@@ -29,6 +26,9 @@ from sordino.message import (
     Turn,
     Update,
 )
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.effect import Arrived, Begin
 from sordino.network import demo, frames
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier

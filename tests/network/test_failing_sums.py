@@ -13,13 +13,13 @@ import pytest
 
 from federations import Federation
 from memory import MemoryLine, Net
-from sordino.engine.kernel import Kernel
+from sordino.core.kernel import Kernel
+from sordino.mechanisms.secure.messages import Shares, decode, encode
+from sordino.mechanisms.secure.secrets import SEALED
 from sordino.network import frames, server, summing
 from sordino.network.incidents import read
 from sordino.network.journal import Journal
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.secure.messages import Shares, decode, encode
-from sordino.secure.secrets import SEALED
 
 from .conftest import Makes
 from .test_kills import Fate, Record, _torn_input

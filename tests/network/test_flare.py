@@ -16,7 +16,7 @@ import pytest
 
 from command import sordino
 from federations import study_of
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network import demo, kit, session
 from sordino.network.agreement import Agreed
 from sordino.network.flare import admin, job, local

@@ -21,10 +21,8 @@ import torch
 
 from federations import laid
 from mutations import memory, mutated, nothing_executed
-from sordino.engine.effect import Arrived, Begin, Joined, Left, Send
-from sordino.engine.surroundings import sources
-from sordino.errors import RemoteProtocolError, StudyError
-from sordino.message import (
+from sordino.base.errors import RemoteProtocolError, StudyError
+from sordino.base.message import (
     Compute,
     Contribution,
     Derivative,
@@ -42,6 +40,8 @@ from sordino.message import (
     decode,
     encode,
 )
+from sordino.core.effect import Arrived, Begin, Joined, Left, Send
+from sordino.core.surroundings import sources
 from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

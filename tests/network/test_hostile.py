@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from federations import Federation, Hand, digest, laid
-from sordino.engine import records
-from sordino.errors import RemoteProtocolError
-from sordino.message import Contribution, Gradient, Statistics, decode, encode
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
+from sordino.core import records
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.courier import AT_ONCE, MOST_BAD

@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 
 from federations import STUDIES, Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
-from sordino.engine import checkpoint, session
-from sordino.engine.kernel import Kernel
-from sordino.engine.recorder import Recorder
-from sordino.errors import ResumeError
-from sordino.federation.study import HorizontalStudy
+from sordino.base.errors import ResumeError
+from sordino.clients.study import HorizontalStudy
+from sordino.core import checkpoint, session
+from sordino.core.kernel import Kernel
+from sordino.core.recorder import Recorder
 from sordino.network import journal, outbox, server
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
@@ -302,8 +302,8 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
 
 
 def _run_id(folder: Path) -> str:
-    from sordino.engine import runs
-    from sordino.engine.records import known
+    from sordino.core import runs
+    from sordino.core.records import known
 
     return str(known(runs.load(folder).about.run))
 

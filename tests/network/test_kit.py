@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from federations import laid, study_of
+from sordino.base.errors import DataError, LedgerError, SordinoError, StudyError
+from sordino.core import study as studies
 from sordino.data.dataset import Dataset
-from sordino.engine import study as studies
-from sordino.errors import DataError, LedgerError, SordinoError, StudyError
 from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from federations import STUDIES, Federation, Hand
-from sordino.engine import records, runs
-from sordino.engine.records import Row
+from sordino.core import records, runs
+from sordino.core.records import Row
 from sordino.network import frames, kernel, proof
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import NAMES, Outbox

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from federations import laid
-from sordino.errors import BudgetExceeded, StudyError
-from sordino.message import Compute, Train, encode
+from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.base.message import Compute, Train, encode
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

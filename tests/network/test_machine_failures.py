@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.errors import LedgerError
-from sordino.message import Derivative, Embedding, Turn, decode, encode
+from sordino.base.errors import LedgerError
+from sordino.base.message import Derivative, Embedding, Turn, decode, encode
 from sordino.network import ahead, demo, frames
 from sordino.network.desk import FORGOTTEN, Desk
 from sordino.network.frames import FromSite

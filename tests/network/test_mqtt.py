@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from mosquitto import LIMIT, NEEDED, STUDY, Place
-from sordino.engine import study as studies
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import study as studies
 from sordino.network import broker as brokers
 from sordino.network import certificates, demo, kit
 from sordino.network.agreement import read

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mosquitto import NEEDED, Run
-from sordino.engine import session as sessions
+from sordino.core import session as sessions
 from sordino.network import site
 from sordino.network.agreement import Agreement
 from sordino.network.transport import choice

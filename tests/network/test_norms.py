@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from federations import STUDIES, Federation
-from sordino.mechanism.gaussian import CountedGaussian, Gaussian, Tailed
-from sordino.mechanism.haar.basis import Basis
-from sordino.mechanism.haar.gaussian import HaarGaussian
-from sordino.mechanism.knorm import KNorm
-from sordino.message import Embedding, packed
+from sordino.base.message import Embedding, packed
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Tailed
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian
+from sordino.mechanisms.knorm import KNorm
 from sordino.network.desk import Desk
 from sordino.network.incidents import read
 from sordino.training.optimizer import AdaGrad, Adam, Sgd

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from federations import study_of
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import session
+from sordino.core import study as studies
 from sordino.network.flare import workspace
 from sordino.network.transport.flare import SERVER, Parcel
 

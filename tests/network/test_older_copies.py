@@ -13,7 +13,7 @@ import pytest
 
 from federations import Federation
 from memory import Killed
-from sordino.errors import ResumeError
+from sordino.base.errors import ResumeError
 from sordino.network import frames
 from sordino.network.frames import Ask
 from sordino.network.journal import NAME

@@ -15,7 +15,7 @@ import pytest
 import warm
 from command import sordino
 from federations import STUDIES, study_of
-from sordino.engine import study as studies
+from sordino.core import study as studies
 from sordino.network import demo
 from sordino.network.demo import Laid
 from sordino.privacy.reading import LedgerReader

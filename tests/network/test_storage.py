@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.errors import ResumeError
+from sordino.base.errors import ResumeError
 from sordino.network import ahead
 from sordino.network.ahead import STEP, Ahead
 from sordino.network.journal import NAME, Input, Journal

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sordino.base.package import PROTOCOL
 from sordino.network import frames
 from sordino.network.checks import differs
-from sordino.package import PROTOCOL
 
 STORED = Path(__file__).parent / "stored" / "frames-1.json"
 SITE: list[frames.FromSite] = [

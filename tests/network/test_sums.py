@@ -17,13 +17,15 @@ from cases import CLIENT
 from cases import study_of as case_of
 from federations import Hand, study_of
 from memory import MemoryLine, Net
-from sordino import residues
-from sordino.engine import session
-from sordino.engine.effect import Book, Open, Summed
-from sordino.engine.kernel import Kernel
-from sordino.errors import StudyError
-from sordino.federation.division import examples, federation
-from sordino.message import Masked, Train
+from sordino.base import residues
+from sordino.base.errors import StudyError
+from sordino.base.message import Masked, Train
+from sordino.clients.division import examples, federation
+from sordino.core import session
+from sordino.core.effect import Book, Open, Summed
+from sordino.core.kernel import Kernel
+from sordino.mechanisms.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
+from sordino.mechanisms.secure.server import Opened, Void
 from sordino.network import certificates, frames, kit, summing
 from sordino.network.agreement import KEYS, Agreed
 from sordino.network.incidents import read
@@ -36,8 +38,6 @@ from sordino.network.session import Wish
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
-from sordino.secure.server import Opened, Void
 from sordino.training.shared import SummedLocalClient
 
 from .conftest import Makes
@@ -341,13 +341,13 @@ def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) 
 
 
 def _invitation(number: int) -> frames.Step:
-    from sordino.secure.messages import Invitation
+    from sordino.mechanisms.secure.messages import Invitation
 
     return frames.Step(number, 0, encode(Invitation(number)))
 
 
 def _summing(agreed: Agreed) -> Any:
-    from sordino.engine import regimes
+    from sordino.core import regimes
 
     return regimes.of(agreed.study).summing(agreed.study)
 

@@ -21,11 +21,11 @@ from federations import study_of
 from lives import Deaths, Nursery
 from memory import Net
 from mosquitto import NEEDED
-from sordino.engine import runs
-from sordino.engine import study as studies
-from sordino.engine.records import known
-from sordino.engine.study.base import Study
-from sordino.engine.surroundings import KEY
+from sordino.core import runs
+from sordino.core import study as studies
+from sordino.core.records import known
+from sordino.core.study.base import Study
+from sordino.core.surroundings import KEY
 from sordino.network import broker, demo
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federations import Federation, Hand
-from sordino.message import Derivative, Embedding, Raw, Statistics, Turn, decode, encode
+from sordino.base.message import Derivative, Embedding, Raw, Statistics, Turn, decode, encode
 from sordino.network import frames
 from sordino.network.incidents import read
 from sordino.network.transport.base import Lost

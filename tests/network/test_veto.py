@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from federations import laid, plain
-from sordino.engine.effect import Book
-from sordino.message import Compute, Train, Update, encode
+from sordino.base.message import Compute, Train, Update, encode
+from sordino.core.effect import Book
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

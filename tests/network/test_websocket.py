@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.uri import parse_uri
 
 from federations import laid
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network import certificates, kit
 from sordino.network.demo import Laid
 from sordino.network.session import Revoked

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.privacy import (
     NAMES,
     Chosen,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sordino.errors import BudgetExceeded, StudyError
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled
 
 STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.errors import LedgerError, StudyError
+from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy import (
     Composed,
     Event,

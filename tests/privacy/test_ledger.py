@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.errors import BudgetExceeded, LedgerError, ResumeError
+from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError
 from sordino.privacy import (
     Budget,
     Charge,
@@ -232,7 +232,7 @@ def test_killed_while_charging_it_keeps_all_that_was_acknowledged(path: Path) ->
 RACE = """
 import sys
 from pathlib import Path
-from sordino.errors import BudgetExceeded
+from sordino.base.errors import BudgetExceeded
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled
 step = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 ledger = Ledger.open(Path(sys.argv[1]))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.base.errors import LedgerError, ResumeError
 from sordino.privacy import (
     Budget,
     Charge,

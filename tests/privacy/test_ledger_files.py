@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
 from sordino.privacy import reading as ledger_module
 from sordino.privacy.ledger import LedgerExists

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.errors import BudgetExceeded, LedgerError
+from sordino.base.errors import BudgetExceeded, LedgerError
 from sordino.privacy import (
     Budget,
     Charge,

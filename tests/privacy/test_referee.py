@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from cases import DELTA, METHODS, PAPER, study_of
-from sordino.engine import session
-from sordino.engine.methods import known
+from sordino.core import session
+from sordino.core.methods import known
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.event import (
     Chosen,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import sordino
 from sordino.audit.attempt import Level
+from sordino.base.errors import BudgetExceeded
 from sordino.cli import say
-from sordino.console import epsilon_of
-from sordino.engine.plan import Plan
-from sordino.errors import BudgetExceeded
+from sordino.core.plan import Plan
+from sordino.live.console import epsilon_of
 from sordino.privacy import Budget, Gaussian
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.inversion import price_words

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from sordino.errors import LedgerError, StudyError
+from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy import (
     Budget,
     Gaussian,

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.contract import check_method
-from sordino.engine.method import About
-from sordino.engine.methods import imported, known, register
-from sordino.engine.records import Row
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.contract import check_method
+from sordino.core.method import About
+from sordino.core.methods import imported, known, register
+from sordino.core.records import Row
 from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sordino.audit.intervals import Interval
-from sordino.engine import study as studies
-from sordino.engine.audits import rows
-from sordino.errors import StudyError
-from sordino.mechanism import RandomisedResponse, grid, single
+from sordino.base.errors import StudyError
+from sordino.core import study as studies
+from sordino.core.audits import rows
+from sordino.mechanisms import RandomisedResponse, grid, single
 
 FOLDER = Path(__file__).parents[2] / "examples/audit"
 ALPHA = 1e-3  # releases change with the program's text, and a test must not fail by chance

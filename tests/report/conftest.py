@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import drawings
-from sordino.engine import records
+from sordino.core import records
 
 Row = dict[str, Any]
 Maker = Callable[..., Path]

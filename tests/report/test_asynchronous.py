@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sordino.engine import vocabulary
-from sordino.engine.runs import Run, load
-from sordino.errors import StudyError
-from sordino.federation.report import client_budgets
+from sordino.base.errors import StudyError
+from sordino.clients.report import client_budgets
+from sordino.core import vocabulary
+from sordino.core.runs import Run, load
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report import figures, together, write, write_comparison
 

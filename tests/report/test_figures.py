@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import drawings
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.runs import load
 from sordino.report import figures, partition, partition_figure, together
 
 from .conftest import Maker, readable, rows

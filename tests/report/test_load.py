@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from command import sordino
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.runs import load
 
 from .conftest import Maker, rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import drawings
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.report import write, write_comparison
 from sordino.report.page import script_digest
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import drawings
-from sordino.engine import vocabulary
-from sordino.engine.records import About, Environment, plain
-from sordino.engine.runs import Run, load
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import vocabulary
+from sordino.core.records import About, Environment, plain
+from sordino.core.runs import Run, load
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound

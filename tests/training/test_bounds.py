@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.entropy import Seeded
-from sordino.mechanism.haar import Basis, HaarGaussian, LevelGaussian, paper
+from sordino.base.entropy import Seeded
+from sordino.mechanisms.haar import Basis, HaarGaussian, LevelGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from permitted import permits
-from sordino.entropy import Seeded, over
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import CountedGaussian, Gaussian
-from sordino.mechanism.contract import looks_standard_normal
-from sordino.message import Train
+from sordino.base.entropy import Seeded, over
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Train
+from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.contract import looks_standard_normal
 from sordino.privacy import NonPrivate, PoissonSampled
 from sordino.training import dpsgd, models
 from sordino.training.dpsgd import PrivateClient

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples
 from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge

@@ -12,10 +12,10 @@ import torch
 from pydantic import PrivateAttr
 
 from permitted import permits
-from sordino.entropy import Seeded
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import CountedGaussian
-from sordino.message import Train
+from sordino.base.entropy import Seeded
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Train
+from sordino.mechanisms import CountedGaussian
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 from sordino.training import models

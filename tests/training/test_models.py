@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sordino.base.errors import StudyError
 from sordino.data import scaled
-from sordino.errors import StudyError
 from sordino.training import models
 from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator

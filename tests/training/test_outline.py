@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from cases import METHODS, study_of
 from permitted import permits
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.mechanism import CountedGaussian, Gaussian, KNorm, Single
-from sordino.mechanism.haar import Basis, HaarGaussian
-from sordino.message import Train
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Train
+from sordino.mechanisms import CountedGaussian, Gaussian, KNorm, Single
+from sordino.mechanisms.haar import Basis, HaarGaussian
 from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training import models
 from sordino.training.flat import Flat

@@ -9,7 +9,7 @@ import torch
 from own_kinds import BOUNDED, CLASSES, REFUSED
 from torch import Tensor, nn
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training import models
 from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator

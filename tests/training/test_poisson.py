@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sordino.entropy import Seeded
+from sordino.base.entropy import Seeded
 from sordino.training import kernels as bench
 from sordino.training.kernels import poisson
 

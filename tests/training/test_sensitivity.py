@@ -18,8 +18,8 @@ from structures import CLASSES, INPUTS, STRUCTURES, TOKENS, WEIGHTS, inputs, wei
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sordino.errors import StudyError
-from sordino.mechanism.haar import Basis, HaarGaussian
+from sordino.base.errors import StudyError
+from sordino.mechanisms.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from command import sordino
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.runs import load
-from sordino.entropy import System
-from sordino.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.federation.division import federation
-from sordino.federation.study import HorizontalStudy
+from sordino.base.entropy import System
+from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.clients.division import federation
+from sordino.clients.study import HorizontalStudy
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.runs import load
 from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates

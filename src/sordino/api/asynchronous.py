@@ -4,8 +4,8 @@
 100
 """
 
+from sordino.core.study.sections import Data, Execution, Model, World
 from sordino.data.partition import Column, Dirichlet, Iid, Shards
-from sordino.engine.study.sections import Data, Execution, Model, World
 from sordino.regimes.asynchronous.methods.asgd import Asgd, Csgd
 from sordino.regimes.asynchronous.methods.audp import Audp
 from sordino.regimes.asynchronous.methods.mapa import Mapa

@@ -14,7 +14,7 @@ from sordino.comparison import result, runner, schedule, tables
 from sordino.comparison.play import compared
 from sordino.comparison.result import At, Difference, Member
 from sordino.comparison.sides import Reads, sides_of
-from sordino.engine import study as studies
+from sordino.core import study as studies
 
 if TYPE_CHECKING:
     import pandas

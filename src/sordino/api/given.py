@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.api import numbers
-from sordino.engine.files import said_clearly
-from sordino.errors import DataError
+from sordino.base.errors import DataError
+from sordino.core.files import said_clearly
 
 if TYPE_CHECKING:
     import polars

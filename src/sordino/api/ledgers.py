@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
 
 from sordino import privacy
 from sordino.api import shown
-from sordino.errors import LedgerError, StudyError
+from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy import Budget, Charge, Entry, Event, Permit
 from sordino.privacy.chain import RECORDS
 from sordino.privacy.rounding import epsilon_text
@@ -294,11 +294,11 @@ def fingerprint(data: bytes, *, public: bool = False) -> str:
         public: whether everybody may try which bytes these are: then it is SHA-256 without a key.
 
     Raises:
-        StudyError: if the key, :func:`sordino.fingerprints.place`, cannot be read or made.
+        StudyError: if the key, :func:`sordino.base.fingerprints.place`, cannot be read or made.
     """
     import hashlib
 
-    from sordino.fingerprints import keyed
+    from sordino.base.fingerprints import keyed
 
     found = "sha256:" + hashlib.sha256(data).hexdigest()
     return found if public else keyed(found)

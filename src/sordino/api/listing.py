@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sordino.api import shown
-from sordino.engine.methods import known
+from sordino.core.methods import known
 
 if TYPE_CHECKING:
     import polars

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data.dataset import single
-from sordino.errors import DataError
 
 _MOST = 2**127
 

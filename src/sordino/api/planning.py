@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sordino.api import shown
 from sordino.api.study import Study
-from sordino.engine import assemble
-from sordino.engine import plan as prices
+from sordino.core import assemble
+from sordino.core import plan as prices
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to look at before running."""
-        from sordino.engine.promise import uncovered
+        from sordino.core.promise import uncovered
 
         return (*self._price.warnings, *uncovered(self.study.checked))
 
@@ -77,7 +77,7 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
-        from sordino.engine import regimes
+        from sordino.core import regimes
 
         told = regimes.of(self.study.checked).told(self.study.checked, self._price)
         parts = [shown.sentences([f"warning: {each}" for each in self.warnings])]

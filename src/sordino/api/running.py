@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.api import shown
 from sordino.api.study import Study
-from sordino.engine import study as studies
-from sordino.engine.records import Round, Row, known, plain
-from sordino.engine.runs import Run as Folder
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import study as studies
+from sordino.core.records import Round, Row, known, plain
+from sordino.core.runs import Run as Folder
+from sordino.core.runs import load
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
-    from sordino.engine.records import Metrics
-    from sordino.engine.session import Outcome
-    from sordino.observers import Observers
+    from sordino.core.records import Metrics
+    from sordino.core.session import Outcome
+    from sordino.live.observers import Observers
+    from sordino.live.track.base import Maker
     from sordino.report.album import Picture
-    from sordino.track.base import Maker
     from sordino.verify import Verdict
 
 
@@ -175,8 +175,8 @@ class Run:
         import numpy as np
         import torch
 
-        from sordino.entropy import Seeded
-        from sordino.federation.study import HorizontalStudy
+        from sordino.base.entropy import Seeded
+        from sordino.clients.study import HorizontalStudy
         from sordino.training import models
 
         study = self.study.checked
@@ -254,14 +254,14 @@ def run(
         progress: whether it is shown on standard error; unless given, where a person is likely to
             look: on a terminal, and in a notebook.
         track: "tensorboard", "mlflow" or "wandb", or a class of one's own: a
-            :class:`sordino.track.Tracker` that is made with the folder of its store.
+            :class:`sordino.live.track.Tracker` that is made with the folder of its store.
 
     Raises:
         StudyError: if the study cannot be run; nothing was written or spent then.
         BudgetExceeded: if the budget does not pay for it.
     """
-    from sordino.engine import session
-    from sordino.engine.study.tuned import refuse_repeated
+    from sordino.core import session
+    from sordino.core.study.tuned import refuse_repeated
 
     asked = study if isinstance(study, Study) else Study.read(study)
     if data is not None:
@@ -296,7 +296,7 @@ def resume(
     Raises:
         StudyError, ResumeError: if it cannot go on.
     """
-    from sordino.engine import session
+    from sordino.core import session
 
     with _observed(progress, on_row, track) as seen:
         outcome = session.resume(
@@ -325,7 +325,7 @@ def looked_at() -> bool:
 def _observed(
     progress: bool | None, on_row: Callable[[Row], None] | None, track: Sequence[str | Maker]
 ) -> AbstractContextManager[Observers]:
-    from sordino.observers import observed
+    from sordino.live.observers import observed
 
     return observed(
         quiet=not (looked_at() if progress is None else progress),

@@ -9,7 +9,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 if TYPE_CHECKING:
     import pandas

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sordino.api import shown
 from sordino.api.given import FOLDER, Data, kept
-from sordino.engine import study as studies
-from sordino.errors import StudyError
-from sordino.section import Section
+from sordino.base.errors import StudyError
+from sordino.base.section import Section
+from sordino.core import study as studies
 
 if TYPE_CHECKING:
-    from sordino.engine.study.base import Study as Checked
+    from sordino.core.study.base import Study as Checked
 
 Keys: TypeAlias = "Section | Mapping[str, Any] | str"
 """A table of a study: typed, as keys and values, or its name alone."""

@@ -4,8 +4,8 @@
 1.0
 """
 
+from sordino.core.study.sections import Data, Execution, Model, World
 from sordino.data.partition import Column, Dirichlet, Iid, Shards
-from sordino.engine.study.sections import Data, Execution, Model, World
 from sordino.regimes.synchronous.methods.adap import AdapDpfl
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.als import AlsDpfl

@@ -3,7 +3,7 @@ r"""Releases made for an attack, at several noise levels, and what came out of t
 A release here is what a client lets out of itself in one local step
 (:mod:`sordino.training.dpsgd`): per-example clipping in the mechanism's own norm, the sum over a
 batch, the mechanism's noise, the expected batch as divisor. Without noise (sigma = 0) clipping
-stays. With MAPA's noise it is the vector of :func:`sordino.mechanism.knorm.exponential_norm` with
+stays. With MAPA's noise it is the vector of :func:`sordino.mechanisms.knorm.exponential_norm` with
 mean norm Delta S / eps_0 on the average, Delta S = 2 C / b (Li et al., section 5.1), which is 2 C /
 eps_0 on the sum.
 
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from sordino.audit.inversion import FirstLayer, Matrix, recovered
 from sordino.audit.quality import correlation, psnr
-from sordino.mechanism import Bounded
-from sordino.mechanism.knorm import exponential_norm
+from sordino.mechanisms import Bounded
+from sordino.mechanisms.knorm import exponential_norm
 from sordino.training.dpsgd import bound_of
 from sordino.training.perexample import ClippedSum
 

@@ -43,7 +43,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 Scores = NDArray[np.float64]
 Curve = Literal["any", "pure", "gaussian"]

@@ -62,7 +62,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat, Slot
 from sordino.training.loss import Loss

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from sordino.audit.bounds import Scores, best_threshold, counted
 from sordino.audit.onerun import guessed, one_run
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 Form = Literal["online", "offline"]
 FORMS: tuple[Form, ...] = ("online", "offline")

@@ -12,11 +12,11 @@ import torch
 from sordino.audit import worlds
 from sordino.audit.bounds import Scores, gaussian_mu, two_worlds
 from sordino.audit.intervals import Interval
-from sordino.entropy import Seeded
-from sordino.mechanism import GaussianNoise, KNormNoise, Noise, NoiseRequest, RandomisedResponse
-from sordino.mechanism import Single as SingleRow
-from sordino.mechanism.haar import HaarNoise
-from sordino.message import Train
+from sordino.base.entropy import Seeded
+from sordino.base.message import Train
+from sordino.mechanisms import GaussianNoise, KNormNoise, Noise, NoiseRequest, RandomisedResponse
+from sordino.mechanisms import Single as SingleRow
+from sordino.mechanisms.haar import HaarNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels

@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.audit.bounds import Scores, bisected, gaussian_epsilon
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 MOST = 50.0
 """Epsilons above it are not told apart."""

@@ -32,9 +32,9 @@ from torch import Tensor
 from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.onerun import Other, audited, of_curve
-from sordino.mechanism import Bounded
-from sordino.mechanism.gaussian import Measure
-from sordino.message import Train
+from sordino.base.message import Train
+from sordino.mechanisms import Bounded
+from sordino.mechanisms.gaussian import Measure
 from sordino.privacy import (
     Budget,
     Charge,
@@ -140,7 +140,7 @@ class Watched:
 
     @property
     def measure(self) -> Measure:
-        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.measure
 
     @property
@@ -150,11 +150,11 @@ class Watched:
 
     @property
     def vector_multiplier(self) -> float:
-        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.vector_multiplier
 
     def event(self) -> Event:
-        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.event()
 
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
@@ -163,13 +163,13 @@ class Watched:
         return Watched(other, self.kernel, self.places, self.seen)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.bounded(vector)
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
-        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         others = self.kernel.without(total)
         noisy, count = self.mechanism.release_counted(total, excess, rng)
         rest = (noisy[self.places].double() - others).numpy() / self.clip

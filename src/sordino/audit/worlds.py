@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Curve, Scores
-from sordino.entropy import Seeded
-from sordino.mechanism import (
+from sordino.base.entropy import Seeded
+from sordino.base.residues import added
+from sordino.mechanisms import (
     Bounded,
     CountedGaussian,
     ExponentialNorm,
@@ -37,10 +38,9 @@ from sordino.mechanism import (
     RandomisedResponse,
     Single,
 )
-from sordino.mechanism.haar import HaarGaussian, LevelGaussian
-from sordino.mechanism.shared import SharedNoise
+from sordino.mechanisms.haar import HaarGaussian, LevelGaussian
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import event
-from sordino.residues import added
 
 Draw = Callable[[bool, int, np.random.Generator], Scores]
 """Scores (n,) of n independent releases, with the record or without it."""

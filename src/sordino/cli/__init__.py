@@ -14,7 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sordino import modules
+from sordino.base import modules
+from sordino.base.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
+from sordino.base.files import FULL
+from sordino.base.package import VERSION, companions, companions_here
 from sordino.cli import (
     audit,
     compare,
@@ -29,9 +32,6 @@ from sordino.cli import (
     tune,
     view,
 )
-from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
-from sordino.files import FULL
-from sordino.package import VERSION, companions, companions_here
 
 
 class _Commands(TyperGroup):

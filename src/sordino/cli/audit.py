@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
+from sordino.base.files import there
+from sordino.base.modules import tell
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
-from sordino.files import there
-from sordino.modules import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.audit.attempt import Level, Scene
-    from sordino.engine.study.base import Study
-    from sordino.federation.inversion import Attacked, NoiseLevel
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.inversion import Attacked, NoiseLevel
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core.study.base import Study
 
 ATTACKS = {
     "inversion": "recover training images from a client's gradient, at several noise levels",
@@ -130,8 +130,8 @@ def _invert(
 ) -> None:
     """``--attack inversion``."""
     asked, picture = _levels(noise), _picture(out, PICTURE, path)
-    from sordino.engine.files import replace_file, said_clearly
-    from sordino.federation import inversion
+    from sordino.clients import inversion
+    from sordino.core.files import replace_file, said_clearly
     from sordino.report.inversion import inversion_figure
 
     if not 1 <= images <= inversion.MOST_IMAGES:
@@ -189,7 +189,7 @@ def _refuse_others(
 
 
 def _known(attack: str | None) -> str:
-    from sordino.registry import did_you_mean
+    from sordino.base.registry import did_you_mean
 
     listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
     if attack is None:
@@ -204,7 +204,7 @@ def _known(attack: str | None) -> str:
 
 def _levels(text: str) -> list[NoiseLevel]:
     """The noise levels in ``--noise``."""
-    from sordino.federation.inversion import NoiseLevel
+    from sordino.clients.inversion import NoiseLevel
 
     found = []
     for word in (part.strip() for part in text.split(",")):
@@ -251,7 +251,7 @@ def _attacked(
     path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]
 ) -> list[Attacked]:
     """The study, once for each model."""
-    from sordino.federation.inversion import MODEL, attacked, with_model
+    from sordino.clients.inversion import MODEL, attacked, with_model
 
     if not path.is_dir():
         study = _gradients(_study(path, changes))
@@ -271,7 +271,7 @@ def _attacked(
 def _study(path: Path, changes: Sequence[str]) -> Study:
     """The study in a file, or of a run folder."""
     if not path.is_dir():
-        from sordino.engine import study as studies
+        from sordino.core import study as studies
 
         return studies.read(path, changes)
     if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
@@ -279,14 +279,14 @@ def _study(path: Path, changes: Sequence[str]) -> Study:
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
             "folder that `sordino run` made"
         )
-    from sordino.engine import named as code
-    from sordino.engine.records import known
+    from sordino.core import named as code
+    from sordino.core.records import known
 
     return code.study_of(path, known(code.about(path).modules) or {}, changes=changes)
 
 
 def _gradients(study: Study) -> HorizontalStudy:
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.study import HorizontalStudy
 
     if not isinstance(study, HorizontalStudy):
         raise StudyError(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def _at(at: str) -> Literal["true", "claimed"]:
 
 
 def _reads(path: Path, changes: Sequence[str]) -> Reads:
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
 
     return lambda more: studies.read(path, [*changes, *more])
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
 
 EMBEDDED = "embedded"
 
@@ -64,9 +64,9 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study partitions its data: label counts of public data, else sizes only."""
-    from sordino.engine import study as studies
-    from sordino.federation.division import examples, federation
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.division import examples, federation
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core import study as studies
 
     read = studies.read(study, change or ())
     if not isinstance(read, HorizontalStudy):
@@ -84,7 +84,7 @@ def partition(
         return
     counts = divided.counts.tolist()
     if out is not None:
-        from sordino.engine.files import replace_file
+        from sordino.core.files import replace_file
         from sordino.report import partition_figure
 
         replace_file(out, partition_figure(counts, divided.test.classes).encode())

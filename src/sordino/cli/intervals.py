@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sordino.audit.intervals import Interval
     from sordino.audit.lira import Form, Inferred
     from sordino.audit.mechanisms import Subject
-    from sordino.engine.study.base import Study
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core.study.base import Study
 
 ALPHA = 0.05
 """All lower bounds of a table hold together but for this chance."""
@@ -158,7 +158,7 @@ def _canaries(asked: Asked) -> list[Callable[[float], Interval]]:
     """Rows of runs with canaries: of the study, or of small ones."""
     if not asked.wants_canaries:
         return []
-    from sordino.engine.audits import rows
+    from sordino.core.audits import rows
 
     if asked.study is not None:
         return list(rows(asked.study, asked.canaries, _name(asked.study)))
@@ -199,7 +199,7 @@ def _shadows(asked: Asked, found: Found) -> list[Callable[[float], Interval]]:
 def small(unit: str, scale: str) -> Study:
     """A study that comes with the program: ``samples``, ``clients``, ``arrivals`` and so on."""
     from sordino.cli.shipped import folder
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
 
     changes = (SMALL[unit],) if scale == "quick" else ()
     return studies.read(folder() / "audit" / f"{unit}.toml", changes)
@@ -210,13 +210,13 @@ def _name(study: Study) -> str:
 
 
 def _own(study: Study) -> Subject:
-    from sordino.federation.canaries import own_mechanism
+    from sordino.clients.canaries import own_mechanism
 
     return own_mechanism(_horizontal(study))
 
 
 def _horizontal(study: Study) -> HorizontalStudy:
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.study import HorizontalStudy
 
     if not isinstance(study, HorizontalStudy):
         raise StudyError(
@@ -241,7 +241,7 @@ def _checked(asked: Asked) -> None:
 
 
 def _draw(asked: Asked, found: Found) -> None:
-    from sordino.engine.files import replace_file, said_clearly
+    from sordino.core.files import replace_file, said_clearly
     from sordino.report.intervals import intervals_figure
     from sordino.report.lira import lira_figure
 

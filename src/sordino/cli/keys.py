@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
-    from sordino.engine.study.keys import Key
+    from sordino.core.study.keys import Key
 
 
 def keys(
@@ -33,7 +33,7 @@ def keys(
         raise StudyError("--json and --markdown: choose one of them")
     import sys
 
-    from sordino.engine.study import keys as reference
+    from sordino.core.study import keys as reference
 
     found = reference.keys(chosen)
     if markdown:

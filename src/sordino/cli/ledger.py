@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import LedgerError, StudyError
 from sordino.cli import link, say
 from sordino.cli.run import AsJson
-from sordino.errors import LedgerError, StudyError
 
 if TYPE_CHECKING:
     from sordino.privacy import Entry, Ledger

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson
-from sordino.errors import StudyError
 
 
 def link(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sordino.base.errors import CutShort, StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import CutShort, StudyError
 
 if TYPE_CHECKING:
-    from sordino.console.running import Running
-    from sordino.engine.session import Outcome
+    from sordino.core.session import Outcome
+    from sordino.live.console.running import Running
     from sordino.network.session import Shown
 
 app = typer.Typer(
@@ -134,7 +134,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run a study between processes of this machine, over mutual TLS."""
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
     from sordino.network import demo as demos
     from sordino.network.flare import demo as flare
     from sordino.network.flare.workspace import available
@@ -331,8 +331,8 @@ def proof(
 
 
 def _progress(quiet: bool) -> Running:
-    from sordino.console import display
-    from sordino.console.running import Running
+    from sordino.live.console import display
+    from sordino.live.console.running import Running
 
     return Running(display, quiet)
 

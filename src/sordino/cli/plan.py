@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
 
 MOST_CLIENTS = 8
 
 if TYPE_CHECKING:
-    from sordino.engine.method import About
-    from sordino.engine.narration import Told
-    from sordino.engine.plan import Plan
-    from sordino.engine.study.base import Study
+    from sordino.core.method import About
+    from sordino.core.narration import Told
+    from sordino.core.plan import Plan
+    from sordino.core.study.base import Study
 
 
 @contextmanager
@@ -73,9 +73,9 @@ def plan(
             f"{', '.join(extra)}: these are for a plan without a study. With one, use --set "
             "privacy.epsilon=… and so on"
         )
+    from sordino.core import assemble as build
+    from sordino.core import study as studies
     from sordino.data.notices import noticed
-    from sordino.engine import assemble as build
-    from sordino.engine import study as studies
 
     read = studies.read(study, change or ())
     if advise:
@@ -99,7 +99,7 @@ def _without_study(
     as_json: bool,
 ) -> None:
     from sordino import privacy
-    from sordino.engine import plan as plans
+    from sordino.core import plan as plans
 
     if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
         raise StudyError(
@@ -169,7 +169,7 @@ def _check(
 
 
 def _advise(study: Study, as_json: bool) -> None:
-    from sordino.engine import regimes
+    from sordino.core import regimes
 
     advice = regimes.of(study).advise(study, say.Waiting("settings weighed"))
     if as_json:
@@ -188,8 +188,8 @@ def _tell(told: Sequence[Told]) -> None:
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
-    from sordino.engine import regimes
-    from sordino.engine.promise import uncovered
+    from sordino.core import regimes
+    from sordino.core.promise import uncovered
 
     held = (
         f", {len(sizes)} clients"
@@ -207,7 +207,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     for warning in uncovered(study):
         say.alarm(f"NOT COVERED: {warning}")
     if study.tuned is not None:
-        from sordino.engine.study.tuned import told
+        from sordino.core.study.tuned import told
 
         say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
     _show_test(study)
@@ -219,9 +219,9 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
 
 def _show_test(study: Study) -> None:
     """What models are measured on, where that is a user's own file."""
-    from sordino.engine.promise import remarks
-    from sordino.federation.evaluations import evaluations, multiplier
-    from sordino.federation.study import HorizontalStudy
+    from sordino.clients.evaluations import evaluations, multiplier
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core.promise import remarks
 
     for remark in remarks(study):
         say.people(f"test: {remark}")
@@ -257,7 +257,7 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.engine.methods import known
+    from sordino.core.methods import known
 
     listed = {
         name: kind.about
@@ -333,7 +333,7 @@ def _front_ends() -> list[list[str]]:
 def _mechanisms() -> list[list[str]]:
     import typing
 
-    from sordino.mechanism import known
+    from sordino.mechanisms import known
 
     rows = []
     for name, kind in known().items():

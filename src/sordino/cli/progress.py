@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from sordino.cli import say
 
 if TYPE_CHECKING:
-    from sordino.engine.session import Outcome
+    from sordino.core.session import Outcome
 
 
 def concluded(outcome: Outcome) -> None:
     """Write the report, and say how a run ended."""
-    from sordino.engine import vocabulary
-    from sordino.engine.files import resumable
+    from sordino.core import vocabulary
+    from sordino.core.files import resumable
     from sordino.report import write
 
     with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.progress import concluded
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
-    from sordino.engine.study.base import Study
+    from sordino.core.study.base import Study
 
 Set = Annotated[
     list[str] | None,
@@ -65,10 +65,10 @@ def run(
         raise StudyError("give either a study file or --resume RUN")
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
-    from sordino.engine import session
-    from sordino.engine import study as studies
-    from sordino.modules import look_beside
-    from sordino.observers import observed
+    from sordino.base.modules import look_beside
+    from sordino.core import session
+    from sordino.core import study as studies
+    from sordino.live.observers import observed
 
     if study is not None:
         look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
@@ -99,7 +99,7 @@ def _say_tuned(study: Study) -> None:
     Raises:
         StudyError: if they were chosen on the private data, for a run that was released already.
     """
-    from sordino.engine.study.tuned import refuse_repeated, told
+    from sordino.core.study.tuned import refuse_repeated, told
 
     refuse_repeated(study.tuned)
     if study.tuned is None:
@@ -126,7 +126,7 @@ def report(
     from sordino.report import write, write_comparison
 
     if modules is not None:
-        from sordino.engine import named
+        from sordino.core import named
 
         for folder in runs:
             named.about(folder, modules)
@@ -158,7 +158,7 @@ def new(
     """Write a study file to begin with."""
     import sys
 
-    from sordino.engine.regimes import named, names
+    from sordino.core.regimes import named, names
 
     template = named(names()[0] if regime is None else regime).template
     if not template:

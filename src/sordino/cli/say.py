@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from sordino.engine.narration import number
-from sordino.errors import Interrupted
+from sordino.base.errors import Interrupted
+from sordino.core.narration import number
 
 __all__ = ["Waiting", "alarm", "bound", "machine", "number", "people", "stoppable", "table"]
 
 
 def machine(value: object) -> None:
     """One JSON value on one line of standard output."""
-    from sordino.engine.records import simple
+    from sordino.core.records import simple
 
     sys.stdout.write(json.dumps(simple(value), allow_nan=False) + "\n")
     sys.stdout.flush()

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
+from sordino.base.package import HOME
 from sordino.cli import say
 from sordino.cli.run import AsJson
-from sordino.errors import StudyError
-from sordino.package import HOME
 
 
 def examples(
@@ -65,7 +65,7 @@ def _title(path: Path) -> str:
 
 def _chosen(home: Path, name: str) -> Path:
     """The file or folder of this name: one of those that are there, and nothing else."""
-    from sordino.registry import did_you_mean
+    from sordino.base.registry import did_you_mean
 
     known: dict[str, Path] = {}
     for path in sorted(home.rglob("*")):
@@ -84,7 +84,7 @@ def _chosen(home: Path, name: str) -> Path:
 
 def _copy(source: Path, target: Path) -> list[Path]:
     """Copy a study with its data file, or a folder; what was written, the study first."""
-    from sordino.engine.files import said_clearly
+    from sordino.core.files import said_clearly
 
     pairs = {target: source}
     if not source.is_dir():

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sordino.engine.study.base import Study
+    from sordino.core.study.base import Study
     from sordino.tune.grid import Candidate
     from sordino.tune.price import Price
 
@@ -126,7 +126,7 @@ def _public(
     """Try every candidate on public data, and write the study with the best one."""
     from sordino.comparison import folders, runner, schedule
     from sordino.comparison.play import play
-    from sordino.engine.folders import locked
+    from sordino.core.folders import locked
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -185,7 +185,7 @@ def _private(
     as_json: bool,
 ) -> None:
     """Show what the choice costs; then book it, run the trials, and release the best."""
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
     from sordino.tune import private
     from sordino.tune.price import price, told
 
@@ -245,7 +245,7 @@ def _by_rules(
 ) -> None:
     """Write the study with clip and learning rate by the rules."""
     from sordino.comparison.schedule import slug
-    from sordino.engine import study as studies
+    from sordino.core import study as studies
     from sordino.tune.grid import horizontal
     from sordino.tune.rules import ruled
 
@@ -266,9 +266,9 @@ def _free(path: Path) -> Path:
 
 def _write(path: Path, study: Study, accuracy: float | None, as_json: bool) -> None:
     """The tuned study as a file."""
-    from sordino.engine import study as studies
-    from sordino.engine.files import replace_file
-    from sordino.engine.study.tuned import told
+    from sordino.core import study as studies
+    from sordino.core.files import replace_file
+    from sordino.core.study.tuned import told
 
     replace_file(path, studies.write(study).encode())
     assert study.tuned is not None

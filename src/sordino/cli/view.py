@@ -17,7 +17,7 @@ def view(
     ] = 0,
 ) -> None:
     """Show a run while it goes on, or the runs in a folder, in a browser of this machine."""
-    from sordino.view import view as serve
+    from sordino.live.view import view as serve
 
     pages = serve(folder, port)
     say.people(f"{folder}: {pages.address} (Ctrl-C to stop)")

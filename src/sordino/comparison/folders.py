@@ -9,16 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from sordino.base.errors import StudyError
+from sordino.base.files import open_below
+from sordino.base.modules import nothing_new
 from sordino.comparison.schedule import Task
-from sordino.engine import study as studies
-from sordino.engine.folders import locked
-from sordino.engine.recorder import LOG
-from sordino.engine.records import closed, known
-from sordino.engine.runs import load
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
-from sordino.files import open_below
-from sordino.modules import nothing_new
+from sordino.core import study as studies
+from sordino.core.folders import locked
+from sordino.core.recorder import LOG
+from sordino.core.records import closed, known
+from sordino.core.runs import load
+from sordino.core.study.base import Study
 
 State = Literal["missing", "begun", "done"]
 FILES = ("data.file", "data.test_file")

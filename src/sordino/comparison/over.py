@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sordino.base.errors import StudyError
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side
-from sordino.engine.records import OverOf, PointOf
-from sordino.engine.runs import Run
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
-from sordino.federation.study import HorizontalStudy
+from sordino.core.records import OverOf, PointOf
+from sordino.core.runs import Run
+from sordino.core.study.base import Study
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 
 if TYPE_CHECKING:

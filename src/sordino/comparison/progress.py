@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
+from sordino.base.errors import StudyError
 from sordino.comparison.folders import State, rounds_done
 from sordino.comparison.schedule import Side, Task
-from sordino.console import Fact, Screen, duration, plain, remaining
-from sordino.engine.runs import load
-from sordino.errors import StudyError
+from sordino.core.runs import load
+from sordino.live.console import Fact, Screen, duration, plain, remaining
 from sordino.report import words
 
 LOOK = 0.5  # seconds between two looks at the logs

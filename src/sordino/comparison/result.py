@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
+from sordino.base.errors import StudyError
 from sordino.comparison import over as sweeps
 from sordino.comparison.over import Over
 from sordino.comparison.schedule import Side, Task
@@ -24,10 +25,9 @@ from sordino.comparison.statistics import (
     spread,
     verdict,
 )
-from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
-from sordino.engine.runs import Run, load
-from sordino.engine.vocabulary import ON_TEST_SET, Accuracy
-from sordino.errors import StudyError
+from sordino.core.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
+from sordino.core.runs import Run, load
+from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report import costs
 from sordino.report.words import bound, ends_early
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from sordino.base.errors import StudyError
+from sordino.base.package import HOME
 from sordino.comparison.folders import State
 from sordino.comparison.schedule import Task
-from sordino.engine.files import replace_file
-from sordino.engine.study.parse import write
-from sordino.errors import StudyError
-from sordino.package import HOME
+from sordino.core.files import replace_file
+from sordino.core.study.parse import write
 
 # As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
 # after all others: it may be there because of the current folder.

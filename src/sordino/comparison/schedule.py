@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.study.base import Study
 
 LONGEST = 60
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from sordino.audit.intervals import Interval
 from sordino.audit.lira import FEWEST, Form, Inferred, Observed, inferred
+from sordino.base.errors import StudyError
+from sordino.base.package import HOME
+from sordino.clients.shadows import STUDY, Shadows, observe, observed, shadows
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.comparison.play import STOPPED
-from sordino.engine.files import replace_file
-from sordino.engine.folders import locked
-from sordino.engine.study import write
-from sordino.errors import StudyError
-from sordino.federation.shadows import STUDY, Shadows, observe, observed, shadows
-from sordino.federation.study import HorizontalStudy
-from sordino.package import HOME
+from sordino.core.files import replace_file
+from sordino.core.folders import locked
+from sordino.core.study import write
 
 PROGRAM = (
     f"import sys; sys.path.append({str(HOME.parent)!r}); "
-    "from sordino.federation.shadows import work; work(sys.argv[1:])"
+    "from sordino.clients.shadows import work; work(sys.argv[1:])"
 )
 PART = 2
 """Shadow runs for each run that is attacked."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from sordino.base.errors import StudyError
 from sordino.comparison.schedule import Side, Variant, labels, refuse_shared, slug
-from sordino.engine.assemble import calibrated
-from sordino.engine.study.base import Study
-from sordino.engine.study.tuned import refuse_repeated
-from sordino.errors import StudyError
+from sordino.core.assemble import calibrated
+from sordino.core.study.base import Study
+from sordino.core.study.tuned import refuse_repeated
 
 Reads: TypeAlias = Callable[[Sequence[str]], Study]
 """A study with ``key=value`` changes applied."""

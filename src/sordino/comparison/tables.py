@@ -7,9 +7,9 @@ from collections import Counter
 from sordino.comparison.over import sweep
 from sordino.comparison.result import Comparison, Difference, Member, recorded, scale_of
 from sordino.comparison.statistics import CONFIDENCE, POINTS, Scale, Spread
-from sordino.engine import vocabulary
-from sordino.engine.files import replace_file
-from sordino.engine.records import text
+from sordino.core import vocabulary
+from sordino.core.files import replace_file
+from sordino.core.records import text
 from sordino.report import costs, words
 from sordino.report.studies import Content, Table, render_studies
 

@@ -26,9 +26,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
+from sordino.base.files import MIB, allowed, open_plain, too_large
 from sordino.data.source import Source
-from sordino.errors import DataError
-from sordino.files import MIB, allowed, open_plain, too_large
 
 if TYPE_CHECKING:
     import polars as pl

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data.dataset import Labels
 from sordino.data.inert import array_of, read_inert
 from sordino.data.source import AGAIN, Source
-from sordino.errors import DataError
 
 BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 PYTHON = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino.errors import DataError
+from sordino.base.errors import DataError
 
 SHOWN = 5
 

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import DataError
+from sordino.base.errors import DataError
 
 Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.entropy import Seeded
 from sordino.data.dataset import Corpus, Dataset, Span
-from sordino.entropy import Seeded
 
 TEST = 360
 """Of the digits."""

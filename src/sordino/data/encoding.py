@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data import identity
 from sordino.data.dataset import Span
-from sordino.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sordino.base.errors import StudyError
 from sordino.data.dataset import Dataset, Indices
-from sordino.errors import StudyError
 
 
 def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Dataset, Dataset]:

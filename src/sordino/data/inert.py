@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import DataError
+from sordino.base.errors import DataError
 
 
 class InertDtype:

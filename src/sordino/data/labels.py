@@ -41,10 +41,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data.dataset import Labels, Span
 from sordino.data.identity import number_in_text, pointed
 from sordino.data.notices import notice
-from sordino.errors import DataError
 
 Target = Literal["classes", "binary", "number"]
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
+from sordino.base.files import allowed, too_large
 from sordino.data.dataset import Labels
 from sordino.data.source import Source
-from sordino.errors import DataError
-from sordino.files import allowed, too_large
 
 
 def read_libsvm(

@@ -23,11 +23,11 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from sordino import modules
+from sordino.base import modules
+from sordino.base.errors import DataError
+from sordino.base.files import cache_folder
 from sordino.data.embedded import NAMES
 from sordino.data.sets import PUBLISHED, Published, Remote
-from sordino.errors import DataError
-from sordino.files import cache_folder
 
 TIMEOUT = 60.0
 _SYSTEM = Path("/usr/share/datasets")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data import identity
 from sordino.data.identity import Words
 from sordino.data.table import columns_of
-from sordino.errors import DataError
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:

@@ -59,10 +59,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from sordino.base.errors import StudyError
+from sordino.base.registry import Registry
+from sordino.base.section import Section
 from sordino.data.dataset import Indices, Labels
-from sordino.errors import StudyError
-from sordino.registry import Registry
-from sordino.section import Section
 
 Parts = tuple[Indices, ...]
 

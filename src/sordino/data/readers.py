@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import DataError
 from sordino.data import cifar, locate
 from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Span
 from sordino.data.embedded import NAMES, embedded
@@ -28,8 +30,6 @@ from sordino.data.labels import Target, clamped, client_names, encode, encode_cl
 from sordino.data.libsvm import read_usps
 from sordino.data.sets import PUBLISHED, Halves, Published, pick
 from sordino.data.table import SUFFIXES, How, Raw, Scale, read_npz, read_table
-from sordino.entropy import Seeded
-from sordino.errors import DataError
 
 if TYPE_CHECKING:
     pass

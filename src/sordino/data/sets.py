@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from sordino.base.errors import DataError
 from sordino.data import cifar
 from sordino.data.dataset import Features, Labels
 from sordino.data.embedded import NAMES
-from sordino.errors import DataError
 
 _IDX = (
     "train-images-idx3-ubyte",

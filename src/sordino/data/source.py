@@ -10,7 +10,7 @@ its end.
 Memory: pieces of 64 KiB are expanded as they are asked for, 1 MiB at a time, straight into the
 caller's array. A header that announces an absurd size is refused before anything is allocated:
 no gzip stream expands more than about 1032 times. What is read whole expands at most to what
-:func:`sordino.files.allowed` allows: a small file cannot fill the memory.
+:func:`sordino.base.files.allowed` allows: a small file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from sordino.errors import DataError
-from sordino.files import allowed, open_plain, too_large
+from sordino.base.errors import DataError
+from sordino.base.files import allowed, open_plain, too_large
 
 AGAIN = "The file is damaged or incomplete: get it again"
 

@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.base.errors import DataError
 from sordino.data import identity
 from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
 from sordino.data.columns import in_order
 from sordino.data.dataset import Features, Span, Words, refuse_non_finite, single
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.labels import Target, refuse_nobody
-from sordino.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl

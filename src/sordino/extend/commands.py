@@ -1,7 +1,7 @@
 """For a command of its own: what it says, and its options. Loading this loads nothing heavy."""
 
+from sordino.base.errors import SordinoError as SordinoError
+from sordino.base.errors import StudyError as StudyError
+from sordino.base.registry import did_you_mean as did_you_mean
 from sordino.cli import say as say
 from sordino.cli.run import AsJson as AsJson
-from sordino.errors import SordinoError as SordinoError
-from sordino.errors import StudyError as StudyError
-from sordino.registry import did_you_mean as did_you_mean

@@ -21,15 +21,15 @@ from typing import Annotated, Literal
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
-from sordino import modules as code
-from sordino.engine import regimes
-from sordino.engine import study as studies
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
-from sordino.files import MIB, read_below, there
+from sordino.base import modules as code
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below, there
+from sordino.base.parsing import Malformed, toml_of
+from sordino.base.section import Section
+from sordino.core import regimes
+from sordino.core import study as studies
+from sordino.core.study.base import Study
 from sordino.network.certificates import read_keys, signed_by
-from sordino.parsing import Malformed, toml_of
-from sordino.section import Section
 
 AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
 MOST = 2 * MIB

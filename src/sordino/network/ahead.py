@@ -5,7 +5,7 @@ To wait for the disk at every event would let it set the pace. So a site notes, 
 a number that it will not pass without another note, and waits for the disk then. A process that is
 killed loses nothing: the system has what it wrote. A machine that fails may lose what a site wrote
 last. What it may have answered and has forgotten is not answered again: on another model it would
-be another release, with other noise (:func:`sordino.entropy.over`), under the same charge.
+be another release, with other noise (:func:`sordino.base.entropy.over`), under the same charge.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.engine.files import replace_file
-from sordino.errors import ResumeError
-from sordino.files import KIB, read_below
+from sordino.base.errors import ResumeError
+from sordino.base.files import KIB, read_below
+from sordino.core.files import replace_file
 
 NAME, STEP = "ahead.json", 256
 """The file, and tasks between two notes."""

@@ -14,8 +14,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.study.base import Study
 from sordino.network import frames
 from sordino.network.agreement import Agreement
 from sordino.network.carrier import carrier

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from sordino.base.errors import StudyError
+from sordino.core.built import Built
+from sordino.core.plan import Plan
+from sordino.core.promise import Own
+from sordino.core.study.base import Study
+from sordino.core.world import World
 from sordino.data.dataset import Dataset
-from sordino.engine.built import Built
-from sordino.engine.plan import Plan
-from sordino.engine.promise import Own
-from sordino.engine.study.base import Study
-from sordino.engine.world import World
-from sordino.errors import StudyError
 from sordino.network.agreement import Agreed, Agreement, Shape
 from sordino.privacy import Budget
 

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sordino.errors import StudyError
-from sordino.files import MIB, read_below
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below
 
 DAYS = 365
 AUTHORITY_DAYS = 3650

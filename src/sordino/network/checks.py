@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sordino.engine.effect import Request, Stretch
-from sordino.errors import RemoteProtocolError, ResumeError
-from sordino.message import Embedding, Labels, Message, Passive, Reply, Task, decode, vectors
+from sordino.base.errors import RemoteProtocolError, ResumeError
+from sordino.base.message import Embedding, Labels, Message, Passive, Reply, Task, decode, vectors
+from sordino.core.effect import Request, Stretch
 from sordino.network import frames
 from sordino.network.seals import Far, Kind, Seals
 from sordino.training.plausible import length

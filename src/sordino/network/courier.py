@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from sordino.errors import RemoteProtocolError, printable
-from sordino.message import Reply, Task, decode, encode
+from sordino.base.errors import RemoteProtocolError, printable
+from sordino.base.message import Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals, seal
@@ -51,7 +51,7 @@ class Courier:
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
         unfit: why a message about an event is refused, as the regime says; see
-            :meth:`~sordino.engine.world.World.unfit`; ``most`` is how long a vector may be.
+            :meth:`~sordino.core.world.World.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
         seals: of what sites were asked; see :mod:`~sordino.network.seals`.

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.study.base import Study
 from sordino.network import broker, kit
 from sordino.network.agreement import Agreement, SiteEntry, Transport
 from sordino.network.carrier import carrier

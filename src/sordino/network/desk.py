@@ -7,7 +7,7 @@ It refuses, with a reason that it writes in its log: a task of another clip, les
 another question or another model than agreed; a second task under one number, or under one that is
 past; whatever its own budget does not pay for; a final model that cannot be used.
 
-Where it is a secret who takes part in a round (:attr:`~sordino.engine.world.World.secret`), what a
+Where it is a secret who takes part in a round (:attr:`~sordino.core.world.World.secret`), what a
 site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
 those that it was asked in: rows, steps, the model, the proof, and what the outbox holds at the end.
 """
@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from sordino.engine import records
-from sordino.engine.effect import Book
-from sordino.engine.recorder import Recorder
-from sordino.engine.watch import Watcher
-from sordino.engine.world import Bill, World
-from sordino.errors import (
+from sordino.base.errors import (
     BudgetExceeded,
     LedgerError,
     LocalProtocolError,
@@ -35,7 +30,12 @@ from sordino.errors import (
     StudyError,
     printable,
 )
-from sordino.message import Reply, Task, Train, Vector, decode, encode
+from sordino.base.message import Reply, Task, Train, Vector, decode, encode
+from sordino.core import records
+from sordino.core.effect import Book
+from sordino.core.recorder import Recorder
+from sordino.core.watch import Watcher
+from sordino.core.world import Bill, World
 from sordino.network import frames
 from sordino.network.ahead import Ahead
 from sordino.network.ends import STOPPED

@@ -1,7 +1,7 @@
 """What a server and a site say to each other: one tagged union for each direction, one strict
 codec.
 
-Frames carry the messages of the regime (:mod:`sordino.message`) as bytes. Unknown fields, other
+Frames carry the messages of the regime (``base.message``) as bytes. Unknown fields, other
 types and frames above the limit are refused. Nothing is ever unpickled.
 
 >>> to_site(encode(Ask(number=1, body=b"")))
@@ -14,8 +14,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from sordino.errors import LONGEST, RemoteProtocolError, printable
-from sordino.package import PROTOCOL
+from sordino.base.errors import LONGEST, RemoteProtocolError, printable
+from sordino.base.package import PROTOCOL
 
 VERSION = PROTOCOL
 Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
@@ -48,7 +48,7 @@ class Hello(Frame, frozen=True, tag="hello"):
 
 
 class Say(Frame, frozen=True, tag="say"):
-    """The answer to a task: the bytes of a :data:`sordino.message.Reply`."""
+    """The answer to a task: the bytes of a :data:`sordino.base.message.Reply`."""
 
     number: int
     body: bytes
@@ -65,7 +65,7 @@ class Stepped(Frame, frozen=True, tag="stepped"):
 
     Attributes:
         number: of the round.
-        phase: see :mod:`sordino.secure.messages`.
+        phase: see :mod:`sordino.mechanisms.secure.messages`.
         body: the bytes of the message; empty where the site takes part no more, and
         why: the reason.
     """
@@ -98,7 +98,7 @@ class Welcome(Frame, frozen=True, tag="welcome"):
 
 
 class Ask(Frame, frozen=True, tag="ask"):
-    """A task: the bytes of a :data:`sordino.message.Task`, and the seal that it was asked.
+    """A task: the bytes of a :data:`sordino.base.message.Task`, and the seal that it was asked.
 
     Attributes:
         shares: where the answer goes into a secure sum, the bytes of what the others have sealed
@@ -116,7 +116,7 @@ class Step(Frame, frozen=True, tag="step"):
 
     Attributes:
         number: of the round.
-        phase: see :mod:`sordino.secure.messages`.
+        phase: see :mod:`sordino.mechanisms.secure.messages`.
         body: the bytes of the message.
     """
 

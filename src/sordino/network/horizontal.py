@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import data as datasets
+from sordino.base.errors import StudyError
+from sordino.clients.division import examples, federation, model
+from sordino.clients.study import HorizontalStudy
+from sordino.core import regimes
+from sordino.core.built import Built
+from sordino.core.plan import Plan
+from sordino.core.promise import Own
+from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
-from sordino.engine import regimes
-from sordino.engine.built import Built
-from sordino.engine.plan import Plan
-from sordino.engine.promise import Own
-from sordino.engine.study.base import Study
-from sordino.errors import StudyError
-from sordino.federation.division import examples, federation, model
-from sordino.federation.study import HorizontalStudy
 from sordino.network import parts
 from sordino.network.agreement import Agreed, Agreement, Shape
 from sordino.network.carrier import Carrier, Division, Joined, refuse_limit

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.engine.files import said_clearly
-from sordino.errors import printable
-from sordino.files import MIB, append_below
+from sordino.base.errors import printable
+from sordino.base.files import MIB, append_below
+from sordino.core.files import said_clearly
 
 NAME = "incidents.jsonl"
 MOST = 16 * MIB

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sordino.core.built import Built
+from sordino.core.study.base import Study
+from sordino.core.world import Summing
 from sordino.data.dataset import Dataset
-from sordino.engine.built import Built
-from sordino.engine.study.base import Study
-from sordino.engine.world import Summing
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
@@ -27,7 +27,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joins:
-    """Makes the objects of a study at a site; see :class:`sordino.engine.session.Builds`.
+    """Makes the objects of a study at a site; see :class:`sordino.core.session.Builds`.
 
     Attributes:
         own: the site's examples.

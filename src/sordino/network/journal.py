@@ -23,9 +23,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from sordino.engine.files import replace_file
-from sordino.errors import ResumeError
-from sordino.files import MIB, append_below, open_below, there
+from sordino.base.errors import ResumeError
+from sordino.base.files import MIB, append_below, open_below, there
+from sordino.core.files import replace_file
 
 NAME = "journal.bin"
 MOST_INPUTS, MOST_BYTES = 5_000, 256 * MIB

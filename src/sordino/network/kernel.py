@@ -19,13 +19,13 @@ from itertools import takewhile
 import msgspec
 from msgspec import UNSET
 
-from sordino.engine import records
-from sordino.engine.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
-from sordino.engine.kernel import Kernel, M
-from sordino.engine.moment import S
-from sordino.engine.watch import Watcher
-from sordino.engine.world import World
-from sordino.message import Reply, Task
+from sordino.base.message import Reply, Task
+from sordino.core import records
+from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
+from sordino.core.kernel import Kernel, M
+from sordino.core.moment import S
+from sordino.core.watch import Watcher
+from sordino.core.world import World
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -105,7 +105,7 @@ class LiveKernel(Kernel[S, M]):
         )
 
     def run(self) -> M:
-        """See :class:`~sordino.engine.kernel.Kernel`."""
+        """See :class:`~sordino.core.kernel.Kernel`."""
         try:
             return self._run()
         finally:
@@ -383,7 +383,7 @@ class LiveKernel(Kernel[S, M]):
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
     def close(self, number: int, log: records.Round) -> None:
-        """See :class:`~sordino.engine.kernel.Kernel`. To measure a model may take long."""
+        """See :class:`~sordino.core.kernel.Kernel`. To measure a model may take long."""
         self.courier.flush()
         super().close(number, log)
 

@@ -26,16 +26,16 @@ from pathlib import Path
 
 import tomli_w
 
-from sordino.engine import study as studies
-from sordino.engine.files import said_clearly
-from sordino.engine.study.base import Study
-from sordino.engine.study.tuned import refuse_repeated
-from sordino.errors import StudyError
-from sordino.files import MIB, read_below, there
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below, there
+from sordino.base.parsing import Malformed, toml_of
+from sordino.core import study as studies
+from sordino.core.files import said_clearly
+from sordino.core.study.base import Study
+from sordino.core.study.tuned import refuse_repeated
 from sordino.network import broker, certificates
 from sordino.network.agreement import AGREEMENT, KEYS, STUDY, Agreement, checked, read, written
 from sordino.network.certificates import Pair
-from sordino.parsing import Malformed, toml_of
 
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
 SERIALS, REVOKED = "serials.toml", "revoked.pem"
@@ -80,7 +80,7 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     # written over each other
     if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
-    from sordino import modules as code
+    from sordino.base import modules as code
     from sordino.network.carrier import carrier
 
     part = carrier(study)

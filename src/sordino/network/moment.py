@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from sordino.engine.watch import Packed
-from sordino.message import Vector
+from sordino.base.message import Vector
+from sordino.core.watch import Packed
 
 CARRIED = "carried."
 
@@ -35,7 +35,7 @@ class SiteMoment:
         ended: why the run is over, or None.
         count: tasks that ``carried`` knows of, where a site remembers.
         carried: what it carries from one task to the next; see
-            :meth:`~sordino.engine.world.World.carried`.
+            :meth:`~sordino.core.world.World.carried`.
     """
 
     number: int
@@ -46,7 +46,7 @@ class SiteMoment:
     carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def pack(self) -> Packed:
-        """See :class:`~sordino.engine.watch.Moment`."""
+        """See :class:`~sordino.core.watch.Moment`."""
         rest = _Rest(self.number, self.steps, self.ended, self.count)
         own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
         return Packed({"model": self.model, **own}, msgspec.json.encode(rest))

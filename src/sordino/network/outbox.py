@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.errors import ResumeError
-from sordino.files import append_below, open_below, there
+from sordino.base.errors import ResumeError
+from sordino.base.files import append_below, open_below, there
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")

@@ -1,4 +1,4 @@
-"""A site's half of secure sums: what it says in each step (:mod:`sordino.secure.client`).
+"""A site's half of secure sums: what it says in each step (``mechanisms.secure.client``).
 
 The secrets of a sum are drawn by the process that takes part in it, and stay in its memory: nothing
 of them is ever written down. So whoever has a copy of the site's folder cannot take a mask off, and
@@ -21,17 +21,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sordino import residues
-from sordino.engine.world import Summing
-from sordino.errors import LocalProtocolError, RemoteProtocolError
-from sordino.message import Masked, Reply
-from sordino.network import certificates, frames
-from sordino.network.agreement import Agreed
-from sordino.network.certificates import Pair
-from sordino.network.outbox import Kept, Outbox
-from sordino.secure import client
-from sordino.secure.client import Record
-from sordino.secure.messages import (
+from sordino.base import residues
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.message import Masked, Reply
+from sordino.core.world import Summing
+from sordino.mechanisms.secure import client
+from sordino.mechanisms.secure.client import Record
+from sordino.mechanisms.secure.messages import (
     Delivered,
     Included,
     Invitation,
@@ -43,8 +39,12 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
-from sordino.secure.server import PHASES
-from sordino.secure.setting import Setting
+from sordino.mechanisms.secure.server import PHASES
+from sordino.mechanisms.secure.setting import Setting
+from sordino.network import certificates, frames
+from sordino.network.agreement import Agreed
+from sordino.network.certificates import Pair
+from sordino.network.outbox import Kept, Outbox
 
 
 def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:

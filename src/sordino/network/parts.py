@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 
 from sordino import data as datasets
+from sordino.base.errors import DataError, StudyError
+from sordino.base.parsing import toml_of
+from sordino.clients.division import Federation
+from sordino.clients.regime import HorizontalRegime
+from sordino.clients.study import HorizontalStudy
+from sordino.core import regimes
+from sordino.core import study as studies
+from sordino.core.study.base import Study
+from sordino.core.world import World
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
-from sordino.engine import regimes
-from sordino.engine import study as studies
-from sordino.engine.study.base import Study
-from sordino.engine.world import World
-from sordino.errors import DataError, StudyError
-from sordino.federation.division import Federation
-from sordino.federation.regime import HorizontalRegime
-from sordino.federation.study import HorizontalStudy
 from sordino.network.agreement import Agreement, Shape
-from sordino.parsing import toml_of
 
 
 def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sordino.engine import regimes
-from sordino.engine.promise import adjacency, assumptions
-from sordino.engine.study.base import Study
+from sordino.core import regimes
+from sordino.core.promise import adjacency, assumptions
+from sordino.core.study.base import Study
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier

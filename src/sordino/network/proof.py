@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from sordino.engine import runs
-from sordino.engine.files import replace_file
-from sordino.engine.records import Count, Maybe, Place, known
-from sordino.engine.session import Outcome
-from sordino.errors import LedgerError, StudyError
-from sordino.files import MIB, read_below
+from sordino.base.errors import LedgerError, StudyError
+from sordino.base.files import MIB, read_below
+from sordino.core import runs
+from sordino.core.files import replace_file
+from sordino.core.records import Count, Maybe, Place, known
+from sordino.core.session import Outcome
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import Outbox

@@ -13,11 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sordino.engine.effect import Book, Request, Said, Stop
-from sordino.engine.kernel import Kernel, M
-from sordino.engine.moment import S
-from sordino.engine.watch import Watcher
-from sordino.engine.world import World
+from sordino.core.effect import Book, Request, Said, Stop
+from sordino.core.kernel import Kernel, M
+from sordino.core.moment import S
+from sordino.core.watch import Watcher
+from sordino.core.world import World
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -76,7 +76,7 @@ class ScriptedKernel(Kernel[S, M]):
         return self._sites - len(self._there)
 
     def run(self) -> M:
-        """See :class:`~sordino.engine.kernel.Kernel`. It ends when a site refuses: a simulation
+        """See :class:`~sordino.core.kernel.Kernel`. It ends when a site refuses: a simulation
         knows no refusals.
         """
         try:

@@ -13,9 +13,9 @@ import secrets
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sordino.engine.files import replace_file
-from sordino.errors import ResumeError
-from sordino.files import KIB, read_below, there
+from sordino.base.errors import ResumeError
+from sordino.base.files import KIB, read_below, there
+from sordino.core.files import replace_file
 
 NAME, SIZE = "seals.key", 32
 _BYTES = 16

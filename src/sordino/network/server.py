@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.base.files import GIB, read_below
+from sordino.core import runs
+from sordino.core.built import Built
+from sordino.core.files import replace_file
+from sordino.core.recorder import Recorder
+from sordino.core.records import Row, known
+from sordino.core.study.base import Study
+from sordino.core.watch import Moment, Packed, Watcher
+from sordino.core.world import World
 from sordino.data.dataset import Dataset
-from sordino.engine import runs
-from sordino.engine.built import Built
-from sordino.engine.files import replace_file
-from sordino.engine.recorder import Recorder
-from sordino.engine.records import Row, known
-from sordino.engine.study.base import Study
-from sordino.engine.watch import Moment, Packed, Watcher
-from sordino.engine.world import World
-from sordino.errors import BudgetExceeded, StudyError
-from sordino.files import GIB, read_below
 from sordino.network import frames, seals
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
@@ -148,11 +148,11 @@ class _Ends:
             self.watcher.hurry()
 
     def row(self, row: Row) -> None:
-        """See :class:`~sordino.engine.watch.Watcher`."""
+        """See :class:`~sordino.core.watch.Watcher`."""
         self.watcher.row(row)
 
     def save(self, moment: Moment) -> None:
-        """See :class:`~sordino.engine.watch.Watcher`."""
+        """See :class:`~sordino.core.watch.Watcher`."""
         if moment.ended is not None:
             replace_file(self.folder / LAST, frames.encode(_bye(moment, self.hands_out)))
         self.watcher.save(moment)
@@ -160,7 +160,7 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Serving:
-    """A run whose clients are sites: what :class:`~sordino.engine.play.Play` asks for.
+    """A run whose clients are sites: what :class:`~sordino.core.play.Play` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.
@@ -193,30 +193,30 @@ class Serving:
 
     @property
     def vault(self) -> Vault:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: Vault = self.inner.vault
         return found
 
     @property
     def units(self) -> Sequence[str]:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: Sequence[str] = self.inner.units
         return found
 
     @property
     def budget(self) -> Budget:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: Budget = self.inner.budget
         return found
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: list[int] | None = self.inner.payable
         return found
 
     def unpack(self, packed: Packed) -> Moment:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: Moment = self.inner.unpack(packed)
         return found
 
@@ -299,7 +299,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serves:
-    """Makes the objects of a study at the server; see :class:`sordino.engine.session.Builds`."""
+    """Makes the objects of a study at the server; see :class:`sordino.core.session.Builds`."""
 
     agreed: Agreed
     opens: Opens

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.folders import locked
+from sordino.core.records import Row
+from sordino.core.session import Going, Outcome
+from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.folders import locked
-from sordino.engine.records import Row
-from sordino.engine.session import Going, Outcome
-from sordino.engine.study.base import Study
-from sordino.errors import BudgetExceeded, StudyError
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed, Agreement
 from sordino.network.carrier import carrier

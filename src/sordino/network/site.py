@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.engine.surroundings import sources
-from sordino.engine.watch import Packed, Watcher
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.surroundings import sources
+from sordino.core.watch import Packed, Watcher
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.desk import Desk
@@ -37,7 +37,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """One client of a federation: what :class:`~sordino.engine.play.Play` asks for.
+    """One client of a federation: what :class:`~sordino.core.play.Play` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.
@@ -63,7 +63,7 @@ class Site:
 
     @property
     def vault(self) -> Vault:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: Vault = self.inner.vault
         return found
 
@@ -74,17 +74,17 @@ class Site:
 
     @property
     def units(self) -> Sequence[str]:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         return (self.unit,)
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         found: list[int] | None = self.inner.payable
         return found
 
     def unpack(self, packed: Packed) -> SiteMoment:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         return unpacked(packed)
 
     def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:

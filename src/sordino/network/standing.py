@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sordino.message import Reply
+from sordino.base.message import Reply
 from sordino.network import frames
 
 KINDS, LONGEST = 64, 300

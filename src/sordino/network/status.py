@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine.files import replace_file
-from sordino.engine.records import Count, Maybe, Real
-from sordino.errors import StudyError
-from sordino.files import MIB, read_below
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below
+from sordino.core.files import replace_file
+from sordino.core.records import Count, Maybe, Real
+from sordino.live.view import Answer, Loopback
 from sordino.network.courier import Courier
-from sordino.view import Answer, Loopback
 
 NAME = "status.json"
 EVERY = 1.0

@@ -6,12 +6,13 @@ import heapq
 from functools import partial
 from typing import Any
 
-from sordino.engine import records
-from sordino.engine.effect import Joined, Left, Open, Request
-from sordino.engine.kernel import M
-from sordino.engine.moment import S
-from sordino.engine.world import World
-from sordino.message import Task
+from sordino.base.message import Task
+from sordino.core import records
+from sordino.core.effect import Joined, Left, Open, Request
+from sordino.core.kernel import M
+from sordino.core.moment import S
+from sordino.core.world import World
+from sordino.mechanisms.secure.server import PHASES, Opened, Void
 from sordino.network.agreement import Agreed
 from sordino.network.checks import sendable
 from sordino.network.courier import Courier
@@ -21,7 +22,6 @@ from sordino.network.partner import setting
 from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.standing import Heard
 from sordino.network.sums import FAILURES, GRACE, INPUTS, PAUSE, Sums, declines, step_of
-from sordino.secure.server import PHASES, Opened, Void
 
 STEP = 60.0
 """Seconds that a sum waits for the step of a site that is there; less where rounds are short."""

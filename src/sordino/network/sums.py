@@ -3,7 +3,7 @@
 A round's tasks wait until the keys and the shares of all who take part are there; then each site is
 asked its task together with what the others have sealed for it, and its answer is under its masks.
 The regime counts the answers; when it asks for their sum to be opened, the last two steps follow
-(:mod:`sordino.secure`).
+(:mod:`sordino.mechanisms.secure`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sordino.engine.effect import Open, Summed
-from sordino.errors import RemoteProtocolError
-from sordino.message import Task
-from sordino.network import frames
-from sordino.network.courier import Courier
-from sordino.network.standing import Heard
-from sordino.secure.client import Verify
-from sordino.secure.messages import (
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Task
+from sordino.core.effect import Open, Summed
+from sordino.mechanisms.secure.client import Verify
+from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
     Invitation,
@@ -31,8 +28,11 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
-from sordino.secure.server import PHASES, Opened, Sum, Void
-from sordino.secure.setting import Setting
+from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
+from sordino.mechanisms.secure.setting import Setting
+from sordino.network import frames
+from sordino.network.courier import Courier
+from sordino.network.standing import Heard
 
 INPUTS = PHASES.index(MaskedInput)
 FAILURES = 3

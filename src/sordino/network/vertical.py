@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import DataError, StudyError
+from sordino.base.parsing import toml_of
+from sordino.core import study as studies
+from sordino.core.built import Built
+from sordino.core.plan import Plan
+from sordino.core.study.base import Study
 from sordino.data.bounded import read_arrays
 from sordino.data.columns import in_order
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode_labels
 from sordino.data.table import columns_of
-from sordino.engine import study as studies
-from sordino.engine.built import Built
-from sordino.engine.plan import Plan
-from sordino.engine.study.base import Study
-from sordino.errors import DataError, StudyError
 from sordino.network.agreement import Agreed, Agreement, Shape
 from sordino.network.carrier import Carrier, Division, Joined, Opened, refuse_limit
 from sordino.network.parts import stand_in
-from sordino.parsing import toml_of
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.remote.assemble import Common, conducted, taken
 from sordino.regimes.vertical.remote.rows import refuse, whole

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.privacy import groups, loss, pure, renyi, selection
 from sordino.privacy.event import (
     Chosen,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sordino.errors import BudgetExceeded, StudyError
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy.accounting import Spent, accountant
 from sordino.privacy.calibrate import most_steps
 from sordino.privacy.event import Event

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.privacy.accounting import Spent
 from sordino.privacy.accounting import accountant as _accountant
 from sordino.privacy.event import Event, Gaussian, PoissonSampled

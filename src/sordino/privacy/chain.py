@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.errors import LedgerError
+from sordino.base.errors import LedgerError
 from sordino.privacy.event import Event, decode, encode
 
 FORMAT = "2"

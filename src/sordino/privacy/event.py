@@ -28,7 +28,7 @@ import operator
 
 import msgspec
 
-from sordino.errors import LedgerError, StudyError
+from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy.trials import Trials
 
 

@@ -25,7 +25,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import storage
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (

@@ -17,7 +17,7 @@ import math
 from sordino.privacy.rounding import epsilon_text
 
 SAMPLER = 2.0**-95
-"""Of one number of noise; see :mod:`sordino.mechanism.kernels.rounded`."""
+"""Of one number of noise; see :mod:`sordino.mechanisms.kernels.rounded`."""
 SHOWN = 1e-3
 """Part of delta that is not worth a word."""
 

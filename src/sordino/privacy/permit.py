@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sordino.errors import LocalProtocolError
+from sordino.base.errors import LocalProtocolError
 from sordino.privacy.chain import Charge
 from sordino.privacy.event import Event
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from sordino.errors import LedgerError, StudyError
-from sordino.files import refuse_odd
-from sordino.fingerprints import refuse_other_data
+from sordino.base.errors import LedgerError, StudyError
+from sordino.base.files import refuse_odd
+from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
 from sordino.privacy.chain import (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sordino.errors import LedgerError
+from sordino.base.errors import LedgerError
 from sordino.privacy.chain import FORMAT, META
 
 # Every table that a ledger may have. Whoever adds one adds it here, and it is made, checked and

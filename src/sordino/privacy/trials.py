@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import msgspec
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 _LARGEST = 1e6  # trials expected
 

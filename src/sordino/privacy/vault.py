@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sordino.errors import LedgerError, ResumeError, StudyError
-from sordino.fingerprints import refuse_other_data
+from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head

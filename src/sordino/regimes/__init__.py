@@ -3,7 +3,7 @@
 Importing this one makes their names known, and nothing else.
 """
 
-from sordino.engine.regimes import register
+from sordino.core.regimes import register
 
 for _name in ("synchronous", "asynchronous", "vertical"):
     register(_name, f"{__name__}.{_name}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.engine import regimes
-from sordino.engine.runs import Run
+from sordino.core import regimes
+from sordino.core.runs import Run
 from sordino.report import judged
 from sordino.report.canvas import inline
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sordino.engine.vocabulary import Vocabulary
+from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import QUIET
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.engine.records import Round, at, number
+from sordino.core.records import Round, at, number
 
 Curve = tuple[list[float], list[float]]
 LARGEST = 1e100

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from sordino.engine import regimes
-from sordino.engine.runs import Run
-from sordino.engine.teller import Costs
+from sordino.core import regimes
+from sordino.core.runs import Run
+from sordino.core.teller import Costs
 from sordino.report.canvas import BLUE, GREEN, QUIET, canvas, clean, figure, shortened, svg
 
 TITLE = "Messages and activity"

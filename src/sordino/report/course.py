@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from sordino.engine import regimes
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Course, Fact, Members
+from sordino.core import regimes
+from sordino.core.records import known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Course, Fact, Members
 from sordino.report.judged import judged
 from sordino.report.words import bound, duration, epsilon, measured, plain, promise
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sordino.engine.records import Row, known, number
-from sordino.engine.runs import Run
+from sordino.core.records import Row, known, number
+from sordino.core.runs import Run
 from sordino.report.axes import Mark, draw_marks, from_zero, label_of, of_percent, whole_numbers
 from sordino.report.band import points, smoothed
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, canvas, figure, svg

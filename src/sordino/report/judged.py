@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sordino.engine.records import Metrics, OfClass, Owners, at, known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Course, Drawn
+from sordino.core.records import Metrics, OfClass, Owners, at, known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Course, Drawn
 from sordino.report.canvas import BLUE, INK, ORANGE, canvas, clean, figure, svg
 from sordino.report.words import percent, plain
 

@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sordino.engine.files import replace_file
-from sordino.engine.folders import locked
-from sordino.engine.records import at, known, number, plain
-from sordino.engine.runs import Run, load
-from sordino.engine.vocabulary import Vocabulary, shared
-from sordino.errors import StudyError
-from sordino.files import there
+from sordino.base.errors import StudyError
+from sordino.base.files import there
+from sordino.core.files import replace_file
+from sordino.core.folders import locked
+from sordino.core.records import at, known, number, plain
+from sordino.core.runs import Run, load
+from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report import costs, course, together, words
 from sordino.report.album import Picture, markup, pictures
 

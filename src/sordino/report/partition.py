@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.vocabulary import Vocabulary, of
+from sordino.core.vocabulary import Vocabulary, of
 from sordino.report.canvas import BLUE, QUIET, canvas, clean, figure, svg
 
 if TYPE_CHECKING:

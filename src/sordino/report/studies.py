@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.engine.runs import Run
-from sordino.engine.vocabulary import shared
+from sordino.core.runs import Run
+from sordino.core.vocabulary import shared
 from sordino.report import costs, sweep, together, words
 from sordino.report.album import Picture, markup
 from sordino.report.page import template

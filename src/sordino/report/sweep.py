@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from sordino.engine.runs import Run
-from sordino.engine.vocabulary import Vocabulary, shared
+from sordino.core.runs import Run
+from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import logarithmic
 from sordino.report.band import points
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg

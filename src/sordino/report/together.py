@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sordino.engine.records import Round
-from sordino.engine.runs import Run
-from sordino.engine.vocabulary import Vocabulary, shared
+from sordino.core.records import Round
+from sordino.core.runs import Run
+from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import from_zero, label_of, of_percent
 from sordino.report.band import Band, Curve, band, points, smoothed
 from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg

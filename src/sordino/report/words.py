@@ -1,4 +1,4 @@
-"""What a report says in words and numbers; pure functions over a :class:`~sordino.engine.runs.Run`.
+"""What a report says in words and numbers; pure functions over a :class:`~sordino.core.runs.Run`.
 
 Rule: a number that is no guarantee must not look like one. If nothing is guaranteed,
 epsilon is shown as infinite even if some row of the log holds a finite number.
@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sordino.engine import regimes
-from sordino.engine.records import Refused, known
-from sordino.engine.runs import Run
+from sordino.core import regimes
+from sordino.core.records import Refused, known
+from sordino.core.runs import Run
 from sordino.privacy.rounding import epsilon_text
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from sordino import modules
-from sordino.errors import StudyError
+from sordino.base import modules
+from sordino.base.errors import StudyError
 from sordino.training.settings import own_code
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

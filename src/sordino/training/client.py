@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sordino.message import Answer, Train
+from sordino.base.message import Answer, Train
 from sordino.privacy import Event, Permit
 
 

@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy, over
-from sordino.errors import StudyError
-from sordino.mechanism import SHRINK, Bounded, Learning, Measuring, Shortening
-from sordino.mechanism.grid import add_gaussian
-from sordino.message import Statistics, Train, Update
+from sordino.base.entropy import Entropy, over
+from sordino.base.errors import StudyError
+from sordino.base.message import Statistics, Train, Update
+from sordino.mechanisms import SHRINK, Bounded, Learning, Measuring, Shortening
+from sordino.mechanisms.grid import add_gaussian
 from sordino.privacy import (
     Chosen,
     Composed,

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training.graph import Graphs
 
 

@@ -51,8 +51,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree
 
-from sordino import modules
-from sordino.errors import StudyError
+from sordino.base import modules
+from sordino.base.errors import StudyError
 from sordino.training.settings import filled_memory, own_code
 
 _LISTED = """

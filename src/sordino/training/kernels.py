@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.entropy import drawable
-from sordino.message import Compute, Train
+from sordino.base.entropy import drawable
+from sordino.base.message import Compute, Train
 from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient
 
@@ -76,7 +76,7 @@ def received(weights: NDArray[np.float32], like: Tensor) -> Tensor:
 
 
 def content(task: Train | Compute) -> bytes:
-    """All that a task asks for, as bytes: noise is drawn over it (:func:`sordino.entropy.over`)."""
+    """All that a task asks for, as bytes: noise is drawn over it (``base.entropy.over``)."""
     parts = msgspec.structs.astuple(task)
     return b"/".join(
         each.tobytes() if isinstance(each, np.ndarray) else repr(each).encode() for each in parts

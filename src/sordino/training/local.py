@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy, over
-from sordino.errors import LocalProtocolError, StudyError
-from sordino.mechanism import Bounded, Learning, Tailed, length, shortened
-from sordino.mechanism.overclaimed import Overclaimed
-from sordino.message import Contribution, Train, Update
+from sordino.base.entropy import Entropy, over
+from sordino.base.errors import LocalProtocolError, StudyError
+from sordino.base.message import Contribution, Train, Update
+from sordino.mechanisms import Bounded, Learning, Tailed, length, shortened
+from sordino.mechanisms.overclaimed import Overclaimed
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.kernels import Examples, ModelKernels, content, received

@@ -37,8 +37,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino import modules
-from sordino.errors import StudyError
+from sordino.base import modules
+from sordino.base.errors import StudyError
 from sordino.training.check import check_initialised
 from sordino.training.outline import SMALLEST
 from sordino.training.settings import filled_memory, own_code

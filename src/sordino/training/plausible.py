@@ -9,7 +9,7 @@ The sizes of tau batches add up to a Binomial(tau n, q), which exceeds its mean 
     L/3 + sqrt( (L/3)^2 + 2 L tau n q (1 - q) ),      L = ln(1/chance),
 
 with at most that chance (Bernstein's inequality), and is at most tau n. The mechanism says how long
-the noise can be (:class:`~sordino.mechanism.gaussian.Tailed`); one that does not is not bounded.
+the noise can be (:class:`~sordino.mechanisms.gaussian.Tailed`); one that does not is not bounded.
 
 What is longer was not computed as agreed, or by a chance below 10^-9. What is shorter proves
 nothing: an answer of that length may point anywhere.
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.mechanism import Bounded, Tailed
-from sordino.message import Vector
+from sordino.base.message import Vector
+from sordino.mechanisms import Bounded, Tailed
 
 CHANCE = 1e-9
 ROUNDING = 1e-3

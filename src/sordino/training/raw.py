@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sordino.errors import LocalProtocolError
-from sordino.message import Raw, Train
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Raw, Train
 from sordino.training.kernels import Examples, ModelKernels
 
 RAW_CONSTANTS = (

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as hooked
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 _deterministic: Any = torch.utils.deterministic
 _TINY = 5e-324

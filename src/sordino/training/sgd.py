@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from sordino.entropy import Entropy
-from sordino.message import Train, Update
+from sordino.base.entropy import Entropy
+from sordino.base.message import Train, Update
 from sordino.privacy import Event, NonPrivate, Permit, covers_round
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer

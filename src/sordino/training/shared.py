@@ -1,4 +1,4 @@
-r"""A client's work where clients share the noise of a sum (:mod:`sordino.mechanism.shared`).
+r"""A client's work where clients share the noise of a sum (:mod:`sordino.mechanisms.shared`).
 
 Unit "sample" (:class:`SummedClient`): the sum of clipped gradients over a Poisson batch at the
 global model, once a round. Unit "client" (:class:`SummedLocalClient`): a bounded update after local
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.entropy import Entropy, drawable, over
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import Bounded
-from sordino.mechanism.shared import SharedNoise
-from sordino.message import Masked, Train
+from sordino.base.entropy import Entropy, drawable, over
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Masked, Train
+from sordino.base.residues import packed
+from sordino.mechanisms import Bounded
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
-from sordino.residues import packed
 from sordino.training.dpsgd import bound_of
 from sordino.training.kernels import Examples, ModelKernels, poisson, received
 from sordino.training.local import LocalWork

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sordino.base.errors import StudyError
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import variants
-from sordino.engine import study as studies
-from sordino.errors import StudyError
-from sordino.federation.study import HorizontalStudy
+from sordino.core import study as studies
 
 TUNABLE = (
     "method.",

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.engine.assemble import calibrated, plan
-from sordino.engine.promise import looked
-from sordino.errors import StudyError
-from sordino.federation.study import HorizontalStudy
+from sordino.base.errors import StudyError
+from sordino.clients.study import HorizontalStudy
+from sordino.core.assemble import calibrated, plan
+from sordino.core.promise import looked
 from sordino.privacy import Event, Repeated, Selected, accountant
 from sordino.privacy.event import Composed
 from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
@@ -205,7 +205,7 @@ def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:
     """What private test rows are charged; None where there are none."""
     if study.data.testing != "private share":
         return None
-    from sordino.federation.evaluation import priced
+    from sordino.clients.evaluation import priced
 
     mechanism, _, times = priced(study)
     return Selected(Repeated(mechanism.event(), times), trials)

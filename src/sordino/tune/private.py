@@ -30,20 +30,20 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.engine import assemble, session
-from sordino.engine import study as studies
-from sordino.engine.begun import LEDGER
-from sordino.engine.built import Builds, Built
-from sordino.engine.files import replace_file, said_clearly
-from sordino.engine.folders import LOCK, locked
-from sordino.engine.runs import load
-from sordino.engine.study.base import Study
-from sordino.engine.surroundings import KEY as SECRET
-from sordino.engine.surroundings import environment
-from sordino.entropy import System
-from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
-from sordino.files import KIB, read_below, there
-from sordino.fingerprints import refuse_other_data
+from sordino.base.entropy import System
+from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
+from sordino.base.files import KIB, read_below, there
+from sordino.base.fingerprints import refuse_other_data
+from sordino.core import assemble, session
+from sordino.core import study as studies
+from sordino.core.begun import LEDGER
+from sordino.core.built import Builds, Built
+from sordino.core.files import replace_file, said_clearly
+from sordino.core.folders import LOCK, locked
+from sordino.core.runs import load
+from sordino.core.study.base import Study
+from sordino.core.surroundings import KEY as SECRET
+from sordino.core.surroundings import environment
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
 from sordino.regimes.synchronous.personal import epsilons

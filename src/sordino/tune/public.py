@@ -15,22 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from sordino.base.errors import StudyError
+from sordino.base.files import MOST_LOG, read_below, there
+from sordino.base.fingerprints import keyed
+from sordino.clients.division import examples, federation, records
+from sordino.clients.evaluation import corpus, has_test
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side, Task, slug
+from sordino.core.assemble import calibrated, plan
+from sordino.core.built import PUBLIC
+from sordino.core.files import replace_file
+from sordino.core.runs import load
+from sordino.core.session import book_public
+from sordino.core.study.sections import SHARE
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.data.sets import is_ours
-from sordino.engine.assemble import calibrated, plan
-from sordino.engine.built import PUBLIC
-from sordino.engine.files import replace_file
-from sordino.engine.runs import load
-from sordino.engine.session import book_public
-from sordino.engine.study.sections import SHARE
-from sordino.errors import StudyError
-from sordino.federation.division import examples, federation, records
-from sordino.federation.evaluation import corpus, has_test
-from sordino.federation.study import HorizontalStudy
-from sordino.files import MOST_LOG, read_below, there
-from sordino.fingerprints import keyed
 from sordino.privacy import Vault
 from sordino.privacy.records.group import SAMPLE
 from sordino.tune.grid import Candidate, again
@@ -167,7 +167,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
             f"warning: {what}: models train on these rows without any protection, and nothing "
             "lasting remembers it, because the study names no ledger of its data (privacy.ledger)"
         )
-    from sordino.federation.setup import known_records
+    from sordino.clients.setup import known_records
 
     if on == VALIDATION:
         found = known_records(study, federation(examples(study)), paid=False)

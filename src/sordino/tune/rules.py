@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import math
 
+from sordino.base.errors import StudyError
+from sordino.clients.division import Division, examples, federation
+from sordino.clients.study import HorizontalStudy
+from sordino.core.assemble import calibrated
 from sordino.data.features import RandomConvolutions, Scattering
 from sordino.data.features.scattering import LIMIT
-from sordino.engine.assemble import calibrated
-from sordino.errors import StudyError
-from sordino.federation.division import Division, examples, federation
-from sordino.federation.study import HorizontalStudy
 from sordino.regimes.synchronous.personal import multipliers, weights
 from sordino.regimes.synchronous.plan import planned_steps
 from sordino.regimes.synchronous.sharing import honest, shared

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN
 from sordino.privacy.storage import SECONDS, Clock, seen_by_others

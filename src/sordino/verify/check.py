@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from sordino.base.errors import LedgerError, SordinoError, StudyError
+from sordino.base.files import there
+from sordino.base.fingerprints import KEYED
+from sordino.base.parsing import json_of, toml_of
+from sordino.core import begun, checkpoint, sealed
+from sordino.core.built import ELSEWHERE
+from sordino.core.built import UNIT as TEST
+from sordino.core.recorder import CHECKPOINTS, METRICS
 from sordino.data.sets import is_ours
-from sordino.engine import begun, checkpoint, sealed
-from sordino.engine.built import ELSEWHERE
-from sordino.engine.built import UNIT as TEST
-from sordino.engine.recorder import CHECKPOINTS, METRICS
-from sordino.errors import LedgerError, SordinoError, StudyError
-from sordino.files import there
-from sordino.fingerprints import KEYED
-from sordino.parsing import json_of, toml_of
 from sordino.privacy import Entry, Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sordino.engine import begun
-from sordino.errors import LedgerError, StudyError
-from sordino.files import read_below
-from sordino.parsing import json_of, toml_of
+from sordino.base.errors import LedgerError, StudyError
+from sordino.base.files import read_below
+from sordino.base.parsing import json_of, toml_of
+from sordino.core import begun
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.chain import BEGIN, Note
 from sordino.privacy.vault import refuse_closed

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sordino.engine import begun
-from sordino.engine.built import UNIT as TEST
+from sordino.core import begun
+from sordino.core.built import UNIT as TEST
 from sordino.privacy.chain import PROMISED, Note
 from sordino.privacy.rounding import epsilon_text
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.engine import assemble as builder
-from sordino.engine import checkpoint
-from sordino.engine import study as studies
-from sordino.engine.built import Built
-from sordino.engine.plan import step_event
-from sordino.engine.records import Row, text
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import assemble as builder
+from sordino.core import checkpoint
+from sordino.core import study as studies
+from sordino.core.built import Built
+from sordino.core.plan import step_event
+from sordino.core.records import Row, text
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.regimes.asynchronous import plan as arrivals
@@ -206,8 +206,8 @@ def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:
-    from sordino.engine.latency import read_trace
-    from sordino.errors import StudyError
+    from sordino.base.errors import StudyError
+    from sordino.core.latency import read_trace
 
     path = tmp_path / "delays.csv"
     path.write_text("client,seconds\n" + "".join(f"{i % 4},{0.5 + i % 4}\n" for i in range(12)))

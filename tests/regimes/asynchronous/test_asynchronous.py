@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.engine.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
-from sordino.message import Compute, Gradient
+from sordino.base.message import Compute, Gradient
+from sordino.core.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
 from sordino.regimes.asynchronous.method import EdgeTerms
 from sordino.regimes.asynchronous.methods.asgd import Asgd
 from sordino.regimes.asynchronous.methods.mapa import Mapa

@@ -13,10 +13,10 @@ from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
 from permitted import permit
-from sordino.entropy import Seeded
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import Gaussian
-from sordino.message import Compute
+from sordino.base.entropy import Seeded
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Compute
+from sordino.mechanisms import Gaussian
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge

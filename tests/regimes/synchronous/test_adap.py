@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.mechanism import Gaussian
-from sordino.mechanism.contract import check_noise
-from sordino.message import Statistics, Train, Update
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Statistics, Train, Update
+from sordino.mechanisms import Gaussian
+from sordino.mechanisms.contract import check_noise
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms

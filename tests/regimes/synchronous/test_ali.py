@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.message import Statistics, Update
+from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl, Memory
 

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from permitted import permit
-from sordino.engine.effect import Arrived, Book, Closed, Log, Send
-from sordino.engine.effect import Booked as Paid
-from sordino.engine.records import text
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.mechanism import CountedGaussian, Gaussian
-from sordino.mechanism.contract import check_noise
-from sordino.mechanism.haar import Basis, HaarGaussian
-from sordino.mechanism.knorm import KNorm
-from sordino.message import Contribution, Update, Vector
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Contribution, Update, Vector
+from sordino.core.effect import Arrived, Book, Closed, Log, Send
+from sordino.core.effect import Booked as Paid
+from sordino.core.records import text
+from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.contract import check_noise
+from sordino.mechanisms.haar import Basis, HaarGaussian
+from sordino.mechanisms.knorm import KNorm
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regimes.synchronous.aggregate import PrivateSum
@@ -221,7 +221,7 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
         )
     contract = RoundNoise(clip, Z)
     with pytest.MonkeyPatch.context() as patch:  # noise is over contents: here they differ
-        patch.setattr("sordino.entropy.digest", lambda hidden: bytes(32))
+        patch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
         with_it = release(one, contributed, contract, 1, D)
         without = release(one, contributed[1:], contract, 1, D)
     assert with_it.clipped is not None

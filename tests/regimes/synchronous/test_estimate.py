@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sordino.message import Statistics, Update
+from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.estimate import (
     clipped_fraction,

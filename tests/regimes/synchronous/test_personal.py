@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from command import sordino
-from sordino.engine import study as studies
-from sordino.engine.assemble import build, calibrated
-from sordino.engine.runs import load
-from sordino.errors import StudyError
-from sordino.federation.division import federation
+from sordino.base.errors import StudyError
+from sordino.clients.division import federation
+from sordino.core import study as studies
+from sordino.core.assemble import build, calibrated
+from sordino.core.runs import load
 from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
 from sordino.regimes.synchronous import personal
 from sordino.regimes.synchronous.simulation import Simulation

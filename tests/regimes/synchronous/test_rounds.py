@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.engine import checkpoint
-from sordino.engine.latency import LATENCIES, Churn, Constant, Lognormal
-from sordino.engine.records import Row, plain
-from sordino.entropy import Seeded
-from sordino.errors import BudgetExceeded
-from sordino.message import Train, Update
+from sordino.base.entropy import Seeded
+from sordino.base.errors import BudgetExceeded
+from sordino.base.message import Train, Update
+from sordino.core import checkpoint
+from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
+from sordino.core.records import Row, plain
 from sordino.privacy import Budget, Event, Gaussian, Permit, PoissonSampled, Vault
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd

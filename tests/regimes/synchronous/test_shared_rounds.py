@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from permitted import permit, permits
-from sordino.engine.effect import (
+from sordino.base.entropy import Seeded
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Contribution, Masked, Train, Update, decode, encode
+from sordino.base.residues import lifted, packed, unpacked
+from sordino.core.effect import (
     Arrived,
     Begin,
     Book,
@@ -26,12 +30,9 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.engine.effect import Booked as Paid
-from sordino.entropy import Seeded
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import Gaussian
-from sordino.mechanism.shared import SharedNoise
-from sordino.message import Contribution, Masked, Train, Update, decode, encode
+from sordino.core.effect import Booked as Paid
+from sordino.mechanisms import Gaussian
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous.method import Terms
@@ -40,7 +41,6 @@ from sordino.regimes.synchronous.methods.client_level import DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.regimes.synchronous.shared import SharedSum
-from sordino.residues import lifted, packed, unpacked
 from sordino.training import models
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
@@ -322,7 +322,7 @@ def test_one_example_moves_what_is_sent_by_no_more_than_is_booked(
     """As the machine computes it: the same draws with an example, which may be huge, and with one
     that contributes nothing.
     """
-    monkeypatch.setattr("sordino.entropy.digest", lambda hidden: bytes(32))
+    monkeypatch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
     one = summed(sigma=1.0, weight=weight)
     rule = replace(one.part.rule, bits=bits)
     one = replace(one, part=replace(one.part, rule=rule), sampling_rate=1.0)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cases import ARRIVAL, CLIENT, EVENTS, NOISY, SAMPLE, study_of
-from sordino.engine import assemble, regimes, runs, session
-from sordino.engine import study as studies
-from sordino.errors import StudyError
-from sordino.mechanism.shared import SharedNoise
+from sordino.base.errors import StudyError
+from sordino.core import assemble, regimes, runs, session
+from sordino.core import study as studies
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Ledger, PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous import report, sums
@@ -175,7 +175,7 @@ def test_the_plan_and_the_promise_say_whose_noise_it_is(tmp_path: Path) -> None:
 
 
 def test_by_default_it_holds_against_no_other_client_and_says_so(tmp_path: Path) -> None:
-    from sordino.engine.promise import guarantee
+    from sordino.core.promise import guarantee
 
     said = guarantee(shared_study(tmp_path), None)
     assert "not against another client" in said

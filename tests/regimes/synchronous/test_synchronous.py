@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.engine.effect import (
+from sordino.base.entropy import Seeded
+from sordino.base.message import Statistics, Update
+from sordino.core.effect import (
     Arrived,
     Closed,
     Effect,
@@ -24,8 +26,6 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.entropy import Seeded
-from sordino.message import Statistics, Update
 from sordino.regimes.synchronous.method import Choice, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd

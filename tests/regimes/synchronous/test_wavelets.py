@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.engine.assemble import plan
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.assemble import plan
 
 # the paper's setting (section 6.1), where nothing else is said
 PAPERS = """\
@@ -190,7 +190,7 @@ def test_printed_bounds_on_levels_are_booked_at_their_true_price(
 
 
 def test_keys_that_came_later_leave_the_noise_of_other_studies_alone(tmp_path: Path) -> None:
-    from sordino.engine.surroundings import _shape
+    from sordino.core.surroundings import _shape
 
     plain = _shape(study(tmp_path, mechanism()))
     assert "clipping" not in plain
@@ -231,10 +231,10 @@ def test_the_median_is_taken_in_the_norm_that_gradients_are_clipped_in(tmp_path:
     """
     import torch
 
-    from sordino.entropy import Seeded
-    from sordino.federation.mechanism import Trial
-    from sordino.mechanism import Gaussian
-    from sordino.mechanism.haar import Basis, HaarGaussian
+    from sordino.base.entropy import Seeded
+    from sordino.clients.mechanism import Trial
+    from sordino.mechanisms import Gaussian
+    from sordino.mechanisms.haar import Basis, HaarGaussian
     from sordino.regimes.synchronous.mechanism import gradient_clip
     from sordino.training import models
     from sordino.training.flat import Flat
@@ -293,7 +293,7 @@ def test_a_bound_from_public_examples_is_refused_where_it_cannot_be(
 
 def test_every_noise_is_in_the_list_of_combinations() -> None:
     """So that a new value of a key cannot be forgotten."""
-    from sordino.mechanism.haar import HaarNoise
+    from sordino.mechanisms.haar import HaarNoise
 
     seen = {(key, value) for noise in NOISES for key, value in noise.items()}
     for key in ("blocks", "weights", "clipping", "form"):

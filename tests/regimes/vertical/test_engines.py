@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.engine import assemble as builder
-from sordino.engine import study as studies
+from sordino.core import assemble as builder
+from sordino.core import study as studies
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Whole
 from sordino.regimes.vertical.engines.joint import Joint

@@ -18,16 +18,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from sordino.base.errors import BudgetExceeded, DataError
+from sordino.base.message import Derivative, Embedding, Query, encode
+from sordino.core import assemble as builder
+from sordino.core import checkpoint, session, surroundings
+from sordino.core import study as studies
+from sordino.core.effect import Arrived, Send
+from sordino.core.records import Row, known, plain
 from sordino.data.stream import opening
-from sordino.engine import assemble as builder
-from sordino.engine import checkpoint, session, surroundings
-from sordino.engine import study as studies
-from sordino.engine.effect import Arrived, Send
-from sordino.engine.records import Row, known, plain
-from sordino.errors import BudgetExceeded, DataError
-from sordino.mechanism.response import RandomisedResponse
-from sordino.mechanism.single import Single
-from sordino.message import Derivative, Embedding, Query, encode
+from sordino.mechanisms.response import RandomisedResponse
+from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import simulation as events
 from sordino.regimes.vertical.engine import Played
@@ -522,7 +522,7 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(
         (folder / "table.csv").write_bytes(table.read_bytes())
         with pytest.MonkeyPatch.context() as patch:
             if name != "unguarded":
-                patch.setattr("sordino.entropy.digest", lambda hidden: bytes(32))
+                patch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
                 patch.setattr(
                     RandomisedResponse,
                     "respond_for",

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from permitted import permit
-from sordino import entropy
-from sordino.entropy import Seeded
-from sordino.errors import RemoteProtocolError
-from sordino.mechanism.single import Single
-from sordino.message import Derivative, numbers, packed
+from sordino.base import entropy
+from sordino.base.entropy import Seeded
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Derivative, numbers, packed
+from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines.split import Cover, Party, Plan, Server

@@ -21,13 +21,13 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from permitted import permit
-from sordino import entropy
-from sordino.engine import assemble, session
-from sordino.engine import study as studies
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.mechanism.single import Single
-from sordino.message import Derivative, numbers, packed
+from sordino.base import entropy
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Derivative, numbers, packed
+from sordino.core import assemble, session
+from sordino.core import study as studies
+from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.split import Cover, Party, Plan

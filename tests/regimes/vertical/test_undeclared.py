@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sordino.engine import session
-from sordino.engine import study as studies
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import session
+from sordino.core import study as studies
 
 OTHERS = """
 from typing import ClassVar

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.engine.effect import Arrived, Lapsed, Learn, Send, Skip, Wake, Woke
-from sordino.message import Embedding, Labels, Query, packed
+from sordino.base.message import Embedding, Labels, Query, packed
+from sordino.core.effect import Arrived, Lapsed, Learn, Send, Skip, Wake, Woke
 from sordino.regimes.vertical.protocol import Rule, State, Vertical
 
 SIZES = (2, 1, 3)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.engine import assemble as builder
-from sordino.engine import promise
-from sordino.engine import study as studies
-from sordino.engine.recorder import Recorder
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core import assemble as builder
+from sordino.core import promise
+from sordino.core import study as studies
+from sordino.core.recorder import Recorder
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import label_epsilon, payable
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
@@ -570,7 +570,7 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
     """Counted from the start of the run and not of the session; and always at the end."""
     found: list[int] = []
     monkeypatch.setattr(
-        "sordino.engine.recorder.checkpoint.write",
+        "sordino.core.recorder.checkpoint.write",
         lambda folder, kept: found.append(kept.moment.number),
     )
     with Recorder(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sordino.entropy import Seeded
+from sordino.base.entropy import Seeded
 from sordino.regimes.vertical.engines.window import Window, total
 from sordino.training.flat import Flat
 

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.entropy import Seeded
+from sordino.base.entropy import Seeded
 
 MIDDLE = 128
 """What a byte stands for zero at, in whole numbers."""

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.registry import Registry
-from sordino.section import Section
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.registry import Registry
+from sordino.base.section import Section
 
 Shape = tuple[int, ...]
 Examples = NDArray[Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sordino.base.files import cache_folder
+from sordino.base.owned import PART, is_own_file, own_folder
 from sordino.data.features.front import Examples
-from sordino.files import cache_folder
-from sordino.owned import PART, is_own_file, own_folder
 
 VERSION = 5
 """Of the program's own front ends: a new one for other features."""

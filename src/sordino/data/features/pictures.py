@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.entropy import Seeded
+from sordino.base.entropy import Seeded
 
 FINER = 2
 """They are drawn at this many times their size, so that edges are smooth."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.data.dataset import scaled
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
 from sordino.data.features.scattering import in_bytes
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -49,7 +49,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.compiled import compiled
+from sordino.base.compiled import compiled
 from sordino.data.features.wavelets import Real, channels, filters, padded
 
 _FUSED = {"contract"}

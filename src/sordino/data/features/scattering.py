@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sordino.base.errors import DataError, StudyError
 from sordino.data.dataset import scaled
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
 from sordino.data.features.kept import keep, kept, place_of
 from sordino.data.features.pictures import pictures
 from sordino.data.features.progress import tell
 from sordino.data.features.wavelets import channels
-from sordino.errors import DataError, StudyError
 
 if TYPE_CHECKING:
     from sordino.data.features.components import Components

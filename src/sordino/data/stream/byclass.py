@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import DataError
 from sordino.data.stream.draws import classes_drawn
 from sordino.data.stream.piece import BLOCK, Piece, Stream, blocks, joined, room
-from sordino.entropy import Seeded
-from sordino.errors import DataError
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import DataError
 from sordino.data.identity import entity
 from sordino.data.labels import MOST_CLASSES
-from sordino.errors import DataError
 
 _KEPT = 1 << 16
 """Above so many texts the memory of numbers is emptied; a stretch of rows is added at once."""

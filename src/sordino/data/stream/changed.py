@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.data.stream.piece import Piece, Stream, multiples
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import FeatureDrift

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import StudyError
+from sordino.base.section import Section
 from sordino.data.stream.piece import BLOCK, Piece, Stream
-from sordino.errors import StudyError
-from sordino.section import Section
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
 AGAIN = 16

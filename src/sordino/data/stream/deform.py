@@ -44,12 +44,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import DataError, StudyError
 from sordino.data.dataset import Dataset
 from sordino.data.stream.draws import Draws, refuse_empty
 from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
-from sordino.entropy import Seeded
-from sordino.errors import DataError, StudyError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import DataError
 from sordino.data.dataset import Dataset
 from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import BLOCK
-from sordino.entropy import Seeded
-from sordino.errors import DataError
 
 
 class Draws:

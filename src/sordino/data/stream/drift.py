@@ -43,12 +43,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.registry import Registry
+from sordino.base.section import Section
 from sordino.data.stream.changed import Shifted, Swapped
 from sordino.data.stream.piece import Stream, multiples
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.registry import Registry
-from sordino.section import Section
 
 BLOCKS = 8
 """Slices of the features that change each by itself."""

@@ -16,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sordino.base.errors import DataError
+from sordino.base.files import open_plain
+from sordino.base.registry import Registry
+from sordino.base.section import Section
 from sordino.data import identity
 from sordino.data.dataset import Corpus
 from sordino.data.labels import notice_classes
@@ -25,10 +29,6 @@ from sordino.data.stream.piece import Piece, Stream
 from sordino.data.stream.published import published
 from sordino.data.stream.replay import Replayed
 from sordino.data.stream.table import TableStream
-from sordino.errors import DataError
-from sordino.files import open_plain
-from sordino.registry import Registry
-from sordino.section import Section
 
 MARGIN = 0.1
 """Black around images on another grid, as a share of a side: digits touch their edges."""

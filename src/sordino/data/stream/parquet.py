@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from sordino.base.errors import DataError
 from sordino.data.bounded import refuse_long
 from sordino.data.dataset import single
 from sordino.data.stream.cells import Coder, whole
 from sordino.data.stream.piece import Piece
 from sordino.data.stream.rows import REMEDY, ROWS, cell, roles
-from sordino.errors import DataError
 
 
 class Parquet:

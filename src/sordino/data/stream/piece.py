@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 
 BLOCK = 1000
 """Examples that share an address of randomness."""

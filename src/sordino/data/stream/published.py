@@ -14,11 +14,11 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from sordino.base.errors import DataError
 from sordino.data import locate
 from sordino.data.sets import PUBLISHED, pick
 from sordino.data.stream.table import TableStream
 from sordino.data.table import Scale
-from sordino.errors import DataError
 
 _JETS = tuple(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "b-tag"))
 

@@ -22,11 +22,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
 from sordino.data.dataset import Dataset, scaled
 from sordino.data.stream.draws import Draws, refuse_empty
 from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import Piece, blocks, check_length, room
-from sordino.entropy import Seeded
 
 
 class Replayed:

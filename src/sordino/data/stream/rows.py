@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import DataError
+from sordino.base.registry import did_you_mean
 from sordino.data.stream.piece import Piece
-from sordino.errors import DataError
-from sordino.registry import did_you_mean
 
 ROWS = 20_000
 """Rows at a time, at most."""

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import DataError
 from sordino.data.source import AGAIN
 from sordino.data.stream.byclass import ByClass
 from sordino.data.stream.cells import Classes, Coder
@@ -40,7 +41,6 @@ from sordino.data.stream.piece import Piece, joined, room
 from sordino.data.stream.rows import Rows, not_finite
 from sordino.data.stream.text import Text
 from sordino.data.table import Scale
-from sordino.errors import DataError
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling

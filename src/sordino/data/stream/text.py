@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import DataError
 from sordino.data.bounded import MOST_COLUMNS
 from sordino.data.dataset import single
 from sordino.data.source import Source
 from sordino.data.stream.cells import Coder
 from sordino.data.stream.piece import Piece
 from sordino.data.stream.rows import REMEDY, cell, roles
-from sordino.errors import DataError
 
 STRETCH = 1 << 18  # bytes
 MOST_STRETCH = 1 << 26  # bytes of some rows

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from sordino.errors import StudyError
-from sordino.registry import Registry, did_you_mean
-from sordino.section import Section
+from sordino.base.errors import StudyError
+from sordino.base.registry import Registry, did_you_mean
+from sordino.base.section import Section
 
 Parts = tuple[NDArray[np.int64], ...]
 

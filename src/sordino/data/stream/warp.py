@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.compiled import compiled
+from sordino.base.compiled import compiled
 
 
 @compiled(fastmath={"contract", "nnan", "nsz"})

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network.flare.workspace import available
 
 LOOK = 1.0

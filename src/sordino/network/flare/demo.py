@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network.agreement import Agreed, Agreement
 from sordino.network.demo import Laid
 from sordino.network.flare import admin, job, workspace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network.agreement import Agreed
 
 TASK = "sordino"

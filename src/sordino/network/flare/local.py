@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
-from sordino.errors import StudyError
-from sordino.files import MOST_TOML, read_below
-from sordino.parsing import Malformed, toml_of
-from sordino.section import Section
+from sordino.base.errors import StudyError
+from sordino.base.files import MOST_TOML, read_below
+from sordino.base.parsing import Malformed, toml_of
+from sordino.base.section import Section
 
 NAME = "sordino.toml"
 

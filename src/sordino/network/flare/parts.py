@@ -21,9 +21,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from sordino.engine.files import resumable
-from sordino.engine.session import Outcome
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.files import resumable
+from sordino.core.session import Outcome
 from sordino.network import session
 from sordino.network.agreement import Agreed
 from sordino.network.flare import local

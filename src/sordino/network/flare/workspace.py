@@ -16,12 +16,12 @@ from typing import Any
 
 import tomli_w
 
-from sordino.engine.files import replace_file
-from sordino.errors import StudyError
-from sordino.files import read_below
+from sordino.base.errors import StudyError
+from sordino.base.files import read_below
+from sordino.base.parsing import Malformed, object_of, toml_of
+from sordino.core.files import replace_file
 from sordino.network.flare import local
 from sordino.network.flare.job import ALLOWED
-from sordino.parsing import Malformed, object_of, toml_of
 
 HOST, ADMIN, ORG = "localhost", "admin@sordino.test", "sordino"
 _STORES = "/tmp/nvflare"

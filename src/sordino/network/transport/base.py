@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from sordino.errors import printable
+from sordino.base.errors import printable
 
 AT_ONCE = 8
 """Frames of one site that wait for the server; with more the site is not read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network import certificates
 from sordino.network.agreement import Agreement
 from sordino.network.transport.base import Hub, Line, Mailbox

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from queue import SimpleQueue
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
 from sordino.network.transport.link import SERVER, Broker, Link
 

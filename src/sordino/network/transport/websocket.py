@@ -18,7 +18,7 @@ from typing import Any
 
 from websockets.http11 import Response
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.network.transport.base import Event, Mailbox
 from sordino.network.transport.connection import CLOSING, OPENING, Connection
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import LedgerError
+from sordino.base.errors import LedgerError
 
 Words = npt.NDArray[np.uint64]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import LedgerError
+from sordino.base.errors import LedgerError
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.privacy.records.identity import Records

@@ -24,7 +24,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.base.errors import LedgerError, ResumeError
 from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event, NonPrivate
 from sordino.privacy.ledger import Ledger

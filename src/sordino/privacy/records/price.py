@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sordino.errors import BudgetExceeded, HeldBack, LedgerError
+from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, OUTSIDE, PROMISED, RECORDS, Entry

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.engine.built import Built, budget, vault
-from sordino.engine.latency import Churn, Delays
-from sordino.engine.plan import Plan
-from sordino.engine.surroundings import lineage
-from sordino.entropy import Entropy, Seeded
-from sordino.federation.balance import remedy
-from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import Trial
-from sordino.federation.setup import SharedSetup
-from sordino.federation.study import for_dimension
-from sordino.mechanism import Bounded
+from sordino.base.entropy import Entropy, Seeded
+from sordino.clients.balance import remedy
+from sordino.clients.facts import horizontal
+from sordino.clients.mechanism import Trial
+from sordino.clients.setup import SharedSetup
+from sordino.clients.study import for_dimension
+from sordino.core.built import Built, budget, vault
+from sordino.core.latency import Churn, Delays
+from sordino.core.plan import Plan
+from sordino.core.surroundings import lineage
+from sordino.mechanisms import Bounded
 from sordino.privacy import Budget, Vault
 from sordino.regimes.asynchronous import records
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
@@ -43,7 +43,7 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
+    """See :func:`sordino.core.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)

@@ -25,12 +25,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from sordino.entropy import Numbered
-from sordino.errors import LocalProtocolError
-from sordino.mechanism import Bounded, length
-from sordino.mechanism.gaussian import LARGEST, SMALLEST
-from sordino.mechanism.knorm import exponential_norm
-from sordino.message import Compute, Gradient, Vector
+from sordino.base.entropy import Numbered
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Compute, Gradient, Vector
+from sordino.mechanisms import Bounded, length
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
 from sordino.training.dpsgd import bound_of

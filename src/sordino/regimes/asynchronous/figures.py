@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import Row, Stale, known, number
-from sordino.engine.runs import Run
-from sordino.federation.records import Stage, horizontal
-from sordino.federation.report import client_budgets
+from sordino.clients.records import Stage, horizontal
+from sordino.clients.report import client_budgets
+from sordino.core.records import Row, Stale, known, number
+from sordino.core.runs import Run
 from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.report.axes import DECADES, Mark, draw_marks, logarithmic
 from sordino.report.band import points

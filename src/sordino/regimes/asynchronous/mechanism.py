@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sordino.engine.plan import Plan
-from sordino.federation.mechanism import Trial, as_good, in_words
-from sordino.mechanism import NoiseRequest
+from sordino.clients.mechanism import Trial, as_good, in_words
+from sordino.core.plan import Plan
+from sordino.mechanisms import NoiseRequest
 from sordino.privacy import PoissonSampled, accountant
 from sordino.regimes.asynchronous.plan import dearest
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 if TYPE_CHECKING:
-    from sordino.mechanism import Bounded
+    from sordino.mechanisms import Bounded
 
 
 def edge_mechanism(study: AsynchronousStudy, trial: Trial) -> Bounded:

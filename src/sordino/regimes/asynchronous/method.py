@@ -21,8 +21,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.engine.method import About, Method
-from sordino.engine.methods import METHODS
+from sordino.core.method import About, Method
+from sordino.core.methods import METHODS
 
 __all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sordino.engine.narration import Table, Told, number
-from sordino.engine.plan import Plan
+from sordino.core.narration import Table, Told, number
+from sordino.core.plan import Plan
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import Stage
 from sordino.regimes.asynchronous.study import AsynchronousStudy

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import cast
 
-from sordino.engine.methods import METHODS
-from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
-from sordino.errors import StudyError
-from sordino.mechanism.gaussian import LARGEST, SMALLEST
-from sordino.modules import raised
+from sordino.base.errors import StudyError
+from sordino.base.modules import raised
+from sordino.core.methods import METHODS
+from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import accountant, epsilon_after, noise_multiplier
 from sordino.privacy.leftout import left_out
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage

@@ -30,8 +30,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sordino.engine import records
-from sordino.engine.effect import (
+from sordino.base.message import Compute, Gradient, Vector
+from sordino.core import records
+from sordino.core.effect import (
     Arrived,
     Begin,
     Closed,
@@ -46,7 +47,6 @@ from sordino.engine.effect import (
     Send,
     Stop,
 )
-from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regimes.asynchronous.records import AsynchronousRound
 

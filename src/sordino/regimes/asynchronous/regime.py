@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sordino.clients.division import examples, federation
+from sordino.clients.mechanism import Trial
+from sordino.clients.promise import BATCHES, resting_on
+from sordino.clients.regime import HorizontalRegime
+from sordino.core.built import Built
+from sordino.core.method import Method
+from sordino.core.narration import Told
+from sordino.core.plan import Plan, step_event
 from sordino.data import Dataset
-from sordino.engine.built import Built
-from sordino.engine.method import Method
-from sordino.engine.narration import Told
-from sordino.engine.plan import Plan, step_event
-from sordino.federation.division import examples, federation
-from sordino.federation.mechanism import Trial
-from sordino.federation.promise import BATCHES, resting_on
-from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event, PoissonSampled
 from sordino.privacy.records import Burden
 from sordino.regimes.asynchronous import contract, mechanism, narrate, plan
@@ -23,8 +23,8 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
 
 if TYPE_CHECKING:
-    from sordino.federation.setup import SharedSetup
-    from sordino.mechanism import Bounded
+    from sordino.clients.setup import SharedSetup
+    from sordino.mechanisms import Bounded
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
@@ -49,7 +49,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.engine.regime.Regime`: sampling rates follow from examples."""
+        """See :class:`~sordino.core.regime.Regime`: sampling rates follow from examples."""
         return plan.calibrate(self.sized(study), federation(examples(study)).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
@@ -125,11 +125,11 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         contract.check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return narrate.told(study, plan)
 
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return resting_on(study, OF_EDGES)
 
 

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Course, Drawn, Fact, Teller
-from sordino.federation.records import Stage, horizontal
-from sordino.federation.report import client_budgets, held, holders, holdings, unseen
+from sordino.clients.records import Stage, horizontal
+from sordino.clients.report import client_budgets, held, holders, holdings, unseen
+from sordino.core.records import known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Course, Drawn, Fact, Teller
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report import figures
 from sordino.report.album import evaluated, measured

@@ -25,14 +25,14 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine import moment as moments
-from sordino.engine.effect import Effect, Event, Request, Said, Send
-from sordino.engine.kernel import Kernel
-from sordino.engine.latency import Delays
-from sordino.engine.moment import Block
-from sordino.engine.watch import Packed, Watcher
-from sordino.engine.world import Away, Bill, World
-from sordino.message import Compute, Gradient, Vector
+from sordino.base.message import Compute, Gradient, Vector
+from sordino.core import moment as moments
+from sordino.core.effect import Effect, Event, Request, Said, Send
+from sordino.core.kernel import Kernel
+from sordino.core.latency import Delays
+from sordino.core.moment import Block
+from sordino.core.watch import Packed, Watcher
+from sordino.core.world import Away, Bill, World
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
@@ -60,7 +60,7 @@ class Moment(moments.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`. A model of several edges is kept once."""
+        """See :class:`sordino.core.moment.Moment`. A model of several edges is kept once."""
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
         vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
@@ -148,7 +148,7 @@ class Arrivals(World[State]):
         return Moment(self.regime.start(weights))
 
     def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.engine.play.Play`."""
+        """See :class:`sordino.core.play.Play`."""
         own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         tasks = {
@@ -172,10 +172,10 @@ class Arrivals(World[State]):
         return Moment(state, **told)
 
     def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
-        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        """See :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
-    # What the kernel asks: see :class:`sordino.engine.world.World`.
+    # What the kernel asks: see :class:`sordino.core.world.World`.
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""

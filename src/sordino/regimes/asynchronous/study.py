@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.study.sections import Epsilon, NoisyPromise
-from sordino.federation.study import HorizontalStudy
+from sordino.base.section import Section
+from sordino.clients.study import HorizontalStudy
+from sordino.core.study.sections import Epsilon, NoisyPromise
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import AsynchronousMethod
-from sordino.section import Section
 
 
 class EdgePrivacy(NoisyPromise):

@@ -1,6 +1,6 @@
 """The nouns of this regime."""
 
-from sordino.engine.vocabulary import ON_TEST_SET, Vocabulary
+from sordino.core.vocabulary import ON_TEST_SET, Vocabulary
 
 WORDS = Vocabulary(
     regime="asynchronous",

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sordino.entropy import Entropy, over
-from sordino.errors import StudyError
-from sordino.mechanism import Bounded, Learning
-from sordino.message import Contribution, Vector
+from sordino.base.entropy import Entropy, over
+from sordino.base.errors import StudyError
+from sordino.base.message import Contribution, Vector
+from sordino.mechanisms import Bounded, Learning
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.regimes.synchronous.method import Released, RoundNoise
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sordino.engine.effect import Book
-from sordino.errors import StudyError
-from sordino.mechanism.gaussian import LARGEST, SMALLEST
-from sordino.message import Train
+from sordino.base.errors import StudyError
+from sordino.base.message import Train
+from sordino.core.effect import Book
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.regimes.synchronous.protocol import Synchronous
 
 

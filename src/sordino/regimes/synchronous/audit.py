@@ -22,14 +22,14 @@ from torch import Tensor
 
 from sordino.audit.intervals import Interval
 from sordino.audit.planted import Promised, Watched, likelihoods
-from sordino.engine.audits import Row, alone, played
-from sordino.engine.built import Built
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.federation import canaries as examples
-from sordino.federation.division import Federation, federation, model
-from sordino.mechanism import CountedGaussian, Gaussian
-from sordino.message import Contribution, Train, Vector
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Contribution, Train, Vector
+from sordino.clients import canaries as examples
+from sordino.clients.division import Federation, federation, model
+from sordino.core.audits import Row, alone, played
+from sordino.core.built import Built
+from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.plan import aggregated
@@ -96,7 +96,7 @@ class CanaryClient(LocalClient):
 
 
 def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.engine.audits.Rows`."""
+    """See :class:`~sordino.core.audits.Rows`."""
     if study.privacy.unit != "client":
         return examples.rows(study, canaries, name)
     _refuse(study)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sordino import data as datasets
-from sordino.entropy import Entropy
-from sordino.federation.setup import SharedSetup
-from sordino.mechanism import Bounded
-from sordino.mechanism.shared import SharedNoise
+from sordino.base.entropy import Entropy
+from sordino.clients.setup import SharedSetup
+from sordino.mechanisms import Bounded
+from sordino.mechanisms.shared import SharedNoise
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.sums import weights

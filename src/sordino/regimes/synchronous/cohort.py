@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from sordino.entropy import Entropy, drawable
-from sordino.message import Train
+from sordino.base.entropy import Entropy, drawable
+from sordino.base.message import Train
 from sordino.regimes.synchronous.method import RoundNoise, Wants
 from sordino.regimes.synchronous.state import State
 

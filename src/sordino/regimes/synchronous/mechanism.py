@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sordino.engine.plan import Plan
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.federation.mechanism import LOOKED_AT, Trial, as_good, in_words
-from sordino.mechanism import NoiseRequest
-from sordino.message import Train
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Train
+from sordino.clients.mechanism import LOOKED_AT, Trial, as_good, in_words
+from sordino.core.plan import Plan
+from sordino.mechanisms import NoiseRequest
 from sordino.privacy import Gaussian, accountant
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.methods.fixed import Clipped
@@ -20,7 +20,7 @@ from sordino.regimes.synchronous.plan import spent_by
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 if TYPE_CHECKING:
-    from sordino.mechanism import Bounded
+    from sordino.mechanisms import Bounded
 
 
 def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:

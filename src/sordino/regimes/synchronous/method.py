@@ -21,10 +21,10 @@ from typing import Any, ClassVar, Literal, Self, cast
 import msgspec
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.method import Method
-from sordino.engine.methods import METHODS
-from sordino.mechanism.gaussian import LARGEST, SMALLEST
-from sordino.message import Update, Vector
+from sordino.base.message import Update, Vector
+from sordino.core.method import Method
+from sordino.core.methods import METHODS
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.optimizer import Optimizer, Sgd
 

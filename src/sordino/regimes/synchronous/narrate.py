@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sordino.engine.narration import Table, Told, number
-from sordino.engine.plan import Plan
+from sordino.core.narration import Table, Told, number
+from sordino.core.plan import Plan
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.sharing import fewest, honest

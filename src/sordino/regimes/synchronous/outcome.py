@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import torch
 
-from sordino.mechanism import Learning
-from sordino.message import Contribution, Update, Vector
+from sordino.base.message import Contribution, Update, Vector
+from sordino.mechanisms import Learning
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise

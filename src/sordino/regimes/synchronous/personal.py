@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sordino.engine.plan import Plan
+from sordino.core.plan import Plan
 from sordino.regimes.synchronous import plan, sums
 from sordino.regimes.synchronous.study import SynchronousStudy
 

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.privacy import (
     Composed,
     Event,

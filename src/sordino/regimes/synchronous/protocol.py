@@ -44,8 +44,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from sordino.engine import records
-from sordino.engine.effect import (
+from sordino.base.entropy import Entropy
+from sordino.base.message import Contribution, Masked, Update, Vector
+from sordino.core import records
+from sordino.core.effect import (
     Arrived,
     Begin,
     Book,
@@ -67,9 +69,7 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.entropy import Entropy
-from sordino.mechanism import Learning
-from sordino.message import Contribution, Masked, Update, Vector
+from sordino.mechanisms import Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import cohort, outcome
 from sordino.regimes.synchronous.aggregate import PrivateSum

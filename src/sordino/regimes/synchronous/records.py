@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from sordino.engine.records import Count, Maybe, Real, Record
-from sordino.federation.records import Horizontal, Measured
+from sordino.clients.records import Horizontal, Measured
+from sordino.core.records import Count, Maybe, Real, Record
 
 
 class Sum(Record, frozen=True, kw_only=True):

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sordino.clients.division import examples, federation
+from sordino.clients.mechanism import Trial
+from sordino.clients.promise import BATCHES, SIZES, resting_on
+from sordino.clients.regime import HorizontalRegime
+from sordino.core.built import Built
+from sordino.core.method import Method
+from sordino.core.narration import Advice, Told
+from sordino.core.plan import Plan
+from sordino.core.world import Summing
 from sordino.data import Dataset
-from sordino.engine.built import Built
-from sordino.engine.method import Method
-from sordino.engine.narration import Advice, Told
-from sordino.engine.plan import Plan
-from sordino.engine.world import Summing
-from sordino.federation.division import examples, federation
-from sordino.federation.mechanism import Trial
-from sordino.federation.promise import BATCHES, SIZES, resting_on
-from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
 from sordino.privacy.records import Burden
 from sordino.regimes.synchronous import (
@@ -31,8 +31,8 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
 
 if TYPE_CHECKING:
-    from sordino.federation.setup import SharedSetup
-    from sordino.mechanism import Bounded
+    from sordino.clients.setup import SharedSetup
+    from sordino.mechanisms import Bounded
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
@@ -144,7 +144,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         return plan.aggregated(study)
 
     def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return narrate.told(study, plan)
 
     def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
@@ -158,21 +158,21 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         contract.check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         if sharing.shared(study):
             return resting_on(study, sharing.resting(study, SIZES, BATCHES))
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
 
     def released(self, study: SynchronousStudy) -> str | None:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return sharing.RELEASED if sharing.shared(study) else None
 
     def summing(self, study: SynchronousStudy) -> Summing | None:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return sharing.summing(study) if sharing.shared(study) else None
 
     def against(self, study: SynchronousStudy) -> str:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return sharing.against(study) if sharing.shared(study) else super().against(study)
 
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Course, Drawn, Fact, Teller
-from sordino.federation.records import horizontal
-from sordino.federation.report import held, holders, holdings, unseen
+from sordino.clients.records import horizontal
+from sordino.clients.report import held, holders, holdings, unseen
+from sordino.core.records import known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Course, Drawn, Fact, Teller
 from sordino.regimes.synchronous.records import Synchronous
 from sordino.report import figures
 from sordino.report.album import evaluated, measured

@@ -1,7 +1,7 @@
 r"""The sum of a round whose noise the clients share: what the server knows of contributions.
 
     Delta~ = scale sum_{i arrived} v_i / sum_{i arrived} p_i,
-    v_i = w_i S_i + its part of the noise (:mod:`sordino.mechanism.shared`)
+    v_i = w_i S_i + its part of the noise (:mod:`sordino.mechanisms.shared`)
 
 * unit "sample": S_i is client i's sum of clipped gradients over its Poisson batch, w_i = (p_i /
   n_i) / max_j (p_j / n_j) and scale = -eta max_j (p_j / n_j) / q. So Delta~ is the weighted mean of
@@ -25,13 +25,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.engine.world import Summing
-from sordino.errors import RemoteProtocolError
-from sordino.mechanism.shared import SharedNoise
-from sordino.message import Masked, Vector
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Masked, Vector
+from sordino.base.residues import Residues, added, unpacked
+from sordino.core.world import Summing
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, PoissonSampled
 from sordino.regimes.synchronous.method import Released, RoundNoise
-from sordino.residues import Residues, added, unpacked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

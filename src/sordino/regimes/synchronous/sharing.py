@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sordino.engine.world import Summing
-from sordino.mechanism.shared import FEWEST_BITS, MOST_BITS
+from sordino.core.world import Summing
+from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.training.optimizer import Sgd
 

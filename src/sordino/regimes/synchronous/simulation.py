@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine import moment as moments
-from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Overtaken, Request, Said, Send
-from sordino.engine.kernel import Kernel
-from sordino.engine.latency import Churn, Latency
-from sordino.engine.watch import Packed, Watcher
-from sordino.engine.world import Away, Bill, Summing, World
-from sordino.entropy import Entropy
-from sordino.federation.simulation import charges, training, trip
-from sordino.message import Answer, Train, Vector
+from sordino.base.entropy import Entropy
+from sordino.base.message import Answer, Train, Vector
+from sordino.clients.simulation import charges, training, trip
+from sordino.core import moment as moments
+from sordino.core import records
+from sordino.core.effect import Book, Effect, Event, Overtaken, Request, Said, Send
+from sordino.core.kernel import Kernel
+from sordino.core.latency import Churn, Latency
+from sordino.core.watch import Packed, Watcher
+from sordino.core.world import Away, Bill, Summing, World
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
@@ -45,7 +45,7 @@ class Moment(moments.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`."""
+        """See :class:`sordino.core.moment.Moment`."""
         state = self.state
         vectors: dict[str, Vector] = {
             "weights": state.weights,
@@ -133,7 +133,7 @@ class Simulation(World[State]):
         return self.regime.terms.clip
 
     def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.engine.play.Play`."""
+        """See :class:`sordino.core.play.Play`."""
         own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         remembered: Any = msgspec.json.decode(rest.memory, type=self.regime.method.memory)
@@ -153,10 +153,10 @@ class Simulation(World[State]):
         return Moment(state, **told)
 
     def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
-        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        """See :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
-    # What the kernel asks: see :class:`sordino.engine.world.World`.
+    # What the kernel asks: see :class:`sordino.core.world.World`.
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.message import Answer, Vector
+from sordino.base.message import Answer, Vector
 from sordino.privacy import Permit
 
 

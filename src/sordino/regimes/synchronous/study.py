@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.study.sections import Epsilon
-from sordino.federation.study import HorizontalStudy, SampledPromise
-from sordino.mechanism.gaussian import checked_clip
+from sordino.base.section import Section
+from sordino.clients.study import HorizontalStudy, SampledPromise
+from sordino.core.study.sections import Epsilon
+from sordino.mechanisms.gaussian import checked_clip
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
-from sordino.section import Section
 from sordino.training.optimizer import Sgd
 
 

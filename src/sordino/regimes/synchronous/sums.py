@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sordino.engine.plan import Plan
-from sordino.mechanism.shared import SharedGrid, SharedNoise
+from sordino.core.plan import Plan
+from sordino.mechanisms.shared import SharedGrid, SharedNoise
 from sordino.privacy.leftout import left_out
 from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from sordino.message import Update, Vector
+from sordino.base.message import Update, Vector
 from sordino.regimes.synchronous.method import RoundNoise, Terms
 from sordino.regimes.synchronous.state import State
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.entropy import Entropy
-from sordino.errors import StudyError
+from sordino.base.entropy import Entropy
+from sordino.base.errors import StudyError
 from sordino.regimes.vertical.engine import Mask
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
+from sordino.base.entropy import Entropy, Seeded
+from sordino.core.built import Built, vault
+from sordino.core.plan import Plan
+from sordino.core.surroundings import answering, lineage, origin, protective
 from sordino.data import stream as streams
 from sordino.data.stream.checked import is_foreign
-from sordino.engine.built import Built, vault
-from sordino.engine.plan import Plan
-from sordino.engine.surroundings import answering, lineage, origin, protective
-from sordino.entropy import Entropy, Seeded
-from sordino.mechanism.response import RandomisedResponse, secret
+from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Budget, Repeated
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
@@ -59,7 +59,7 @@ def check(study: VerticalStudy, stream: streams.Stream) -> None:
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:
-    """See :func:`sordino.engine.assemble.build`."""
+    """See :func:`sordino.core.assemble.build`."""
     torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
     held = parts(study, stream)

@@ -32,10 +32,10 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.onerun import one_run
 from sordino.audit.planted import Coins, Promised
-from sordino.engine.audits import Row, alone, played
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
-from sordino.mechanism.single import Single
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.core.audits import Row, alone, played
+from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.assemble import build
 from sordino.regimes.vertical.engine import Engine
@@ -103,7 +103,7 @@ class Replaced(Single):
     seen: list[float]
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
-        """See :class:`~sordino.mechanism.single.Single`."""
+        """See :class:`~sordino.mechanisms.single.Single`."""
         start = len(self.seen)
         ends = torch.zeros_like(rows)
         mine = self.coins[start : start + len(rows)]
@@ -115,7 +115,7 @@ class Replaced(Single):
 
 
 def rows(study: VerticalStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.engine.audits.Rows`."""
+    """See :class:`~sordino.core.audits.Rows`."""
     full = calibrate(study)
     if full.privacy.unit == "none":
         raise StudyError("privacy.unit = 'none': nothing is promised that canaries could refute")

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino.base.entropy import Entropy, Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Vector
+from sordino.core.built import named
 from sordino.data import stream as streams
-from sordino.engine.built import named
-from sordino.entropy import Entropy, Seeded
-from sordino.errors import StudyError
-from sordino.mechanism.single import Single
-from sordino.message import Vector
+from sordino.mechanisms.single import Single
 from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.engines.net import Net, chain_of

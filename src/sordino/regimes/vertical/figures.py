@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
+from sordino.core.records import known, number
+from sordino.core.runs import Run
 from sordino.regimes.vertical.records import VerticalRound, vertical
 from sordino.regimes.vertical.totals import MIB, totals
 from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic, of_percent

@@ -62,7 +62,7 @@ import torch
 from numba import types
 from numpy.typing import NDArray
 
-from sordino.compiled import compiled
+from sordino.base.compiled import compiled
 from sordino.regimes.vertical.engines.net import Net
 from sordino.regimes.vertical.engines.observed import Observed, Rates
 

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.engine import records
-from sordino.engine.effect import Effect, Event, Learn, Learned, Request, Said, Skip
-from sordino.engine.kernel import Kernel
-from sordino.engine.moment import Moment
-from sordino.engine.world import Bill, World
-from sordino.errors import RemoteProtocolError
-from sordino.message import Derivative, Embedding, Labels, Query
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Derivative, Embedding, Labels, Query
+from sordino.core import records
+from sordino.core.effect import Effect, Event, Learn, Learned, Request, Said, Skip
+from sordino.core.kernel import Kernel
+from sordino.core.moment import Moment
+from sordino.core.world import Bill, World
 from sordino.privacy import Allowance, Permit
 from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed

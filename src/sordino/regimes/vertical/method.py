@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from sordino.engine.method import About, Method
-from sordino.engine.methods import register
-from sordino.registry import Registry
-from sordino.section import Section
+from sordino.base.registry import Registry
+from sordino.base.section import Section
+from sordino.core.method import About, Method
+from sordino.core.methods import register
 
 Mask = NDArray[np.bool_]
 Uniform = Callable[[], NDArray[np.float64]]

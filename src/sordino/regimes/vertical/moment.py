@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine import moment as moments
-from sordino.engine.watch import Packed
-from sordino.message import Vector
+from sordino.base.message import Vector
+from sordino.core import moment as moments
+from sordino.core.watch import Packed
 from sordino.regimes.vertical.engine import Engine
 from sordino.regimes.vertical.pieces import Booked, State
 from sordino.regimes.vertical.tally import Tally
@@ -45,7 +45,7 @@ class Moment(moments.Moment[State]):
         return max(self.state.whole.active)
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`."""
+        """See :class:`sordino.core.moment.Moment`."""
         state = self.state
         vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
         for name, values in (("counts", state.counts), ("told", state.told)):

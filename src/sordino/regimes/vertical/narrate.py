@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sordino.engine.narration import Table, Told
-from sordino.engine.plan import Plan
+from sordino.core.narration import Table, Told
+from sordino.core.plan import Plan
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sordino.engine.plan import Plan
+from sordino.core.plan import Plan
 from sordino.regimes.vertical.plan import calibrate, price
 from sordino.regimes.vertical.source import parts, source
 from sordino.regimes.vertical.study import VerticalStudy
 
 
 def plan(study: VerticalStudy) -> Plan:
-    """See :meth:`sordino.engine.regime.Regime.plan`. Built-in models fit any data; others are made,
+    """See :meth:`sordino.core.regime.Regime.plan`. Built-in models fit any data; others are made,
     and only they wait for torch.
     """
     full = calibrate(study)

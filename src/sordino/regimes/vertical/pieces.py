@@ -8,8 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sordino.engine import records
-from sordino.engine.effect import (
+from sordino.base.message import Vector
+from sordino.core import records
+from sordino.core.effect import (
     Arrived,
     Begin,
     Closed,
@@ -22,7 +23,6 @@ from sordino.engine.effect import (
     Stretch,
     Stretched,
 )
-from sordino.message import Vector
 from sordino.regimes.vertical.records import VerticalRound
 from sordino.regimes.vertical.tally import Tally
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sordino.engine.plan import ACCOUNTANTS, Plan
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
+from sordino.core.plan import ACCOUNTANTS, Plan
 from sordino.privacy import (
     Composed,
     Event,

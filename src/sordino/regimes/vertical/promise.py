@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
+from sordino.core.promise import FLOATS, LOOKING, SIMULATED
 from sordino.regimes.vertical.study import VerticalStudy
 
 OF_EVENTS = (

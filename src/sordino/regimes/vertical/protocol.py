@@ -32,7 +32,9 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.engine.effect import (
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Embedding, Labels, Passive, Query, Vector, numbers
+from sordino.core.effect import (
     Arrived,
     Effect,
     Event,
@@ -45,8 +47,6 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.errors import RemoteProtocolError
-from sordino.message import Embedding, Labels, Passive, Query, Vector, numbers
 
 Rule = Literal["last", "zeros", "skip"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from sordino.engine.records import Client, Count, Facts, Maybe, Real, Record, Round, known
-from sordino.engine.runs import Run
+from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
+from sordino.core.runs import Run
 
 Scalar = bool | int | float | str | None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sordino.core.built import Built
+from sordino.core.method import Method
+from sordino.core.narration import Told
+from sordino.core.plan import Plan
+from sordino.core.regime import Regime
 from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
-from sordino.engine.built import Built
-from sordino.engine.method import Method
-from sordino.engine.narration import Told
-from sordino.engine.plan import Plan
-from sordino.engine.regime import Regime
 from sordino.regimes.vertical import contract, narrate, plan
 from sordino.regimes.vertical.method import ACTIVATIONS
 from sordino.regimes.vertical.promise import resting_on
@@ -33,11 +33,11 @@ class VerticalRegime(Regime[VerticalStudy]):
     )
 
     def calibrated(self, study: VerticalStudy) -> VerticalStudy:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return plan.calibrate(study)
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         from sordino.regimes.vertical.outline import plan as price
 
         return price(study), ()
@@ -45,13 +45,13 @@ class VerticalRegime(Regime[VerticalStudy]):
     def build(
         self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
     ) -> Built:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         from sordino.regimes.vertical import assemble  # a plan does not wait for what trains
 
         return assemble.build(plan.calibrate(study), folder, run, payable)
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return narrate.told(study, plan)
 
     def check(self, method: Method) -> None:
@@ -59,7 +59,7 @@ class VerticalRegime(Regime[VerticalStudy]):
         contract.check(method)
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
-        """See :class:`~sordino.engine.regime.Regime`."""
+        """See :class:`~sordino.core.regime.Regime`."""
         return resting_on(study)
 
 

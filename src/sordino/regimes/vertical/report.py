@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Course, Fact, Members, Teller
+from sordino.core.records import known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Course, Fact, Members, Teller
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical.records import Party, vertical
 from sordino.regimes.vertical.totals import totals

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.errors import DataError
-from sordino.mechanism.response import Key, RandomisedResponse
+from sordino.base.errors import DataError
+from sordino.mechanisms.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Dues
 

@@ -25,12 +25,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine import records
-from sordino.engine.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
-from sordino.engine.kernel import Kernel
-from sordino.engine.moment import Block
-from sordino.engine.watch import Packed, Watcher
-from sordino.engine.world import Bill, World
+from sordino.core import records
+from sordino.core.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
+from sordino.core.kernel import Kernel
+from sordino.core.moment import Block
+from sordino.core.watch import Packed, Watcher
+from sordino.core.world import Bill, World
 from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
 from sordino.privacy import Event as Fact
 from sordino.privacy.accounting import Spent
@@ -128,11 +128,11 @@ class Events:
         return Moment(State(engine.pack(), joined(engine), *none, origin=self.origin))
 
     def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.engine.play.Play`."""
+        """See :class:`sordino.core.play.Play`."""
         return unpacked(packed, self.engine(), self.origin)
 
     def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
-        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        """See :meth:`sordino.core.kernel.Kernel.run`."""
         state = moment.state.copied()  # a moment may be played from twice
         return Kernel(Play(self, state), replace(moment, state=state), watcher).run()
 

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import StudyError
 from sordino.data import stream as streams
 from sordino.data.stream.checked import (
     Checked,
@@ -20,7 +21,6 @@ from sordino.data.stream.checked import (
     is_own,
     refuse_incomplete,
 )
-from sordino.errors import StudyError
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
 from sordino.regimes.vertical.plan import ENTITIES, LABELS

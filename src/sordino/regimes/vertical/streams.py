@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from sordino.core.study.source import Source, refuse_classes
 from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
 from sordino.data.stream.vertical import Division, Slices
-from sordino.engine.study.source import Source, refuse_classes
 
 STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
 

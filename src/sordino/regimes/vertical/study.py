@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.study.base import Study
-from sordino.engine.study.sections import Epsilon, Execution, Promise
-from sordino.mechanism.gaussian import LARGEST, SMALLEST
+from sordino.base.section import Section
+from sordino.core.study.base import Study
+from sordino.core.study.sections import Epsilon, Execution, Promise
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
 from sordino.regimes.vertical.streams import VerticalData
-from sordino.section import Section
 
 
 class SplitModel(Section):

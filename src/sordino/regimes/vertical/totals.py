@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from sordino.engine.records import known, number
-from sordino.engine.runs import Run
-from sordino.engine.teller import Costs
+from sordino.core.records import known, number
+from sordino.core.runs import Run
+from sordino.core.teller import Costs
 from sordino.regimes.vertical.records import VerticalRound
 
 MIB = 2**20

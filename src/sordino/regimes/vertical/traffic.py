@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.message import Derivative, Embedding, Query, encode
+from sordino.base.message import Derivative, Embedding, Query, encode
 
 MIB = 2**20
 # where MessagePack's whole numbers take more bytes

@@ -1,6 +1,6 @@
 """The nouns of this regime."""
 
-from sordino.engine.vocabulary import Accuracy, Vocabulary
+from sordino.core.vocabulary import Accuracy, Vocabulary
 
 ON_THE_STREAM = Accuracy(
     name="accuracy over the stream",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sordino.mechanism import Measuring
+from sordino.mechanisms import Measuring
 from sordino.training.perexample.clipping import MARGIN
 
 

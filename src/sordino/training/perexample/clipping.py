@@ -53,7 +53,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training.perexample.pieces import TOGETHER
 
 MARGIN = 1.0 - 2.0**-9

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.compiled import compiled
+from sordino.base.compiled import compiled
 
 # those of sordino.training.perexample.clipping: kept code sees the constants of its own file alone
 TOGETHER = 112  # examples that are added up in float32

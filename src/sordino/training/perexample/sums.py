@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sordino.errors import StudyError
-from sordino.mechanism import checked_clip
+from sordino.base.errors import StudyError
+from sordino.mechanisms import checked_clip
 from sordino.training.flat import Flat as Parameters
 from sordino.training.graph import Function, Named, pulled, trained
 from sordino.training.loss import Loss

@@ -1,5 +1,5 @@
 """One file for each published algorithm; importing this package registers them."""
 
-from sordino.registry import register_all
+from sordino.base.registry import register_all
 
 register_all(__name__, __path__)

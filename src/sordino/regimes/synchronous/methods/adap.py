@@ -28,9 +28,9 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.engine.method import About
-from sordino.engine.methods import register
-from sordino.message import Update
+from sordino.base.message import Update
+from sordino.core.method import About
+from sordino.core.methods import register
 from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant
 from sordino.regimes.synchronous.method import Choice, Remaining, RoundNoise, Terms, Wants
 from sordino.regimes.synchronous.methods.fixed import Fixed

@@ -41,9 +41,9 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.engine.method import About
-from sordino.engine.methods import register
-from sordino.message import Update
+from sordino.base.message import Update
+from sordino.core.method import About
+from sordino.core.methods import register
 from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
 from sordino.regimes.synchronous.methods import estimate
 

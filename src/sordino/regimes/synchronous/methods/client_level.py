@@ -30,8 +30,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.engine.method import About
-from sordino.engine.methods import register
+from sordino.core.method import About
+from sordino.core.methods import register
 from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.fixed import Fixed
 

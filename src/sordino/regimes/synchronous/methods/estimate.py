@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sordino.message import Statistics, Update
+from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import SynchronousMethod, Terms
 
 DECAY = 0.8  # of the exponential averages over rounds; a half-life of three rounds

@@ -16,11 +16,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.engine.method import About
-from sordino.engine.methods import register
+from sordino.base.section import Section
+from sordino.core.method import About
+from sordino.core.methods import register
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.methods.fixed import Clipped
-from sordino.section import Section
 
 PAPER = "Du et al. 2021"
 

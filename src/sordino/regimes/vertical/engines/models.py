@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino import modules
-from sordino.errors import StudyError
+from sordino.base import modules
+from sordino.base.errors import StudyError
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.training.check import check_initialised, check_private
 from sordino.training.settings import filled_memory, own_code

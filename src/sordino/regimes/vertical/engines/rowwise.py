@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from sordino.errors import StudyError
+from sordino.base.errors import StudyError
 from sordino.training.flat import Flat
 from sordino.training.graph import Function, Named, pulled, scores_of, trained
 from sordino.training.perexample.separable import alone, known

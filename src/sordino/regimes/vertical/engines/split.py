@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.entropy import Numbered
-from sordino.errors import RemoteProtocolError
-from sordino.mechanism.single import Single
-from sordino.message import Derivative, Embedding, Vector, numbers, packed
+from sordino.base.entropy import Numbered
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Derivative, Embedding, Vector, numbers, packed
+from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.window import Window, total

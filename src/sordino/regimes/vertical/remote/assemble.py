@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Seeded
+from sordino.base.message import Vector
+from sordino.core.built import Built, named, vault
+from sordino.core.surroundings import answering, protective
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset
-from sordino.engine.built import Built, named, vault
-from sordino.engine.surroundings import answering, protective
-from sordino.entropy import Seeded
-from sordino.message import Vector
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.assemble import (
     activity,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.errors import StudyError
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, scaled
-from sordino.errors import StudyError
 from sordino.regimes.vertical.study import VerticalStudy
 
 

@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from sordino.engine.effect import (
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Derivative, Embedding, Labels, Passive, Query, Turn, numbers
+from sordino.core.effect import (
     Arrived,
     Begin,
     Effect,
@@ -45,9 +47,7 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.engine.world import Bill
-from sordino.errors import RemoteProtocolError
-from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn, numbers
+from sordino.core.world import Bill
 from sordino.privacy import Budget, Permit
 from sordino.regimes.vertical.engine import Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -318,16 +318,16 @@ class Conducting(Play):
         self._faults.append((party, f"{told}, and the server would take {why}"))
 
     def faults(self) -> Sequence[tuple[int, str]]:
-        """See :class:`~sordino.engine.world.World`."""
+        """See :class:`~sordino.core.world.World`."""
         found, self._faults = self._faults, []
         return found
 
     def latest(self, state: State, site: int) -> int:
-        """See :class:`~sordino.engine.world.World`: the query of the open event."""
+        """See :class:`~sordino.core.world.World`: the query of the open event."""
         return 2 * (self.half.state.closed + 1) + 1
 
     def indispensable(self, site: int) -> bool:
-        """See :class:`~sordino.engine.world.World`: whoever holds the labels."""
+        """See :class:`~sordino.core.world.World`: whoever holds the labels."""
         return site == self.half.rules.parties
 
     def expects(self, state: State, site: int, number: int) -> bool:
@@ -345,7 +345,7 @@ class Conducting(Play):
         return 1.5 * rules.patience if late else 0.0
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
-        """See :class:`~sordino.engine.world.World`: of embeddings that are covered with noise."""
+        """See :class:`~sordino.core.world.World`: of embeddings that are covered with noise."""
         cover, rules = self.half.cover, self.half.rules
         if cover is None or not isinstance(said, Embedding):
             return None

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.engine.effect import Request
-from sordino.engine.world import Bill, World
-from sordino.errors import LocalProtocolError, RemoteProtocolError
-from sordino.message import Embedding, Labels, Passive, Turn, Vector
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.message import Embedding, Labels, Passive, Turn, Vector
+from sordino.core.effect import Request
+from sordino.core.world import Bill, World
 from sordino.privacy import Allowance, Budget, Permit, Vault, accountant
 from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.engine import Mask
@@ -107,7 +107,7 @@ class Taking(World[Any]):
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.engine.play.Play`."""
+        """See :class:`~sordino.core.play.Play`."""
         return self.events.payable
 
     def objection(self, site: int, task: Request) -> str | None:
@@ -210,7 +210,7 @@ class Taking(World[Any]):
             self.party.square(self._last)
 
     def faults(self) -> Sequence[tuple[int, str]]:
-        """See :class:`~sordino.engine.world.World`: derivatives that were not learned from."""
+        """See :class:`~sordino.core.world.World`: derivatives that were not learned from."""
         found, self._faults = self._faults, []
         return found
 

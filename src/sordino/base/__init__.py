@@ -1,0 +1,1 @@
+"""Foundations: errors, files, entropy, messages, names of what can be registered."""

@@ -1,0 +1,403 @@
+"""Safe access to files that another person may have made.
+
+A run folder travels: it is sent, unpacked and read by somebody who did not write it. In such a
+folder
+
+* a symbolic link may lead out of it, so that reading shows and writing overwrites a file elsewhere,
+* a pipe or a device may stand where a file belongs, so that opening waits for ever,
+* a file may be larger than memory.
+
+Everything below a run folder is opened through this module: no link is followed from the folder on
+(the folder itself may be one: whoever names it chose it), only plain files are opened, and a file
+is read up to a stated size. Where the system has ``openat`` no step can be exchanged for a link
+meanwhile. Libraries that open by path (SQLite, safetensors) are given a path that
+:func:`check_below` has looked at: this holds against a folder that was made by somebody, not
+against a program that changes it at the same time with the user's own rights.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from sordino.base.errors import StudyError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MOST_JSON = 64 * MIB
+"""Bytes of a JSON document."""
+MOST_LOG = 4 * GIB
+"""Bytes of a log of rows."""
+MOST_TOML = 256 * KIB
+"""Bytes of a study file."""
+
+EXPANDS = 100
+"""By how many times its size a compressed file may exceed :data:`FREE`, unless that is raised."""
+FREE = GIB
+"""Bytes that any file may expand to."""
+LIMIT = "SORDINO_READ_LIMIT"
+"""The environment variable that raises what a data file may expand to, in bytes."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the system where no space is left for a file."""
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_CALM = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_AT = os.open in os.supports_dir_fd and os.name == "posix"
+_SECOND = (
+    "this file has another name elsewhere (a hard link), which writing would change as "
+    "well. Replace it by a copy of itself"
+)
+_REMEDY = (
+    "Links inside a run folder are not followed; replace it by a plain file, or do not use "
+    "this folder"
+)
+
+
+def cache_folder() -> Path:
+    """The user's cache: downloads, and what is made again where it is missing."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    return (Path(base) if Path(base).is_absolute() else _home() / ".cache") / "sordino"
+
+
+def _home() -> Path:
+    """The user's home; a place that is not there for a user without one, as in a container.
+
+    Whatever is made again where it is missing is then made again.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def open_below(folder: Path, *names: str) -> BinaryIO:
+    """A plain file below ``folder``, for reading; no link is followed on the way.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        StudyError: for a link, a pipe, a device or a folder in its place.
+    """
+    return os.fdopen(_opened(folder, names, os.O_RDONLY), "rb")
+
+
+def read_below(folder: Path, *names: str, most: int = MOST_JSON) -> bytes:
+    """The bytes of a plain file below ``folder``.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        StudyError: as :func:`open_below`, and if it has more than ``most`` bytes.
+    """
+    with open_below(folder, *names) as file:
+        return _limited(file, folder.joinpath(*names), most)
+
+
+def append_below(folder: Path, *names: str) -> BinaryIO:
+    """A plain file below ``folder``, made where there is none, for writing at its end.
+
+    Raises:
+        StudyError: as :func:`open_below`; and if the file has a second name, for what is written
+            would change that, too.
+    """
+    file = os.fdopen(_opened(folder, names, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab")
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise StudyError(f"{folder.joinpath(*names)}: {_SECOND}")
+    return file
+
+
+def there(folder: Path, *names: str) -> bool:
+    """Whether anything stands at this place below ``folder``, a broken link included."""
+    return os.path.lexists(folder.joinpath(*names))
+
+
+def check_below(folder: Path, *names: str, missing: bool = False) -> Path:
+    """The path of a plain file below ``folder``, for a library that opens it by path.
+
+    Args:
+        missing: whether there may be none.
+
+    Raises:
+        FileNotFoundError: if there is none and there must be one.
+        StudyError: as :func:`open_below`.
+    """
+    try:
+        os.close(_opened(folder, names, os.O_RDONLY))
+    except FileNotFoundError:
+        if not missing:
+            raise
+    return folder.joinpath(*names)
+
+
+def refuse_odd(path: Path) -> None:
+    """Refuse anything but a plain file of one name, or nothing.
+
+    For a library that opens the file by path and locks it.
+
+    It is looked at and not opened: closing a file gives up every lock that this process has on it.
+    A second name is that of another place, unless it is the hidden one beside it under which the
+    file was made.
+
+    Raises:
+        StudyError: for a link, a pipe, a device, a folder, or a hard link.
+    """
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(about.st_mode):
+        raise StudyError(f"{path}: {_kind(about.st_mode)} stands where a file belongs. {_REMEDY}")
+    if about.st_nlink > 1 and os.name == "posix":
+        drafts = [
+            each
+            for each in os.scandir(path.parent)
+            if each.name.startswith(f".{path.name}.") and each.inode() == about.st_ino
+        ]
+        # Looked at again: whoever made the file may have dropped the hidden name since, and before
+        # the folder was read.
+        if path.lstat().st_nlink > 1 + len(drafts):
+            raise StudyError(f"{path}: {_SECOND}")
+
+
+def folder_below(folder: Path, *names: str) -> Path:
+    """A folder below ``folder``, made where there is none.
+
+    Raises:
+        StudyError: if a link or something else stands there.
+    """
+    for at in range(len(names)):
+        inner = folder.joinpath(*names[: at + 1])
+        with suppress(FileExistsError):
+            inner.mkdir()
+        if not stat.S_ISDIR(inner.lstat().st_mode):
+            raise StudyError(
+                f"{inner}: {_kind(inner.lstat().st_mode)} stands where a folder belongs. {_REMEDY}"
+            )
+    return folder.joinpath(*names)
+
+
+@contextmanager
+def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file below ``folder`` for writing.
+
+    It takes its name, durably, when the block ends well, and leaves nothing otherwise.
+
+    Until then it has a random name that nobody can foresee, and it is made, never opened: what
+    waits there is not written to.
+
+    Args:
+        mode: rights on it, of which the user's mask takes some.
+
+    Raises:
+        StudyError: if a link or anything but a plain file stands at the name or on the way to it.
+    """
+    path = folder.joinpath(*names)
+    part = f".{names[-1]}.{secrets.token_hex(8)}"
+    with _parent(folder, names) as parent:
+        handle = (
+            os.open(
+                part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, mode, dir_fd=parent
+            )
+            if _AT
+            else _made(path, part, mode)
+        )
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _refuse_odd(path, names, parent)
+            if _AT:
+                os.replace(part, names[-1], src_dir_fd=parent, dst_dir_fd=parent)
+            else:
+                os.replace(path.with_name(part), path)
+        except BaseException:
+            with suppress(OSError):  # the disk is gone
+                os.unlink(part, dir_fd=parent) if _AT else os.unlink(path.with_name(part))
+            raise
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file of the user's own, for reading.
+
+    Links are followed: whoever named the file chose where they lead.
+
+    Raises:
+        OSError: if it cannot be opened; OSError, too, for pipes, devices and folders, with the word
+            for it.
+    """
+    handle = os.open(path, os.O_RDONLY | _CALM)
+    try:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise OSError(errno.EINVAL, f"{_kind(mode)} stands where a file belongs", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a file of the user's own.
+
+    Raises:
+        OSError: as :func:`open_plain`.
+        StudyError: if it has more than ``most`` bytes.
+    """
+    with open_plain(path) as file:
+        return _limited(file, path, most)
+
+
+def allowed(held: int) -> int:
+    """Bytes that a data file of ``held`` bytes may expand to.
+
+    What memory has free, and no more than :data:`EXPANDS` times its own size beyond :data:`FREE`;
+    instead of both, what ``SORDINO_READ_LIMIT`` says.
+
+    Raises:
+        StudyError: if that is no number.
+    """
+    if text := os.environ.get(LIMIT):
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise StudyError(
+                f"{LIMIT} = {text!r} must be a whole number of bytes, such as {16 * GIB}"
+            )
+        return int(text)
+    return min(max(FREE, EXPANDS * held), _memory())
+
+
+def too_large(path: Path | str, what: str, size: int, most: int) -> str:
+    """What to say of a file that would not fit."""
+    return (
+        f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what it "
+        f"should be and memory is large enough, set {LIMIT} to a larger number of bytes"
+    )
+
+
+def refuse_larger(size: int, path: Path, most: int) -> None:
+    """Refuse a file of more bytes than its kind has.
+
+    Raises:
+        StudyError: if ``size`` is more than ``most``.
+    """
+    if size > most:
+        raise StudyError(
+            f"{path}: it has {size:,} bytes, and a file of its kind at most {most:,}. "
+            "Restore it from a copy"
+        )
+
+
+def _memory() -> int:
+    """Bytes that the system can still give; of a system that does not say, a lot."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"MemAvailable:"):
+                    return int(line.split()[1]) * KIB
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
+
+
+def _limited(file: BinaryIO, path: Path, most: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    refuse_larger(size, path, most)
+    return file.read(size)  # what is written at its end meanwhile belongs to the next reader
+
+
+def _opened(folder: Path, names: tuple[str, ...], flags: int) -> int:
+    """A handle of a plain file."""
+    path = folder.joinpath(*names)
+    with _parent(folder, names) as parent:
+        try:
+            if _AT:
+                handle = os.open(names[-1], flags | _NOFOLLOW | _CALM, 0o666, dir_fd=parent)
+            else:
+                _refuse_odd(path, names, parent)
+                handle = os.open(path, flags | _CALM, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
+                _refuse_odd(path, names, parent)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise StudyError(f"{path}: {_kind(mode)} stands where a file belongs. {_REMEDY}")
+    return handle
+
+
+@contextmanager
+def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
+    """A handle of the folder that the last name stands in (-1 if the system has none)."""
+    if not names or any(name in ("", ".", "..") or "/" in name or os.sep in name for name in names):
+        raise ValueError(f"{names} are not names below a folder")
+    if not _AT:
+        for at in range(1, len(names)):
+            _refuse_odd(folder.joinpath(*names[:at]), names, -1, stat.S_ISDIR)
+        yield -1
+        return
+    held = os.open(folder, os.O_RDONLY | _DIRECTORY | _CALM)
+    try:
+        for at, name in enumerate(names[:-1], start=1):
+            try:
+                inner = os.open(name, os.O_RDONLY | _DIRECTORY | _NOFOLLOW | _CALM, dir_fd=held)
+            except OSError as error:
+                place = folder.joinpath(*names[:at])
+                if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
+                    mode = os.stat(name, dir_fd=held, follow_symlinks=False).st_mode
+                    raise StudyError(
+                        f"{place}: {_kind(mode)} stands where a folder belongs. {_REMEDY}"
+                    ) from error
+                raise OSError(error.errno, error.strerror, str(place)) from error
+            os.close(held)
+            held = inner
+        yield held
+    finally:
+        os.close(held)
+
+
+def _refuse_odd(
+    path: Path, names: tuple[str, ...], parent: int, good: object = stat.S_ISREG
+) -> None:
+    """Refuse anything but a plain file, or nothing, at the last name."""
+    try:
+        mode = (
+            os.stat(names[-1], dir_fd=parent, follow_symlinks=False).st_mode
+            if _AT
+            else path.lstat().st_mode
+        )
+    except FileNotFoundError:
+        return
+    if not good(mode):  # type: ignore[operator]
+        raise StudyError(
+            f"{path}: {_kind(mode)} stands where a {'file' if good is stat.S_ISREG else 'folder'} "
+            f"belongs. {_REMEDY}"
+        )
+
+
+def _made(path: Path, part: str, mode: int) -> int:
+    return os.open(path.with_name(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CALM, mode)
+
+
+def _kind(mode: int) -> str:
+    words = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFREG: "a file",
+    }
+    return words.get(stat.S_IFMT(mode), "a device")

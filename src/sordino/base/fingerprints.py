@@ -1,0 +1,188 @@
+"""Fingerprints of data: plain digests of published rows, keyed ones of all others.
+
+**The problem.** A digest of private rows tells guesses apart: who knows all rows but one computes
+the digest for each guess of the last, and the one that is equal is right. No noise stands before
+it. So nothing that is written or sent holds a digest of private rows, nor a number that follows
+from one without a key.
+
+**Therefore** what stands in a run folder, a kit or a proof is HMAC-SHA-256 of the digest under a
+secret key of the user's, and of the run's name, so that two runs over the same rows do not show it
+either. The key is one file of 32 bytes, which only its owner may read. It is made on first use at
+``~/.local/state/sordino/data.key`` (below ``XDG_STATE_HOME`` where that is set), or where
+``SORDINO_DATA_KEY`` says. It lies in no folder of a run, because run folders are shown to others.
+Who resumes a run on another machine takes the key along; nobody else needs it.
+
+Inside a process plain digests are good: the seed of simulated noise is made from them. Data sets
+that this program publishes by name have plain digests everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from sordino.base.errors import ResumeError, StudyError
+from sordino.base.files import read_plain
+
+PLACE = "SORDINO_DATA_KEY"
+"""The environment variable that says where the key is."""
+KEYED = "hmac-sha256:"
+"""What keyed fingerprints begin with; then come a name of the key and the digest."""
+SIZE = 32
+"""Bytes of a key."""
+_NAMED = 8  # letters of the key's name
+
+
+def place() -> Path:
+    """The file of the user's key.
+
+    Raises:
+        StudyError: if no place for it is known.
+    """
+    if told := os.environ.get(PLACE):
+        return Path(told).expanduser()
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if Path(base).is_absolute():
+        return Path(base) / "sordino" / "data.key"
+    try:
+        return Path.home() / ".local" / "state" / "sordino" / "data.key"
+    except RuntimeError:
+        raise StudyError(
+            f"this user has no home folder for the key of fingerprints: say with {PLACE} which "
+            "file it is, outside of run folders"
+        ) from None
+
+
+def joined(parts: Iterable[str]) -> str:
+    """A digest of texts; the length of each is part of it."""
+    found = hashlib.sha256()
+    for text in (part.encode() for part in parts):
+        found.update(f"{len(text)}:".encode() + text)
+    return found.hexdigest()
+
+
+def keyed(fingerprint: str, run: str = "", *, make: bool = True) -> str:
+    """A fingerprint of private data as it may be written and sent.
+
+    Args:
+        fingerprint: a plain digest.
+        run: the run that it is for; the same rows look different in every run.
+        make: whether to make the key where there is none.
+
+    Raises:
+        ResumeError: if there is no key, and none is to be made.
+        StudyError: if the key cannot be read or made.
+    """
+    key = user_key(make=make)
+    said = f"sordino fingerprint\n{run}\n{fingerprint}"
+    return f"{KEYED}{_name(key)}:{_of(key, said).hex()}"
+
+
+def record_key(run: str, *, make: bool = True) -> bytes:
+    """The key of the records in a run's own ledger, which lies in the run folder without it."""
+    return _of(user_key(make=make), f"sordino records\n{run}")[:16]
+
+
+def of_another_key(one: str, other: str) -> bool:
+    """Whether two fingerprints are keyed, with different keys: then they tell nothing of data."""
+    names = [each[len(KEYED) :].partition(":")[0] for each in (one, other)]
+    return one.startswith(KEYED) and other.startswith(KEYED) and names[0] != names[1]
+
+
+def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
+    """Hold one fingerprint against another.
+
+    Raises:
+        ResumeError: if they are of other data, or made with other keys.
+    """
+    if before == now:
+        return
+    if of_another_key(before, now):
+        raise ResumeError(
+            f"{path}: the fingerprint of {who} was made with another key than {place()}, so nobody "
+            "can tell whether the data is what the run began with. Copy the key from where the run "
+            f"began, or say with {PLACE} where it is"
+        )
+    raise ResumeError(
+        f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
+        "knows the order of rows and columns, the model's first weights, and what a front end of "
+        "your own gives, too. Put back what changed, or begin a new run"
+    )
+
+
+def user_key(*, make: bool = True) -> bytes:
+    """The key of the user's fingerprints.
+
+    Raises:
+        ResumeError: if there is none, and none is to be made.
+        StudyError: if it cannot be read or made.
+    """
+    path = place()
+    if not make and not path.exists():
+        raise ResumeError(
+            f"{path}: the key of fingerprints is missing, without which nobody can tell whether "
+            "the data is what the run began with. Copy it from the machine where the run began, or "
+            f"say with {PLACE} where it is"
+        )
+    try:
+        return secret_file(path)
+    except OSError as error:
+        raise StudyError(
+            f"{path}: the key of fingerprints cannot be read or made ({error.strerror}). Say with "
+            f"{PLACE} which file it is, outside of run folders"
+        ) from error
+
+
+def key_seen_by_others() -> str | None:
+    """A warning if others than the owner may read the user's key, or write it."""
+    path = place()
+    if os.name != "posix" or not path.exists() or not path.stat().st_mode & 0o077:
+        return None
+    return (
+        f"warning: {path}: other users of this machine have rights on the key of fingerprints, "
+        "with which they can test guesses of private rows in every run folder. Take the rights "
+        f"away: chmod go= {path}"
+    )
+
+
+def secret_file(path: Path) -> bytes:
+    """The secret bytes in a file that only its owner may read, made where there is none.
+
+    Raises:
+        OSError: if it cannot be read or made.
+        StudyError: if it holds something else.
+    """
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f".{secrets.token_hex(8)}.key")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(secrets.token_bytes(SIZE))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass  # another process was faster
+            except OSError:  # a file system without hard links
+                if not path.exists():
+                    draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    found = read_plain(path, 1 << 10)
+    if len(found) != SIZE:
+        raise StudyError(f"{path}: this is no secret key of {SIZE} bytes. Restore it from a copy")
+    return found
+
+
+def _of(key: bytes, said: str) -> bytes:
+    return hmac.digest(key, said.encode(), "sha256")
+
+
+def _name(key: bytes) -> str:
+    return _of(key, "sordino name of the key").hex()[:_NAMED]

@@ -1,0 +1,328 @@
+"""What a server and a client say to each other: one tagged union, one codec.
+
+Vectors travel as little-endian float32 with their length; nothing is ever unpickled.
+The simulator hands the same objects over without encoding them.
+
+>>> task = Train(round=1, steps=2, weights=np.zeros(3, np.float32))
+>>> decode(encode(task), dimension=3) == task
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message.events import (
+    Derivative,
+    Embedding,
+    Labels,
+    Passive,
+    Query,
+    Turn,
+    Vector,
+    numbers,
+    packed,
+)
+
+__all__ = [
+    "Answer",
+    "Compute",
+    "Contribution",
+    "Derivative",
+    "Embedding",
+    "Gradient",
+    "Labels",
+    "Masked",
+    "Message",
+    "Passive",
+    "Query",
+    "Raw",
+    "Reply",
+    "Statistics",
+    "Task",
+    "Train",
+    "Turn",
+    "Update",
+    "Vector",
+    "decode",
+    "encode",
+    "numbers",
+    "packed",
+]
+
+
+class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Server to client: take ``steps`` local steps from ``weights`` (d,).
+
+    Attributes:
+        round: number of the round, from 1; an answer must quote it.
+        steps: tau.
+        weights: the global model.
+        wants_first: send the first noisy gradient along (it is released anyway).
+        probe: in a paper's literal form only: the client's own last model (d,), against
+            which it is to measure *raw* constants. Booked as not private.
+        clip: C of this round, where a public schedule or earlier releases set it; None keeps the
+            client's own.
+        noise_multiplier: sigma of this round, likewise.
+        order: the Rényi order fixed in advance, where sigma is chosen by looking at releases; part
+            of the price.
+        shape: what earlier releases taught about the mechanism's shape; empty where it has one
+            shape.
+        loss_bound: M; asks for the mean loss of the first batch, each example's cut to [0, M].
+        loss_noise: sigma_h of its noise, in units of M; 0 asks for it raw, which is booked as not
+            private.
+    """
+
+    round: int
+    steps: int
+    weights: Vector
+    wants_first: bool = False
+    probe: Vector | None = None
+    clip: float | None = None
+    noise_multiplier: float | None = None
+    order: float | None = None
+    shape: tuple[float, ...] = ()
+    loss_bound: float | None = None
+    loss_noise: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return self.round
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers computed from the noisy gradients g_1 … g_tau of one client's round.
+
+    They are post-processing of what the ledger has booked, and cost nothing more.
+    Here w_0 is the model received and w' the one at which g_tau was taken.
+
+    Attributes:
+        energy: mean over the steps of ||g||^2.
+        first: ||g_1||^2.
+        change: ||g_tau - g_1||^2.
+        moved: ||w' - w_0||^2.
+        slope_first: <g_1, w' - w_0>.
+        slope_last: <g_tau, w' - w_0>.
+        clipped: noisy fraction of clipped examples, or None where it is not released.
+        loss: noisy mean loss of the first batch, over its expected size, where it was asked for.
+    """
+
+    energy: float
+    first: float
+    change: float
+    moved: float
+    slope_first: float
+    slope_last: float
+    clipped: float | None = None
+    loss: float | None = None
+
+
+class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Constants of the raw data, as a paper's literal form sends them. NOT private.
+
+    Attributes:
+        beta: ||grad F_i(w_i) - grad F_i(w)|| / ||w_i - w|| (the papers' mu and beta).
+        rho: |F_i(w_i) - F_i(w)| / ||w_i - w||.
+        gradient: grad F_i(w), of shape (d,).
+    """
+
+    beta: float
+    rho: float
+    gradient: Vector
+
+
+class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Client to server: the model after its local steps, and what may be said about them."""
+
+    client: int
+    round: int
+    steps: int
+    weights: Vector
+    statistics: Statistics | None = None
+    first: Vector | None = None
+    raw: Raw | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Client to *aggregator*: raw, but bounded.
+
+    It adds this to a sum that only leaves the aggregator with noise on it.
+
+    It is no release: no method sees it, nothing logs or keeps it. On a network it travels under
+    secure aggregation, or to an aggregator that is trusted with it.
+
+    Attributes:
+        delta: w_i - w (d,), clipped.
+        inside: whether its norm was within the clip; a bit that adaptive clipping sums up.
+    """
+
+    client: int
+    round: int
+    steps: int
+    delta: Vector
+    inside: bool
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Masked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Client to server: a bounded vector with this client's part of the noise, for a sum that is
+    opened modulo 2^bits.
+
+    By itself it has too little noise: on a network it travels under a mask, and only a sum is ever
+    opened. See :mod:`sordino.mechanisms.shared`.
+
+    Attributes:
+        client: who, from 0.
+        round: which round; it must be the open one.
+        values: residues of the d numbers, little-endian, ceil(bits / 8) bytes each.
+    """
+
+    client: int
+    round: int
+    values: bytes
+
+
+class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Server to edge: a gradient at ``weights`` (d,), please.
+
+    Attributes:
+        task: number of the edge's task, from 1; its answer must quote it.
+        version: how many updates ``weights`` have seen.
+        clip: G_s, the bound that holds in this stage; None without privacy.
+    """
+
+    task: int
+    version: int
+    weights: Vector
+    clip: float | None = None
+
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return self.task
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Gradient(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Edge to server: the gradient (d,) that was asked for, with the edge's own noise on it."""
+
+    client: int
+    task: int
+    version: int
+    gradient: Vector
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+Message = (
+    Train
+    | Update
+    | Contribution
+    | Masked
+    | Compute
+    | Gradient
+    | Query
+    | Embedding
+    | Derivative
+    | Labels
+    | Turn
+    | Passive
+)
+Answer = Update | Contribution | Masked
+Task = Train | Compute | Query | Derivative | Turn
+"""What the server sends to a site; each has a ``number``."""
+Reply = Update | Contribution | Masked | Gradient | Embedding | Labels | Passive
+"""What a site sends to the server."""
+
+
+def _same(left: msgspec.Struct, right: object) -> bool:
+    return type(left) is type(right) and encode(left) == encode(right)  # type: ignore[arg-type]
+
+
+def _encode_vector(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value, dtype="<f4").tobytes()
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def _decode_vector(kind: Any, value: Any) -> Any:
+    if not isinstance(value, bytes) or len(value) % 4:
+        raise ValueError("a vector is sent as bytes, four for each number")
+    return np.frombuffer(value, dtype="<f4").astype(np.float32)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_vector)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
+    Message, dec_hook=_decode_vector
+)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message (MessagePack)."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, *, dimension: int) -> Message:
+    """The message in ``data``, with every vector (``dimension``,) and its square finite.
+
+    Raises:
+        RemoteProtocolError: for anything else; the caller drops it and goes on.
+    """
+    try:
+        message = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"a message of {len(data)} bytes could not be read: {error}", "unreadable"
+        ) from error
+    for name, vector in vectors(message):
+        if vector.shape != (dimension,):
+            raise RemoteProtocolError(
+                f"{type(message).__name__}.{name} has {vector.size} numbers; the model has "
+                f"{dimension}",
+                "wrong shape",
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(np.dot(vector, vector))
+        if not finite:  # whoever adds such vectors up comes to infinity
+            what = "too large" if np.isfinite(vector).all() else "not finite"
+            why = f"{type(message).__name__}.{name} holds numbers that are {what}"
+            raise RemoteProtocolError(why, what)
+    return message
+
+
+def vectors(message: Message) -> list[tuple[str, Vector]]:
+    named: list[tuple[str, Vector | None]]
+    match message:
+        case Train():
+            named = [("weights", message.weights), ("probe", message.probe)]
+        case Update(raw=raw):
+            named = [
+                ("weights", message.weights),
+                ("first", message.first),
+                ("raw.gradient", raw.gradient if raw else None),
+            ]
+        case Contribution():
+            named = [("delta", message.delta)]
+        case Compute():
+            named = [("weights", message.weights)]
+        case Gradient():
+            named = [("gradient", message.gradient)]
+        case _:  # those of events are unpacked by whoever knows their sizes
+            named = []
+    return [(name, vector) for name, vector in named if vector is not None]

@@ -1,0 +1,204 @@
+"""Classes by name, each of them a table of a study. A new one is a file with one registration.
+
+A study names a registered class, or one in a module of its own as ``package.module:Class``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import create_model
+
+from sordino.base import modules
+from sordino.base.errors import StudyError
+from sordino.base.section import Section
+
+LONGEST = 60
+"""Characters of a value that an error shows."""
+
+S = TypeVar("S", bound=Section)
+K = TypeVar("K", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Generic[S]):
+    """The known subclasses of one kind of section.
+
+    Attributes:
+        base: what they are subclasses of.
+        noun: what one of them is called: "method", "mechanism".
+        key: the field whose default is the name.
+        place: of the table in a study.
+        page: of the documentation.
+        lacks: what a class still lacks, or None.
+        usual: the name that a table has where it says none.
+        needs: methods that a class must define itself.
+        load: imports the modules of this program that register classes; asked before the first
+            look.
+    """
+
+    base: type[S]
+    noun: str
+    key: str
+    place: str
+    page: str
+    lacks: Callable[[type], str | None] = lambda kind: None
+    usual: str | None = None
+    needs: tuple[str, ...] = ()
+    load: Callable[[], object] = lambda: None
+    _known: dict[str, type[S]] = field(default_factory=dict)
+    _imported: dict[str, type[S]] = field(default_factory=dict)
+
+    def register(self, kind: type[K]) -> type[K]:
+        """Make a class known by the default of its name.
+
+        Raises:
+            StudyError: if another one has this name, or it is not complete.
+        """
+        name, lacking = kind.model_fields[self.key].default, self._lacking(kind)
+        found: type[Section] = self._known.get(name, kind)
+        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise StudyError(
+                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
+                "already; choose another name"
+            )
+        if not isinstance(name, str) or lacking is not None:
+            wanted = (
+                f"a {self.noun} needs a name ({self.key}: Literal['mine'] = "
+                f"'mine'){f' and {lacking}' if lacking else ''}"
+            )
+            raise StudyError(f"{kind.__qualname__}: {wanted}")
+        self._known[name] = kind  # type: ignore[assignment]
+        return kind
+
+    def known(self) -> Mapping[str, type[S]]:
+        """Every registered class, in the order of registration."""
+        self.load()
+        return MappingProxyType(self._known)
+
+    def imported(self, path: str) -> type[S]:
+        """The class at ``package.module:Class``.
+
+        Raises:
+            StudyError: if there is none.
+        """
+        if path in self._imported:
+            return self._imported[path]
+        where = f"{self.place}.{self.key} = {path!r}"
+        try:
+            found = modules.attribute(path)
+        except Exception as error:  # a user's module may raise anything
+            raise StudyError(
+                f"{where}: {modules.told_of(error)}. Write it as package.module:Class, beside the "
+                "study file or installed"
+            ) from error
+        lacking = (
+            self._lacking(found)
+            if isinstance(found, type) and issubclass(found, self.base)
+            else None
+        )
+        if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
+            raise StudyError(
+                f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; "
+                f"see {self.page}"
+            )
+        # Its name in a study is where it is found, so that a saved study finds it again.
+        literal: Any = Literal[path]
+        fields: dict[str, Any] = {self.key: (literal, path)}
+        self._imported[path] = create_model(
+            found.__name__, __base__=found, __doc__=found.__doc__, **fields
+        )
+        return self._imported[path]
+
+    def _lacking(self, kind: type) -> str | None:
+        """What a class still lacks, in words."""
+        missing = next(
+            (name for name in self.needs if getattr(kind, name) is getattr(self.base, name)), None
+        )
+        return self.lacks(kind) if missing is None else f"a method {missing}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that lead to the table in a study."""
+        return tuple(self.place.split("."))
+
+    def spelled_out(self, section: object) -> object:
+        """A study's table, where a name alone stands for one with nothing else in it, or none is
+        said.
+        """
+        if isinstance(section, str):
+            return {self.key: section}
+        if self.usual is not None and isinstance(section, Mapping):
+            return {self.key: self.usual, **section}
+        return section
+
+    def chosen(self, section: object) -> type[S]:
+        """The class that a study's table is of.
+
+        Raises:
+            StudyError: if it names none.
+        """
+        if not isinstance(section, Mapping):
+            raise StudyError(
+                f"{self.place} = {section!r} must be a name or a table: write [{self.place}] with "
+                f"a {self.key} below it"
+            )
+        name, known = section.get(self.key), self.known()
+        if name is None:
+            raise StudyError(f"{self.place}.{self.key} is missing: it says which kind this is")
+        if not isinstance(name, str):
+            raise StudyError(f"{self.place}.{self.key} must be a string; got {name!r}")
+        if ":" in name:
+            return self.imported(name)
+        if name not in known:
+            hint = did_you_mean(name, known) or "."
+            raise StudyError(
+                f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}"
+            )
+        return known[name]
+
+    def wrong(self, table: Section, call: str, given: object, wanted: str) -> StudyError:
+        """What to say of a value that a method of such a class returned.
+
+        Args:
+            table: whose method it is.
+            call: the method's name.
+            given: what it returned.
+            wanted: what it must return, in words.
+        """
+        shown = given if isinstance(given, str) else repr(given)
+        shown = shown if len(shown) <= LONGEST and "\n" not in shown else type(given).__name__
+        return StudyError(
+            f"{self.place}.{self.key} = {getattr(table, self.key)!r}: {call} gave {shown}; it must "
+            f"give {wanted}. See {self.page}"
+        )
+
+    def forget(self, name: str) -> None:
+        """Undo a registration, and whatever was imported by a path: for tests."""
+        self._known.pop(name, None)
+        self._imported.clear()
+
+
+def register_all(package: str, path: Iterable[str]) -> None:
+    """Import every module of a package, so that what registers itself there is known.
+
+    A new one is a file and nothing else.
+
+    Args:
+        package: its name.
+        path: its ``__path__``.
+    """
+    for found in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(found.name)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint at the closest of the known words, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,266 @@
+"""A study under ``sordino audit --attack canaries``: one client, one run, many canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.audit.bounds import Scores
+from sordino.audit.intervals import Interval
+from sordino.audit.mechanisms import Subject
+from sordino.audit.planted import (
+    Coins,
+    PlantedSum,
+    Promised,
+    Trained,
+    Watched,
+    likelihoods,
+    trained,
+)
+from sordino.audit.worlds import releases
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.clients import regime as horizontal
+from sordino.clients.division import Federation, federation, loss_of, model
+from sordino.clients.inversion import mechanism_of
+from sordino.clients.study import HorizontalStudy, SampledPromise
+from sordino.core.audits import Row
+from sordino.mechanisms import Bounded, CountedGaussian, Gaussian
+from sordino.mechanisms.haar import HaarGaussian
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import MeanGradient
+
+MOST = 16_000
+"""Canaries of a run; more make the bound a little better and the run slower."""
+FINE = 2000
+"""Numbers of a vector from which on its wavelets are looked at many at once."""
+PART = 0.5
+"""Canaries that are examples, for each example of the client."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A study's first client, ready to be audited.
+
+    Attributes:
+        study: calibrated.
+        flat: the model with its initial weights.
+        start: these weights (d,).
+        noise: the study's mechanism.
+        divided: its data. Raw.
+        rate: q of the first client.
+        rounds, steps: how often it answers, and tau; 1 where the method chooses it on the way.
+    """
+
+    study: HorizontalStudy
+    flat: Flat
+    start: torch.Tensor
+    noise: Bounded
+    divided: Federation
+    rate: float
+    rounds: int
+    steps: int
+
+
+def prepared(study: HorizontalStudy) -> Prepared:
+    """A study's first client.
+
+    Raises:
+        StudyError: if its clients do not release sums of clipped gradients with Gaussian noise of
+            one size.
+    """
+    if study.privacy.unit != "sample":
+        raise StudyError(
+            f"privacy.unit = {study.privacy.unit!r}: --attack canaries plants examples, and works "
+            "where examples are protected. Use a study with privacy.unit = 'sample', such as "
+            "dp-sgd, or --attack mechanism, which needs no study"
+        )
+    regime = horizontal.of(study)
+    if not isinstance(study.privacy, SampledPromise):
+        raise StudyError(
+            f"method.name = {study.method.name!r}: --attack canaries runs clients that take part "
+            "in rounds. --attack mechanism looks at this study's releases one by one"
+        )
+    if study.method.unpriced is not None:
+        raise StudyError(
+            f"method.name = {study.method.name!r}: {study.method.unpriced}, which nothing has to "
+            "be planted for: no epsilon is promised. Use form = 'sound'"
+        )
+    divided = federation(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    if regime.scheduled(full):
+        raise StudyError(
+            "privacy: --attack canaries keeps clip and noise as they are from the first round to "
+            "the last; leave the schedule out"
+        )
+    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
+    noise = mechanism_of(full, divided, flat)
+    if not isinstance(noise, Gaussian | CountedGaussian) or noise.measure != "flat":
+        raise StudyError(
+            f"privacy.mechanism.kind = {full.privacy.mechanism.kind!r}: --attack canaries needs "
+            "the same noise on every number and clipping as a whole. Use kind = 'gaussian', or "
+            "--attack mechanism for the others"
+        )
+    price = regime.price(full, divided.sizes, flat.dim)
+    charges = full.horizon if price.used is None else price.used
+    steps = getattr(full.method, "tau", None) or 1
+    rounds = max(charges // steps, 1)
+    rate = regime.rates(full, divided.sizes)[0]
+    return Prepared(full, flat, flat.weights.clone(), noise, divided, rate, rounds, steps)
+
+
+def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
+    """White box and black box; see :class:`~sordino.core.audits.Rows`."""
+    ready = prepared(study)
+    return [
+        lambda alpha: white_box(ready, canaries, alpha, name),
+        lambda alpha: black_box(ready, canaries, alpha, name),
+    ]
+
+
+def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with Dirac canaries, by an adversary who sees every release."""
+    m = min(canaries, found.flat.dim, MOST)
+    entropy = Seeded(found.study.seed)
+    coins = _coins(found, "dirac", m)
+    order = entropy.at("audit", "canaries", "places").permutation(found.flat.dim)[:m]
+    places = torch.from_numpy(np.sort(order))
+    part = found.divided.parts[0]
+    shape = (m, *part.x.shape[1:])
+    x = np.concatenate([part.x, np.zeros(shape, part.x.dtype)])
+    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, places)
+    watched = Watched(found.noise, kernel, places)
+    made = _run(found, kernel, watched, _examples(x, y), "dirac")
+    scores = likelihoods(watched.seen, found.rate)
+    return _interval(found, made, scores, coins, alpha, f"{name}, every release seen", "white box")
+
+
+def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
+    """One run with canaries that are examples, by an adversary who sees the final model alone.
+
+    A canary is noise with a random label: each of its numbers is the lowest or the highest of all
+    test examples. No other example teaches what it does, so it is told from others better than a
+    mislabelled example. Its score is how much the run has lowered its loss.
+
+    Raises:
+        StudyError: if the study has no public test examples, or its labels are numbers.
+    """
+    part, test = found.divided.parts[0], found.divided.test
+    if not len(test) or len(test.classes) < 2 or found.study.data.testing == "private share":
+        raise StudyError(
+            "data.test: canaries are made in the range of public test examples of two classes or "
+            "more; set data.test = 'file' or 'public share'"
+        )
+    m = min(canaries, max(int(PART * len(part)), 1))
+    rng = Seeded(found.study.seed).at("audit", "canaries", "examples")
+    ends = np.array([test.x.min(), test.x.max()])
+    noise = ends[rng.integers(0, 2, (m, *part.x.shape[1:]))]
+    labels = rng.integers(0, len(test.classes), m)
+    coins = _coins(found, "examples", m)
+    x, y = np.concatenate([part.x, noise]), np.concatenate([part.y, labels])
+    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, None)
+    made = _run(found, kernel, found.noise, _examples(x, y), "examples")
+    before, after = (_losses(found, w, noise, labels) for w in (found.start, made.weights))
+    return _interval(
+        found, made, before - after, coins, alpha, f"{name}, model at the end", "black box"
+    )
+
+
+def _coins(found: Prepared, kind: str, m: int) -> Coins:
+    rng = Seeded(found.study.seed).at("audit", "canaries", "coins", kind)
+    coins: Coins = rng.random(m) < 0.5
+    return coins
+
+
+def _examples(x: datasets.Features, y: datasets.Labels) -> Examples:
+    return Examples(torch.from_numpy(x), torch.from_numpy(y))
+
+
+def _run(
+    found: Prepared, kernel: PlantedSum, mechanism: Bounded, examples: Examples, kind: str
+) -> Trained:
+    method = found.study.method
+    seed = int(Seeded(found.study.seed).at("audit", "canaries", "run", kind).integers(2**62))
+    client = PrivateClient(
+        index=0,
+        unit="client:0",
+        examples=examples,
+        mechanism=mechanism,
+        sampling_rate=found.rate,
+        learning_rate=getattr(method, "learning_rate", 0.1),
+        optimizer=getattr(method, "optimizer", None) or Sgd(),
+        kernels=ModelKernels(found.flat, kernel, MeanGradient(found.flat, loss_of(found.study))),
+        entropy=Seeded(seed),
+    )
+    return trained(client, found.start, found.rounds, found.steps)
+
+
+def _losses(
+    found: Prepared, weights: torch.Tensor, x: datasets.Features, y: datasets.Labels
+) -> Scores:
+    found.flat.load(weights.to(found.flat.weights))
+    loss = loss_of(found.study)
+    losses = loss(Evaluator(found.flat, loss).scores(torch.tensor(x)), torch.from_numpy(y))
+    kept: Scores = losses.numpy().astype(np.float64)
+    return kept
+
+
+def _interval(
+    found: Prepared,
+    made: Trained,
+    scores: Scores,
+    coins: Coins,
+    alpha: float,
+    name: str,
+    how: str,
+) -> Interval:
+    privacy = found.study.privacy
+    promised = Promised(
+        name=name,
+        unit="sample",
+        how=f"one run, {how}",
+        spent=made.spent,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )
+    return promised.interval(scores, coins, alpha)
+
+
+def own_mechanism(study: HorizontalStudy) -> Subject:
+    """A study's mechanism at its own noise, for an audit of one release in two worlds.
+
+    Raises:
+        StudyError: if the study promises nothing, or its mechanism is somebody's own.
+    """
+    if study.privacy.unit == "none":
+        raise StudyError("privacy.unit = 'none': there is no mechanism to audit")
+    divided = federation(study)
+    regime = horizontal.of(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
+    made, asked = mechanism_of(full, divided, flat), full.privacy.mechanism
+    try:
+        draw = releases(made)
+    except TypeError as error:
+        raise StudyError(
+            f"privacy.mechanism.kind = {asked.kind!r}: {error}. "
+            "Leave the study out to see the mechanisms that come with the package"
+        ) from None
+    return Subject(
+        name=f"the study's {asked.kind}",
+        sound=asked.form == "sound",
+        unit=full.privacy.unit,
+        claimed=asked.for_dimension(flat.dim).event(made.noise_multiplier),
+        booked=made.event(),
+        draw=draw,
+        cheap=isinstance(made, Gaussian) or (isinstance(made, HaarGaussian) and flat.dim > FINE),
+    )

@@ -1,0 +1,252 @@
+"""A study's data, divided among its clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sordino import data as datasets
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Vector
+from sordino.clients import evaluation
+from sordino.clients.study import H, HorizontalStudy
+from sordino.data.dataset import Span
+from sordino.data.identity import Words, at_one
+from sordino.privacy.records import Records
+
+if TYPE_CHECKING:  # whoever only divides data does not wait for torch
+    import torch
+
+    from sordino.training.evaluate import Evaluator
+    from sordino.training.flat import Flat
+    from sordino.training.loss import Loss
+
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Federation:
+    """A study's data, divided among its clients.
+
+    Attributes:
+        parts: the training set of each client.
+        test: what models are measured on, for reporting only; empty where nothing is.
+        validation: examples set aside to choose by, before partitioning or from each client, or
+            None.
+        counts: label counts, of shape (clients, classes): raw data; sizes, (clients, 1), where
+            labels are numbers.
+        names: of the clients, where the file has any.
+        prints: what the ledger knows each client's data by, where that is not its fingerprint.
+        shaping: fingerprints of all data that bears on what is released, where not all of it is
+            here.
+        remote: whether some parts lie elsewhere: their examples are stand-ins, and their labels
+            are not known.
+    """
+
+    parts: tuple[datasets.Dataset, ...]
+    test: datasets.Dataset
+    validation: datasets.Dataset | None
+    counts: Counts
+    names: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+    shaping: tuple[str, ...] = ()
+    remote: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every client."""
+        return tuple(len(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a plan asks of a study's data: n_i of every client, the shape of an example, and how
+    many classes there are, or scores that a model gives.
+    """
+
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, study: HorizontalStudy, whole: Callable[[], Federation]) -> Division:
+        """The study's, by the labels alone where that is enough; ``whole`` loads all examples."""
+        wanted = study.data
+        # Who is set aside, and who is behind a record, is found in the whole data.
+        apart = wanted.file is not None or wanted.validation or identified(study)
+        found = None if apart else datasets.labels(wanted.name or "")
+        if found is None:
+            told = cls.told(whole())
+            return replace(told, shape=wanted.seen(told.shape))
+        y, shape, classes = found
+        indices, _ = _dealt(study, y, None)
+        return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))
+
+    @classmethod
+    def told(cls, divided: Federation) -> Division:
+        """Of data that is loaded already."""
+        return cls(divided.sizes, divided.test.shape, divided.test.outputs)
+
+
+def federation(study: HorizontalStudy) -> Federation:
+    """Load the data and divide it."""
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = evaluation.corpus(study, identify=identified(study))
+    train, validation = corpus.train, None
+    if wanted.validation:
+        train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
+    indices, held = _dealt(study, train.y, train.client)
+    if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
+        assert train.words is not None
+        indices = _whole_people(indices, train.words[:, 2])
+    if held:
+        validation = train.take(np.sort(np.concatenate(held)))
+    counts = (
+        datasets.label_counts(train.y, indices, len(train.classes))
+        if train.span is None
+        else np.array([[len(part)] for part in indices], np.int64)
+    )
+    names = (
+        tuple(train.owners[k] for k in np.unique(train.client))
+        if train.client is not None and len(indices) > 1
+        else ()
+    )
+    return Federation(
+        tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
+    )
+
+
+def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:
+    """Rows of each client, with all rows of a person moved to the client of one of them.
+
+    Raises:
+        StudyError: if a client has none then.
+    """
+    client = np.full(len(who), -1)
+    for i, part in enumerate(parts):
+        client[part] = i
+    dealt = np.flatnonzero(client >= 0)
+    client[dealt] = at_one(who[dealt], client[dealt])
+    found = tuple(np.flatnonzero(client == i) for i in range(len(parts)))
+    if not all(map(len, found)):
+        raise StudyError(
+            "data.person: all rows of a person are dealt to one client, and a client has no rows "
+            "then. Give fewer data.clients, or person_rows = 1"
+        )
+    return found
+
+
+def examples(study: H) -> H:
+    """The same study without its front end: whoever asks who holds what needs no features."""
+    return study.model_copy(update={"data": study.data.model_copy(update={"features": None})})
+
+
+def _dealt(
+    study: HorizontalStudy, y: datasets.Labels, client: datasets.Labels | None
+) -> tuple[datasets.Parts, datasets.Parts]:
+    """The numbers of each client's examples, and of those that it sets aside, if any, by labels and
+    owners (n,).
+    """
+    wanted, entropy = study.data, Seeded(study.seed)
+    if study.pooled:
+        indices: datasets.Parts = (np.arange(len(y)),)
+    else:
+        if not wanted.partition.by_label:
+            y = np.zeros_like(y)
+        elif wanted.deals_by_label and study.privacy.entropy == "system":
+            raise StudyError(
+                f"data.partition kind '{wanted.partition.kind}': it deals private rows by their "
+                "labels, so the numbers of rows of clients, which are public, would tell labels. "
+                "Use 'iid', 'column' with data.client_column, or a way of your own with by_label = "
+                'False; or simulate with privacy.entropy = "seed"'
+            )
+        dealt = wanted.partition.split(y, wanted.clients, entropy.at("partition"), column=client)
+        indices = datasets.checked(dealt, len(y), wanted.clients)
+    if not wanted.client_validation:
+        return indices, ()
+    return datasets.per_client_validation(
+        indices, wanted.client_validation, entropy.at("client validation")
+    )
+
+
+def identified(study: HorizontalStudy) -> bool:
+    """Whether records are to be recognised: by a lasting ledger, or for the persons behind them."""
+    return study.privacy.ledger != "run" or study.data.person is not None
+
+
+def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    from sordino.training import models
+    from sordino.training.check import check_private
+
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.private:
+        check_private(module, shape)
+    return module
+
+
+def loss_of(study: HorizontalStudy) -> Loss:
+    """The loss that the study's model is trained with."""
+    from sordino.training.loss import loss_for
+
+    return loss_for(study.model.name, number=study.data.span is not None)
+
+
+def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:
+    """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
+    if part.words is None:
+        raise StudyError(f"{unit}: what its examples are recognised by was not read")
+    people = part.words[:, 2] if part.words.shape[1] == 3 else None
+    return Records(unit, kind, part.words[:, :2], people, 1 if most is None else most)
+
+
+def tensors(
+    part: datasets.Dataset | None, place: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Examples as model input, and their labels; empty ones for none."""
+    import torch
+
+    from sordino.training.kernels import model_input
+
+    if part is None:
+        return torch.empty(0), torch.empty(0, dtype=torch.int64)
+    return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
+
+
+def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    import torch
+
+    found = torch.from_numpy(x).to(place)
+    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
+
+
+def evaluate(
+    flat: Flat,
+    evaluator: Evaluator,
+    test: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    weights: Vector,
+    span: Span | None = None,
+) -> Mapping[str, float]:
+    """What is told of a model on public rows: accuracy, or the root mean squared error in the units
+    of labels that lie in ``span``; and the mean loss.
+    """
+    import torch
+
+    flat.load(torch.from_numpy(weights).to(flat.weights))
+    row = {}
+    if len(test[1]):
+        seen = evaluator(*test)
+        if span is None:
+            row = {"accuracy": seen.accuracy, "loss": seen.loss}
+        else:  # the loss is half the squared error in units of half the range
+            half = (span[1] - span[0]) / 2
+            row = {"rmse": half * math.sqrt(2 * seen.loss), "loss": seen.loss}
+    if len(validation[1]) and span is None:
+        row["validation"] = evaluator(*validation).accuracy
+    return row

@@ -1,0 +1,97 @@
+"""What runs leave in their files in which every client has examples of its own, whatever the
+regime: its part of ``run.json`` and of the rows of rounds.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
+from sordino.core.runs import Run
+
+
+class Holder(Client, frozen=True, kw_only=True):
+    """A client with examples of its own.
+
+    Attributes:
+        name: where the data names clients.
+        examples: how many; null where that is private.
+        labels: how many of each class; empty where that is private.
+    """
+
+    name: Maybe[str] = UNSET
+    examples: Maybe[Count] = UNSET
+    labels: Maybe[tuple[Count, ...]] = UNSET
+
+
+class TestSet(Record, frozen=True, kw_only=True):
+    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where
+    that is paid for.
+    """
+
+    __test__ = False  # pytest: no class of tests
+
+    kind: Maybe[str] = UNSET
+    rows: Maybe[Count] = UNSET
+    unit: Maybe[str] = UNSET
+    epsilon: Maybe[Real] = UNSET
+    noise_multiplier: Maybe[Real] = UNSET
+    evaluations: Maybe[Count] = UNSET
+
+
+class Stage(Record, frozen=True, kw_only=True):
+    """A planned stretch of updates, with one clipping bound and one rule for the learning rate."""
+
+    number: Maybe[Count] = UNSET
+    start: Maybe[Count] = UNSET
+    length: Maybe[Count] = UNSET
+    clip: Maybe[Real] = UNSET
+    rate: Maybe[Real] = UNSET
+    variance: Maybe[Real] = UNSET
+    slowing: Maybe[Real] = UNSET
+
+
+class Horizontal(Facts, frozen=True, kw_only=True):
+    """Where clients have examples of their own.
+
+    Attributes:
+        span: public low and high of labels that are numbers; absent where they are classes.
+        test: what models are measured on.
+        epsilons, noise_multipliers: of each edge, where they differ.
+        staleness: tau_max.
+        validation: SHA-256 (hex) of public examples that were set aside.
+    """
+
+    clients: Maybe[tuple[Holder, ...]] = UNSET
+    span: Maybe[tuple[Real, Real]] = UNSET
+    test: Maybe[TestSet] = UNSET
+    epsilons: Maybe[tuple[Real, ...]] = UNSET
+    noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
+    sampling_rate: Maybe[Real] = UNSET
+    staleness: Maybe[Real] = UNSET
+    validation: Maybe[str] = UNSET
+    stages: Maybe[tuple[Stage, ...]] = UNSET
+
+    @property
+    def members(self) -> tuple[Holder, ...]:
+        """See :class:`Facts`."""
+        return known(self.clients) or ()
+
+
+class Measured(Round, frozen=True, kw_only=True, tag="round"):
+    """A round whose model may have been measured.
+
+    Attributes:
+        validation: accuracy on public examples that were set aside.
+        test_epsilon: what private test rows have spent.
+        rmse: root mean squared error on the test set, where labels are numbers, in their units.
+    """
+
+    validation: Maybe[Real] = UNSET
+    test_epsilon: Maybe[Real] = UNSET
+    rmse: Maybe[Real] = UNSET
+
+
+def horizontal(run: Run) -> Horizontal:
+    """What a run says of clients with examples of their own; nothing where there are none."""
+    return run.about.facts if isinstance(run.about.facts, Horizontal) else Horizontal()

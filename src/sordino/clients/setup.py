@@ -1,0 +1,363 @@
+"""What both regimes are built from: the kernels, the ledger, the budget."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.base.entropy import Entropy, System
+from sordino.base.errors import StudyError
+from sordino.base.message import Vector
+from sordino.clients.division import (
+    Counts,
+    Federation,
+    evaluate,
+    identified,
+    loss_of,
+    model,
+    placed,
+    records,
+    tensors,
+)
+from sordino.clients.evaluation import PaidEvaluation, priced
+from sordino.clients.study import HorizontalStudy, SampledPromise
+from sordino.core.built import PUBLIC, UNIT, Built, named
+from sordino.core.plan import Plan
+from sordino.core.play import Play
+from sordino.core.records import Facts, Metrics
+from sordino.core.surroundings import device, lineage, protective
+from sordino.core.watch import Moment
+from sordino.data.dataset import Span
+from sordino.data.features.applied import is_ours
+from sordino.privacy import Vault
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import SAMPLE
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.models import digest_of
+from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.clipping import summable
+
+Tensors = tuple[torch.Tensor, torch.Tensor]
+
+
+class Told(TypedDict):
+    """What a regime says by itself of what was built; see :class:`Built`."""
+
+    facts: Facts
+    paid: str
+    remedy: str
+    evaluation: PaidEvaluation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedSetup:
+    """What the clients of one process share, and what their models are measured on.
+
+    Attributes:
+        kernels: model and kernels.
+        place: the device.
+        test: (n, ...) and (n,), pixels still bytes.
+        validation: (n, ...) and (n,), as model input; empty where there is none.
+        sizes, counts, classes: of the clients' data.
+        fingerprints: of each client's data.
+        records: who is in each client's data, where a ledger asks; nobody otherwise.
+        shaping: of all that bears on what is released: the clients' data, the test and validation
+            sets, what a front end of one's own gives, and the model's first weights.
+        evaluator: accuracy and loss of the kernels's model.
+        names: of the clients, where they have any.
+        span: low and high of labels that are numbers.
+        owners: whose each test row is, (n,), and what they are called, where the file says so.
+        remote: whether some clients' data lies elsewhere.
+        mine: the client whose site this is; None where one process serves all.
+        life: of this process, where noise is drawn anew in each.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is
+            empty.
+    """
+
+    kernels: ModelKernels
+    place: torch.device
+    test: Tensors
+    validation: Tensors
+    sizes: tuple[int, ...]
+    counts: Counts
+    classes: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    records: tuple[Records, ...]
+    shaping: tuple[str, ...]
+    evaluator: Evaluator
+    names: tuple[str, ...] = ()
+    span: Span | None = None
+    owners: tuple[datasets.Labels, tuple[str, ...]] | None = None
+    remote: bool = False
+    mine: int | None = None
+    life: str = field(default_factory=lambda: secrets.token_hex(8))
+    secret: tuple[Tensors, str] | None = None
+
+    @classmethod
+    def of(cls, study: HorizontalStudy, divided: Federation) -> SharedSetup:
+        """Everything but the clients' own data."""
+        torch.set_num_threads(study.execution.threads)
+        place, classes = device(study), divided.test.classes
+        flat = Flat(model(study, divided.test.shape, divided.test.outputs).to(place))
+        loss = loss_of(study)
+        rate = study.privacy.sampling_rate if isinstance(study.privacy, SampledPromise) else 0.0
+        summable(rate * max(divided.sizes) if study.privacy.unit == "sample" else 0.0)
+        test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
+        paid = study.data.testing == "private share"
+        prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
+        return cls(
+            kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+            place=place,
+            test=(test[0][:0], test[1][:0]) if paid else test,
+            validation=tensors(divided.validation, place),
+            sizes=divided.sizes,
+            counts=divided.counts,
+            classes=classes,
+            fingerprints=prints,
+            records=known_records(study, divided, paid=paid),
+            shaping=(
+                *(divided.shaping or _shaping(study, divided, prints)),
+                digest_of(flat.module),
+            ),
+            evaluator=Evaluator(flat, loss),
+            names=divided.names,
+            span=divided.test.span,
+            owners=None
+            if paid or divided.test.client is None
+            else (divided.test.client, divided.test.owners),
+            remote=divided.remote,
+            secret=(test, divided.test.fingerprint()) if paid else None,
+        )
+
+    def entropy(self, study: HorizontalStudy, run: str, folder: Path) -> Entropy:
+        """Where batches and noise come from; see :func:`~sordino.core.surroundings.protective`.
+
+        At a site, the operating system's entropy is drawn anew in each life of its process, and no
+        key is kept: the site repeats answers from its disk, never by computing them again. So a
+        folder that is put back from a copy cannot be made to use the same noise twice.
+        """
+        if self._anew(study):
+            return System()
+        return protective(study, run, self.shaping, folder)
+
+    def lineage(self, study: HorizontalStudy, run: str) -> str:
+        """What the keys of charges begin with that pay for this entropy's noise.
+
+        A charge is booked once for each key, so the same key must mean the same bytes. Where noise
+        is drawn anew, what is computed again is another release, and is booked again.
+        """
+        found = lineage(study, run)
+        return f"{found}/{self.life}" if self._anew(study) else found
+
+    def _anew(self, study: HorizontalStudy) -> bool:
+        """Whether noise is drawn anew in each life of the process."""
+        return self.mine is not None and study.privacy.entropy == "system"
+
+    @property
+    def rows(self) -> int:
+        """How many examples models are measured on."""
+        return len((self.test if self.secret is None else self.secret[0])[1])
+
+    def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
+        """The ledger's units with their data's fingerprints: clients, and test rows that pay."""
+        own = f"client:{self.mine}"
+        known = fingerprints if self.mine is None else {own: fingerprints[own]}
+        return {**known, **({} if self.secret is None else {UNIT: self.secret[1]})}
+
+    def labels(self, units: Sequence[str]) -> dict[str, str]:
+        """What the clients' units are called, for people; none unnamed or with a shared unit."""
+        return (
+            dict(zip(units, self.names, strict=True))
+            if self.names and len(set(units)) == len(self.names) and self.mine is None
+            else {}
+        )
+
+    def evaluation(
+        self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str
+    ) -> PaidEvaluation | None:
+        """How models are measured on private rows; None where there are none."""
+        if self.secret is None:
+            return None
+        (x, y), _ = self.secret
+        mechanism, most, planned = priced(study)
+
+        def right(weights: Vector) -> int:
+            self.kernels.flat.load(torch.from_numpy(weights).to(self.kernels.flat.weights))
+            return round(self.evaluator(x, y, private=True).accuracy * len(y))
+
+        return PaidEvaluation(
+            right=right,
+            rows=len(y),
+            mechanism=mechanism,
+            planned=planned,
+            vault=ledgers,
+            budget=most,
+            entropy=entropy,
+            method=study.method.name,
+            lineage=lineage,
+        )
+
+    def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
+        """What is told of a model: on public rows as it is, on private ones at their price."""
+        return (
+            self.evaluate
+            if paid is None
+            else lambda weights: {**self.evaluate(weights), **paid(weights)}
+        )
+
+    def evaluate(self, weights: Vector) -> Mapping[str, float]:
+        """Accuracy and loss of a model."""
+        return evaluate(
+            self.kernels.flat, self.evaluator, self.test, self.validation, weights, self.span
+        )
+
+    def metrics(self, study: HorizontalStudy, weights: Vector) -> Metrics | None:
+        """How good a model is on public test rows; None where there are none."""
+        x, y = self.test
+        if not len(y):
+            return None
+        from sordino.clients import metrics  # scikit-learn takes a second to import
+
+        self.kernels.flat.load(torch.from_numpy(weights).to(self.kernels.flat.weights))
+        scores, labels = self.evaluator.scores(x).numpy(), y.cpu().numpy()
+        loss = self.evaluator(x, y).loss
+        if self.span is not None:
+            found = metrics.of_numbers(scores, labels, self.span, loss=loss)
+        else:
+            probable = study.model.name != "svm"
+            found = metrics.of_classes(scores, labels, self.classes, loss=loss, probable=probable)
+        served = None
+        if self.owners is not None:
+            served = metrics.by_rows(scores, labels, *self.owners, self.span)
+        elif self.span is None and self.counted(study):
+            served = metrics.by_labels(found, self.counts, self.names)
+        return found if served is None else msgspec.structs.replace(found, clients=served)
+
+    def counted(self, study: HorizontalStudy) -> bool:
+        """Whether it is public how often each client has each label."""
+        return not self.remote and (study.data.published or study.privacy.unit == "none")
+
+    def published(self, study: HorizontalStudy) -> bool:
+        """Whether all rows that this process has fingerprints of are published.
+
+        A server has nobody's rows; a site has its own, whatever data set the study names.
+        """
+        return self.mine is None if self.remote else study.data.published
+
+    def examples(self, part: datasets.Dataset) -> Examples:
+        """One client's data, on the device."""
+        return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
+
+    def built(
+        self,
+        study: HorizontalStudy,
+        plan: Plan,
+        simulation: Play[Any],
+        first: Moment,
+        **told: Unpack[Told],
+    ) -> Built:
+        """Everything that a run needs."""
+        model, parameters = study.model.name, partial(named, self.kernels.flat)
+        return Built(
+            study=study,
+            plan=plan,
+            simulation=simulation,
+            first=first,
+            metrics=partial(self.metrics, study),
+            model=model,
+            named=parameters,
+            **told,
+        )
+
+    def first(self) -> Vector:
+        """The initial model, (d,)."""
+        weights: Vector = self.kernels.flat.weights.cpu().numpy().copy()
+        return weights
+
+
+def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
+    sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
+    own = study.data.features is not None and not is_ours(study.data.features)
+    # code of one's own may give other features of the same examples, from another file
+    features = (hashlib.sha256(part.x.tobytes()).hexdigest() for part in divided.parts if own)
+    return (*prints, *(each.fingerprint() for each in sets), *features)
+
+
+def known_records(
+    study: HorizontalStudy, divided: Federation, *, paid: bool
+) -> tuple[Records, ...]:
+    """The records in each client's data, in a test set that is paid for, and in what is declared
+    public to a ledger of the data.
+    """
+    if not identified(study):
+        return ()
+    found = [
+        records(part, f"client:{i}", SAMPLE, study.data.person_rows)
+        for i, part in enumerate(divided.parts)
+        if part.words is not None or not divided.remote
+    ]
+    if paid:
+        found.append(records(divided.test, UNIT, SAMPLE))
+    if study.privacy.ledger == "run" or study.data.published:
+        return tuple(found)
+    aside = [
+        divided.validation,
+        None if study.data.testing == "private share" else divided.test,
+    ]
+    shown = [
+        records(part, PUBLIC, SAMPLE, len(part)) for part in aside if part is not None and len(part)
+    ]
+    if not shown:
+        return tuple(found)
+    public = shown[0] if len(shown) == 1 else _together(shown)
+    _refuse_alike(study, public, found)
+    return (*found, public)
+
+
+def _together(parts: Sequence[Records]) -> Records:
+    people = [part.people for part in parts if part.people is not None]
+    return replace(
+        parts[0],
+        rows=np.concatenate([part.rows for part in parts]),
+        people=np.concatenate(people) if people else None,
+    )
+
+
+def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
+    """A ledger of the data tells records apart by what stands in them.
+
+    One of two that look the same cannot be public.
+
+    Raises:
+        StudyError: if a row that is declared public looks like one that is not, or is about the
+            same person.
+    """
+    alike = 0
+    for other in others:
+        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(
+            other.rows[:, 1], public.rows[:, 1]
+        )
+        if other.people is not None and public.people is not None:
+            same |= np.isin(other.people, public.people)
+        alike += int(same.sum())
+    if alike:
+        raise StudyError(
+            f"{study.data.file or study.data.name}: {alike} rows that train, or test at a price, "
+            "look the same as rows that are declared public, or are about the same people "
+            f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
+            f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would be "
+            "public forever. Set data.test = 'private share' or 'none', and no validation; or "
+            "remove the rows that occur twice"
+        )

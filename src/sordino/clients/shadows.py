@@ -1,0 +1,256 @@
+"""A study under ``sordino audit --attack lira``: runs over random halves of its own records.
+
+Every run is the study's own, with its ledger, by the ordinary engine, in a folder that is removed
+when what it shows of the records was written down. A record that a run's coin leaves out adds
+nothing to any sum and is counted in n all the same: that is the adjacency which the ledger books
+(one contribution replaced by none), and public sizes tell nothing of coins. Only the final model is
+looked at. (Where clients release a noisy count of clipped gradients as well, a record left out
+moves it by 1/2; no model depends on that count.)
+
+A folder of shadow runs belongs to one study and one program: another one has a folder of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino import data as datasets
+from sordino.audit.lira import Observed, confidence
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.clients import regime as horizontal
+from sordino.clients.division import Federation, federation, loss_of, model
+from sordino.clients.inversion import MODEL, load_weights
+from sordino.clients.setup import SharedSetup
+from sordino.clients.study import HorizontalStudy
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.core.audits import alone
+from sordino.core.built import Built
+from sordino.core.files import replace_file
+from sordino.core.folders import locked
+from sordino.core.study.base import Study
+from sordino.core.surroundings import lineage
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
+from sordino.training.perexample.pieces import UNKNOWN
+
+ABSENT = -1
+"""The label of a record that a run's coin leaves out."""
+STUDY = "study.toml"
+
+
+class MembersSum(ClippedSum):
+    """The clipped sum over those examples of a batch that are there."""
+
+    def of(  # type: ignore[override]  # of whoever has labels
+        self,
+        examples: Examples,
+        chosen: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
+        """See :class:`~sordino.training.perexample.ClippedSum`."""
+        present = chosen[examples.y[chosen] != ABSENT]
+        return super().of(examples, present, bound, out, expected=expected)
+
+
+class MembersMean(MeanGradient):
+    """The mean gradient of those examples of a batch that are there."""
+
+    def of(self, examples: Examples, chosen: Tensor, out: Tensor) -> Tensor:  # type: ignore[override]  # of whoever has labels
+        """See :class:`~sordino.training.perexample.MeanGradient`."""
+        present = chosen[examples.y[chosen] != ABSENT]
+        if not len(present):
+            out.zero_()
+            return out.new_zeros(())
+        return super().of(examples, present, out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shadows:
+    """A study and the folder of its shadow runs.
+
+    Attributes:
+        study: as asked for, with a ledger of each run's own.
+        divided: its data. Raw.
+        folder: where what runs show is kept.
+    """
+
+    study: HorizontalStudy
+    divided: Federation
+    folder: Path
+
+    @property
+    def records(self) -> int:
+        """How many records are in or out, by coins: all clients' training examples."""
+        return sum(self.divided.sizes)
+
+    def coins(self, run: int) -> NDArray[np.bool_]:
+        """Which records (records,) are in a run; client by client."""
+        rng = Seeded(self.study.seed).at("audit", "lira", "coins", run)
+        found: NDArray[np.bool_] = rng.random(self.records) < 0.5
+        return found
+
+    def file(self, run: int) -> Path:
+        """What a finished run has shown."""
+        return self.folder / f"run-{run:04d}.npz"
+
+    def left(self, runs: int) -> list[int]:
+        """Runs that are not finished yet."""
+        return [run for run in range(runs) if not self.file(run).is_file()]
+
+
+def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
+    """A study's shadow runs, below this folder.
+
+    Raises:
+        StudyError: if records are not what the study protects, or it has no classes.
+    """
+    if study.privacy.unit == "client":
+        raise StudyError(
+            "privacy.unit = 'client': --attack lira asks which examples were in a run, and here "
+            "whole clients are protected. Use --attack canaries, or a study with privacy.unit = "
+            "'sample'"
+        )
+    if study.privacy.unit == "sample" and study.method.unpriced is not None:
+        raise StudyError(
+            f"method.name = {study.method.name!r}: {study.method.unpriced}; no epsilon is promised "
+            "that an attack could refute. Use form = 'sound'"
+        )
+    if study.data.span is not None:
+        raise StudyError(
+            "data.target = 'number': --attack lira reads how sure a model is of a class. Use a "
+            "study of classes"
+        )
+    own = alone(study)
+    return Shadows(own, federation(own), folder / lineage(own, "shadows").replace("/", "-"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalvedSetup(SharedSetup):
+    """A set-up in which some examples are marked as absent.
+
+    Attributes:
+        there: which examples of a client's data (n,) are there, by the identity of that data.
+    """
+
+    there: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def examples(self, part: datasets.Dataset) -> Examples:
+        """See :class:`~sordino.clients.setup.SharedSetup`."""
+        found = SharedSetup.examples(self, part)
+        present = torch.from_numpy(self.there[id(part)]).to(found.y.device)
+        return Examples(found.x, torch.where(present, found.y, ABSENT))
+
+
+def _halves(found: Shadows, run: int) -> list[NDArray[np.bool_]]:
+    """Which examples of each client are in a run."""
+    return np.split(found.coins(run), np.cumsum(found.divided.sizes)[:-1])
+
+
+def _built(
+    found: Shadows,
+    number: int,
+    study: Study,
+    folder: Path,
+    run: str,
+    payable: Sequence[int] | None = None,
+) -> Built:
+    """See :func:`sordino.core.assemble.build`: some records are there, and others are not.
+
+    Batches and noise follow from fingerprints. The coins are part of them, so no two runs share
+    any.
+    """
+    assert isinstance(study, HorizontalStudy)
+    regime, halves = horizontal.of(study), _halves(found, number)
+    prints = tuple(
+        hashlib.sha256(part.fingerprint().encode() + half.tobytes()).hexdigest()
+        for part, half in zip(found.divided.parts, halves, strict=True)
+    )
+    divided = replace(found.divided, prints=prints)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    setup = SharedSetup.of(full, divided)
+    flat, loss = setup.kernels.flat, loss_of(full)
+    known = {each.name: getattr(setup, each.name) for each in fields(setup)}
+    known["kernels"] = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
+    there = {id(part): half for part, half in zip(divided.parts, halves, strict=True)}
+    marked = HalvedSetup(**known, there=there)
+    return regime.assemble(full, marked, list(divided.parts), folder, run, payable)
+
+
+def observe(found: Shadows, run: int) -> None:
+    """Make one run, and write down what its model shows of all records; nothing if it is there."""
+    if found.file(run).is_file():
+        return
+    found.folder.mkdir(parents=True, exist_ok=True)
+    folder = found.folder / f"run-{run:04d}"
+    if folder.is_dir():  # of a process that was stopped, unless it still goes on
+        with locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    outcome = session.begin(
+        found.study,
+        folder,
+        lambda row: None,
+        lambda going: None,
+        build=partial(_built, found, run),
+    )
+    phi = _confidence(found, folder / MODEL)
+    kept = io.BytesIO()
+    np.savez(kept, phi=phi, epsilon=np.array(outcome.spent))
+    replace_file(found.file(run), kept.getvalue())
+    shutil.rmtree(folder)
+
+
+def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
+    """phi of all records (records,) under a run's final model."""
+    divided, study = found.divided, found.study
+    flat = Flat(model(study, divided.test.shape, divided.test.outputs))
+    load_weights(flat, weights)
+    scores = Evaluator(flat, loss_of(study)).scores
+    return np.concatenate(
+        [
+            confidence(scores(torch.tensor(part.x)).double().numpy(), part.y)
+            for part in divided.parts
+        ]
+    )
+
+
+def observed(found: Shadows, runs: int) -> tuple[Observed, float]:
+    """What all finished runs show, and the highest epsilon that a ledger of theirs has booked."""
+    phi, epsilon = [], 0.0
+    for run in range(runs):
+        with np.load(found.file(run)) as kept:
+            phi.append(kept["phi"])
+            epsilon = max(epsilon, float(kept["epsilon"]))
+    coins = np.stack([found.coins(run) for run in range(runs)])
+    return Observed(np.stack(phi), coins), epsilon
+
+
+def work(arguments: Sequence[str]) -> None:
+    """What a process of its own does: the runs of these numbers.
+
+    Args:
+        arguments: the folder below which runs lie, that of modules, and numbers of runs.
+    """
+    folder, modules, *numbers = arguments
+    study = studies.read(Path(folder) / STUDY, modules=Path(modules))
+    assert isinstance(study, HorizontalStudy)
+    found = shadows(study, Path(folder))
+    for number in numbers:
+        observe(found, int(number))

@@ -1,0 +1,158 @@
+"""Studies in which every client has examples of its own, and all train one model."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from pydantic import Field, model_validator
+
+from sordino.core.study.base import Study
+from sordino.core.study.sections import Data, Model, NoisyPromise, World
+from sordino.privacy import fixed_order
+from sordino.privacy.rounding import epsilon_text
+
+
+class SampledPromise(NoisyPromise):
+    """A promise kept by Poisson sampling: every example is in a batch with this probability."""
+
+    sampling_rate: float = Field(
+        ge=1e-12,
+        le=1,
+        description='q, the probability that an example (or a client, with unit "client") is in '
+        "a batch",
+    )
+
+
+class HorizontalStudy(Study):
+    """What studies in rounds and on arrival share."""
+
+    data: Data
+    model: Model
+    privacy: NoisyPromise
+    world: World = World()
+
+    @model_validator(mode="after")
+    def _has_noise_that_fits(self) -> HorizontalStudy:
+        name = self.method.name
+        if (
+            self.method.adapts_noise
+            and self.form == "sound"
+            and fixed_order(self.privacy.accountant) is None
+        ):
+            raise ValueError(
+                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen "
+                f"along the way, as method '{name}' does: fix a Rényi order in advance, for "
+                "example 'rdp@8'"
+            )
+        if self.privacy.mechanism.sized and (
+            self.method.adapts_noise or not getattr(self.method, "aggregated", True)
+        ):
+            raise ValueError(
+                f"method '{name}' in this form reckons with Gaussian noise, and privacy.mechanism "
+                f"'{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
+            )
+        self._learns_what_labels_are()
+        self._can_be_measured()
+        if (
+            refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))
+        ) is not None:
+            raise ValueError(refusal)
+        return self
+
+    def _learns_what_labels_are(self) -> None:
+        """Refuse a model for classes where labels are numbers, and the reverse."""
+        name, number = self.model.name, self.data.span is not None
+        if number and name in ("logistic", "svm"):
+            raise ValueError(
+                f"model.name = '{name}' is for classes, and labels are numbers: use 'linear', one "
+                "linear layer with squared loss, or 'mlp'"
+            )
+        if not number and name == "linear":
+            raise ValueError(
+                "model.name = 'linear' is for labels that are numbers: use 'logistic' for classes, "
+                "or set data.target = 'number' with data.label_range"
+            )
+
+    def _can_be_measured(self) -> None:
+        """Refuse a test set that pays for evaluations where its rows have no price of their own."""
+        own, most = self.privacy.evaluation_epsilon, self.privacy.epsilon
+        if self.data.testing != "private share":
+            if own is not None:
+                raise ValueError(
+                    "privacy.evaluation_epsilon is what the rows of data.test = 'private "
+                    "share' pay: ask for that, or leave it out"
+                )
+            return
+        if self.privacy.unit != "sample" or self.form != "sound":
+            why = (
+                f"privacy.unit is '{self.privacy.unit}'"
+                if self.privacy.unit != "sample"
+                else "the paper's literal form is not private"
+            )
+            raise ValueError(
+                "data.test = 'private share' releases counts of single rows at the price of a row, "
+                f"and {why}: use test = 'none', 'file' or 'public share'"
+            )
+        if most is None or math.isinf(own if own is not None else most):
+            raise ValueError(
+                "data.test = 'private share' needs a finite privacy.epsilon, or "
+                "privacy.evaluation_epsilon"
+            )
+        if own is not None and own > most:
+            raise ValueError(
+                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; got "
+                f"{epsilon_text(own)}: the promise is for every row, whether it trains or tests"
+            )
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all data lies in one place."""
+        return False
+
+    @property
+    def noise_follows_size(self) -> bool:
+        """Whether the noise of a step weighs less the more examples there are: a batch is a share
+        of them, not a number.
+        """
+        return False
+
+    @property
+    def hides_sizes(self) -> bool:
+        """Whether it is private how many examples a client has: clients are protected as a whole,
+        and weigh the same.
+        """
+        return self.privacy.unit == "client" and getattr(self.method, "weights", "size") != "size"
+
+    @property
+    def of_persons(self) -> bool:
+        """See :class:`Study`."""
+        return self.data.person is not None and self.privacy.unit == "sample"
+
+    @property
+    def pays_to_test(self) -> bool:
+        """See :class:`Study`."""
+        return self.data.testing == "private share"
+
+    @property
+    def form(self) -> str:
+        """ "sound", or "paper" for a paper's literal form, of the method or of the mechanism."""
+        forms = {getattr(part, "form", "sound") for part in (self.method, self.privacy.mechanism)}
+        return "paper" if "paper" in forms else "sound"
+
+
+H = TypeVar("H", bound=HorizontalStudy)
+
+
+def for_dimension(study: H, dimension: int) -> H:
+    """The same study, its mechanism for d numbers where its price depends on d."""
+    noise = study.privacy.mechanism
+    if study.privacy.unit == "none" or not noise.sized:
+        return study
+    return study.model_copy(
+        update={
+            "privacy": study.privacy.model_copy(
+                update={"mechanism": noise.for_dimension(dimension)}
+            )
+        }
+    )

@@ -1,0 +1,291 @@
+r"""The kernel, which plays any regime: one heap, one virtual clock, one place that charges.
+
+It tells the regime what happens and carries out what the regime asks for:
+
+* ``Book``, ``Send``  — charge what they release in one durable transaction, *then* let the site
+  work;
+* ``Send``            — put its answer on the heap, at now and what its trip takes;
+* ``Wake``            — put the alarm on the heap;
+* ``Learn``, ``Skip`` — let the server's own model work, and tell what came of it;
+* ``Open``            — open the sum of a round's contributions, and tell what it is;
+* ``Log``             — write the row; that of a round when the round is closed, with its epsilon
+  and what was measured;
+* ``Closed``          — measure the model, write the row, save a checkpoint, and ask for the next
+  round;
+* ``Finish``          — forget what is still on its way, and save.
+
+What is particular to a regime it asks of a :class:`~sordino.core.world.World`: which charges
+belong to which tasks, how long an answer takes, who answers, what a row may show.
+
+A site's work is done when its answer is due, and not at all if the regime would drop the answer
+anyway (``Lapsed``): the charge stands, the arithmetic is saved.
+
+Killed anywhere, a run resumes from its last checkpoint. What came after it is played again with the
+same addresses of randomness, so it releases the same bytes; the ledger knows their charges by key
+and books them once. Where the environment differs (another version of torch, another device) the
+bytes may differ, and the charges are booked again: a world puts its environment into each key.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from sordino.base.errors import BudgetExceeded
+from sordino.core import records
+from sordino.core.effect import (
+    Arrived,
+    Begin,
+    Book,
+    Booked,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Joined,
+    Lapsed,
+    Learn,
+    Left,
+    Log,
+    Open,
+    Refused,
+    Request,
+    Said,
+    Send,
+    Skip,
+    Summed,
+    Wake,
+    Woke,
+)
+from sordino.core.moment import Flight, Moment, S
+from sordino.core.watch import Watcher
+from sordino.core.world import Away, Bill, World
+from sordino.privacy import Budget, Permit
+
+M = TypeVar("M", bound=Moment[Any])
+
+
+class Kernel(Generic[S, M]):
+    """One call of a run: the moving parts."""
+
+    def __init__(self, world: World[S], moment: M, watcher: Watcher[M]) -> None:
+        self.world, self.watcher, self._first = world, watcher, moment
+        self.state: S = moment.state
+        self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
+        self.heap: list[Flight] = sorted(moment.flights)  # a sorted list is a heap
+        self.away = dict(moment.away)
+        self.tasks: dict[int, Request] = {}
+        self.paid: dict[int, tuple[Permit, ...]] = {}
+        self._closed = True
+        # entry of the last charge of each unit that no row has priced yet
+        self._unpriced: dict[str, tuple[int, Budget]] = {}
+        self._prices: dict[Any, float] = {}
+
+    def run(self) -> M:
+        """Play to the end of the run.
+
+        Raises:
+            BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released
+                until then is saved.
+        """
+        self.tasks.update(self.world.asked(self.state))
+        self.book(self.world.reissued(self.state, self._first.blocks))
+        while self.state.ended is None and (self._closed or self.heap):
+            if self._closed:
+                self.begin()
+            else:
+                self.next()
+        return self.moment()
+
+    def moment(self) -> M:
+        """The run as it stands now."""
+        kept = {
+            site: self.world.kept(self.state, site, permits) for site, permits in self.paid.items()
+        }
+        return replace(
+            self._first,
+            state=self.state,
+            time=self.time,
+            flights=tuple(sorted(self.heap)),
+            away=dict(self.away),
+            blocks={
+                site: tuple((each.round, each.count) for each in permits)
+                for site, permits in kept.items()
+                if permits
+            },
+            count=self.count,
+            epsilon=self.epsilon,
+        )
+
+    def begin(self) -> None:
+        """Let those come back whose time it is, then ask for what is next."""
+        self._closed = (
+            False  # the loop begins the next: many empty rounds in a row must not pile up calls
+        )
+        for site, back in sorted(self.away.items()):
+            if back <= self.state.number + 1:
+                del self.away[site]
+                self.tell(Joined(site))
+        before = self.state
+        try:
+            self.tell(Begin())
+        except BudgetExceeded as refusal:
+            self.state = before
+            self.tell(Refused(str(refusal)))
+            if self.state.ended is None:
+                raise
+
+    def next(self) -> None:
+        """Whatever comes next on the heap."""
+        self.time, _, site, number, tag = heapq.heappop(self.heap)
+        if tag:
+            self.tell(Woke(tag))
+        elif number == 0:
+            self.tell(Joined(site))
+        elif self.world.expects(self.state, site, number):
+            message = self.answer(site, number)
+            if message is not None:
+                self.tell(Arrived(message))
+        else:
+            self.tell(Lapsed(site, number))
+
+    def answer(self, site: int, number: int) -> Said | None:
+        """What a site says to what it was last asked; None if nothing."""
+        return self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
+
+    def tell(self, event: Event) -> None:
+        """Tell the regime, and carry out what it asks for."""
+        self.state, effects = self.world.step(self.state, event)
+        if effects:
+            self.carry_out(effects)
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Book, then do."""
+        first = effects[0]
+        if len(effects) == 1 and type(first) is Send:  # as after nearly every arrival
+            if bills := self.world.bills(self.state, effects, self.paid):
+                self.book(bills)
+            self.dispatch(first.site, first.message)
+            return
+        priced = [effect for effect in effects if type(effect) is Send or type(effect) is Book]
+        permits = self.book(self.world.bills(self.state, priced, self.paid)) if priced else ()
+        log: records.Round | None = None
+        save = False
+        for effect in effects:
+            match effect:
+                case Send(site, message):
+                    self.dispatch(site, message)
+                case Book():
+                    self.booked(effect, permits)
+                case Wake(after, tag):
+                    self.push(self.time + after, tag=tag)
+                case Log(records.Round() as closed):
+                    log = closed
+                case Log(row):
+                    self.write(msgspec.structs.replace(row, time=self.time))
+                case Closed(number) if log is not None:
+                    self.close(number, log)
+                    save, log = True, None
+                case Finish():
+                    self.heap.clear()
+                    save = True
+                case Learn() | Skip():
+                    self.tell(self.world.learn(effect))
+                case Open():
+                    self.open(effect)
+                case Closed():
+                    pass
+        if save:
+            self.save(self.moment())
+
+    def save(self, moment: M) -> None:
+        """Keep a moment to resume from."""
+        self.watcher.save(moment)
+
+    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+        """A round is in the ledger: go on."""
+        self.tell(Booked(permits))
+
+    def open(self, effect: Open) -> None:
+        """A simulation's contributions are under no mask."""
+        self.tell(Summed(effect.number, effect.clients, effect.values))
+
+    def close(self, number: int, log: records.Round) -> None:
+        """Price what was booked since the last row, measure the model, and write the row."""
+        self._price()
+        seen = self.world.measured(self.state, number)
+        # of rows that only test, where these are private
+        self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))
+        self.write(msgspec.structs.replace(log, epsilon=self.epsilon, time=self.time, **seen))
+        self._closed = True
+
+    def write(self, row: records.Row) -> None:
+        """A row for the log, as far as it may be shown."""
+        shown = self.world.shown(row)
+        if shown is not None:
+            self.watcher.row(shown)
+
+    def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
+        """Put something on the heap; first in, first out among equal times."""
+        self.count += 1
+        heapq.heappush(self.heap, (time, self.count, site, number, tag))
+
+    def dispatch(self, site: int, task: Request) -> None:
+        """Put the answer on its way, or let the site vanish with the task."""
+        self.tasks[site] = task
+        trip = self.world.trip(site, task)
+        if not isinstance(trip, Away):
+            self.push(self.time + trip, site, task.number)
+            return
+        if trip.until is None:
+            self.push(self.time + trip.seconds, site)
+        else:
+            self.away[site] = trip.until
+        self.tell(Left(site))
+
+    def book(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
+        """Charge durably and hand out the permits; equal budgets share one transaction.
+
+        Raises:
+            BudgetExceeded: after a row in the log.
+        """
+        groups: dict[Budget, list[Bill]] = {}
+        for bill in bills:
+            groups.setdefault(bill.budget, []).append(bill)
+        found: list[Permit] = []
+        for budget, own in groups.items():
+            try:
+                permits = self.world.vault.charge([bill.charge for bill in own], budget)
+            except BudgetExceeded as refusal:
+                self.write(
+                    records.Refused(round=self.state.number, time=self.time, why=str(refusal))
+                )
+                raise
+            fresh: dict[int, list[Permit]] = {}
+            for bill, permit in zip(own, permits, strict=True):
+                for site in bill.sites:
+                    fresh.setdefault(site, []).append(permit)
+                # as of this entry: a run that is being replayed has booked later ones already
+                if bill.counts:
+                    before = self._unpriced.get(permit.unit, (0, budget))[0]
+                    self._unpriced[permit.unit] = max(permit.seq, before), budget
+            for site, handed in fresh.items():
+                self.paid[site] = (
+                    *self.world.kept(self.state, site, self.paid.get(site, ())),
+                    *handed,
+                )
+            found += permits
+        return tuple(found)
+
+    def _price(self) -> None:
+        """The highest epsilon, with what was booked since the last row."""
+        for unit, (seq, budget) in self._unpriced.items():
+            for spent in self.world.vault.histories(unit, seq):
+                if (spent, budget) not in self._prices:
+                    self._prices[spent, budget] = self.world.price(unit, spent, budget)
+                self.epsilon = max(self.epsilon, self._prices[spent, budget])
+        self._unpriced.clear()

@@ -1,0 +1,61 @@
+"""What every method is: a table of a study, and what the list of methods says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sordino.base.section import Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the list of methods says.
+
+    Attributes:
+        regime: the name of the regime that it works in.
+        paper: whose it is, and when.
+        does: what it does, in a few words.
+        forms: each form's name, and whether what it releases has a finite price.
+        units: the values of ``privacy.unit`` that it can keep.
+    """
+
+    regime: str
+    paper: str
+    does: str
+    forms: Mapping[str, bool]
+    units: tuple[str, ...] = ("sample",)
+
+
+class Method(Section):
+    """One published algorithm, and the ``[method]`` table of a study that runs it.
+
+    A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
+    :func:`~sordino.core.methods.register` makes it known by its name.
+    """
+
+    about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ()  # methods that a class of this regime must define itself
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return self.name
+
+    @property
+    def private(self) -> bool:
+        """Whether clients add noise."""
+        return self.about.units != ("none",)
+
+    @property
+    def adapts_noise(self) -> bool:
+        """Whether sigma depends on earlier releases: only a fixed Rényi order bounds that."""
+        return False
+
+    @property
+    def unpriced(self) -> str | None:
+        """Why what clients send has no finite price; None where it has one."""
+        return None

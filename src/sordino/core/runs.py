@@ -1,0 +1,298 @@
+"""Reading a run folder, at any moment of its life.
+
+A report must be possible for a run that is finished, that was killed, or that goes on while it
+is read. So a log without a row is read, and so is a log whose last line is only half written; rows
+of a kind that this version does not know are counted and left alone. What cannot be missing is what
+says what was promised: ``run.json`` and ``study.toml``.
+
+A row or a file that does not fit its record is named: the line or the key, what belongs there, and
+what stands there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, MOST_LOG, open_below, read_below, refuse_larger, there
+from sordino.base.parsing import Malformed
+from sordino.core import records, vocabulary
+from sordino.core.recorder import LOG, METRICS
+from sordino.core.records import (
+    About,
+    Client,
+    End,
+    Environment,
+    Metrics,
+    Refused,
+    Result,
+    Round,
+    Row,
+    Unknown,
+    at,
+    known,
+    number,
+)
+from sordino.core.vocabulary import Vocabulary
+
+NEEDED = ("run.json", "study.toml")
+LONGEST = 64 * MIB
+"""Bytes of a row of the log."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run as its folder tells it.
+
+    Attributes:
+        folder: where it lies.
+        about: ``run.json``.
+        study: ``study.toml``, word for word.
+        environment: ``environment.json``; empty if there is none.
+        rounds: rows of rounds, in the order of the log.
+        others: all other rows.
+        damaged: why the log ends early, or None.
+        metrics: ``metrics.json``; None if there is none.
+    """
+
+    folder: Path
+    about: About
+    study: str
+    environment: Environment
+    rounds: tuple[Round, ...]
+    others: tuple[Row | Unknown, ...]
+    damaged: str | None
+    metrics: Metrics | None = None
+
+    @property
+    def name(self) -> str:
+        return known(self.about.name) or self.folder.name
+
+    @property
+    def method(self) -> str:
+        """Its name, as tables of its paper have it where run.json knows."""
+        return known(self.about.facts.title) or known(self.about.method) or "-"
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of its regime, and of what its labels are."""
+        words = vocabulary.of(self.about.regime)
+        return vocabulary.of_numbers(words) if known(at(self.about.facts, "span")) else words
+
+    @property
+    def done(self) -> bool:
+        return self.about.status == "done"
+
+    @property
+    def result(self) -> Result:
+        """How it ended; empty until then."""
+        return known(self.about.result) or Result()
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Who takes part."""
+        return self.about.facts.members
+
+    @property
+    def budget(self) -> float:
+        """Epsilon that may be spent; infinite without privacy."""
+        found = number(self.about.epsilon_budget)
+        return math.inf if found is None else found
+
+    @property
+    def of_clients(self) -> bool:
+        """Whether whole clients are protected."""
+        return self.about.unit == "client"
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is promised at all.
+
+        Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated.
+        """
+        delta = number(self.about.delta)
+        stated = known(self.about.unit) not in (None, "", "none") and self.about.form == "sound"
+        promised = stated and delta is not None and 0 <= delta < 1 and math.isfinite(self.budget)
+        return promised and (self.epsilon is None or math.isfinite(self.epsilon))
+
+    @property
+    def epsilon(self) -> float | None:
+        """Spent by the client that spent most: the highest of all rows and the result."""
+        stated = [self.result.epsilon, *(row.epsilon for row in self.rounds)]
+        found = max((value for each in stated if (value := number(each)) is not None), default=None)
+        return math.inf if found is not None and self.about.unit == "none" else found
+
+    @property
+    def chosen(self) -> bool:
+        """Whether spending was chosen by looking at releases: only the budget is a bound then."""
+        return self.private and self.about.chosen is True
+
+    @property
+    def guaranteed(self) -> float | None:
+        """Epsilon that is a bound: the highest stated, or the budget where releases chose that."""
+        return max(self.budget, self.epsilon or 0.0) if self.chosen else self.epsilon
+
+    @property
+    def spent(self) -> float | None:
+        """Epsilon that the result states, exactly; without a result, the highest of the rows."""
+        found = number(self.result.epsilon)
+        return self.epsilon if found is None or self.about.unit == "none" else found
+
+    @property
+    def claimed(self) -> float | None:
+        """Epsilon that the paper claims; what was spent where nothing else is claimed."""
+        found = number(self.about.claimed_epsilon)
+        return self.spent if found is None else found
+
+    @property
+    def accuracy(self) -> float | None:
+        """In [0, 1], on the test set, of the model handed out, or the last one; or of a stream."""
+        found = number(self.result.accuracy)
+        if found is None and self.vocabulary.accuracy.streamed:
+            return next((1.0 - error for error in reversed(self.values("accumulated"))), None)
+        return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
+
+    @property
+    def measured(self) -> float | None:
+        """Of the model handed out, or the last one: accuracy, or the error of numbers."""
+        key = self.vocabulary.accuracy.key
+        if key == "accuracy":
+            return self.accuracy
+        found = number(at(self.result, key))
+        return found if found is not None else next(iter(reversed(self.values(key))), None)
+
+    @property
+    def best(self) -> float | None:
+        """The best of all rows that were measured; None on a stream."""
+        measure = self.vocabulary.accuracy
+        found = [] if measure.streamed else self.values(measure.key)
+        return (min if measure.falling else max)(found, default=None)
+
+    @property
+    def number(self) -> int:
+        """Rounds, or updates, so far; a row of the log may stand for many updates."""
+        return int(max(self.values("round"), default=0))
+
+    @property
+    def steps(self) -> int:
+        """Local steps, or gradients, of the client that did most."""
+        return int(max(self.values("steps"), default=0))
+
+    @property
+    def ended(self) -> str | None:
+        """What ended or stopped the run, in words; None while nothing did."""
+        if why := known(self.result.why):
+            return why
+        last = next((row for row in reversed(self.others) if isinstance(row, End | Refused)), None)
+        return None if last is None else known(last.why) or last.kind
+
+    def values(self, key: str) -> list[float]:
+        """The finite numbers under ``key``, of the rounds that have one."""
+        return [
+            value
+            for row in self.rounds
+            if (value := number(at(row, key))) is not None and math.isfinite(value)
+        ]
+
+    def count(self, kind: str) -> int:
+        """Rows of another kind: late, lost, refused, ..."""
+        return sum(row.kind == kind for row in self.others)
+
+
+def load(folder: Path, *, last: int | None = None) -> Run:
+    """Read a run folder.
+
+    Args:
+        last: bytes of the log that are read, from its end; all of it unless given. The last row
+            says how a run stands.
+
+    Raises:
+        StudyError: if it is none, or one of the files it must have cannot be read.
+    """
+    if not folder.is_dir():
+        raise StudyError(
+            f"{folder}: there is no such run folder. Give the folder that `sordino run` named"
+        )
+    if missing := [name for name in NEEDED if not there(folder, name)]:
+        raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
+    about = records.about(_bytes(folder / "run.json"), folder / "run.json")
+    measured = folder / METRICS
+    surrounded, empty = folder / "environment.json", Environment()
+    rounds, others, damaged = _log(folder / LOG, about.regime, last)
+    return Run(
+        folder=folder,
+        about=about,
+        study=_text(folder / "study.toml"),
+        environment=records.environment(_bytes(surrounded), surrounded)
+        if there(folder, surrounded.name)
+        else empty,
+        rounds=rounds,
+        others=others,
+        damaged=damaged,
+        metrics=records.metrics(_bytes(measured), measured)
+        if there(folder, measured.name)
+        else None,
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_below(path.parent, path.name)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+
+
+def _log(
+    path: Path, regime: str, last: int | None
+) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
+    """Rounds, other rows, and what is wrong with the log, read up to the first damaged line."""
+    rounds: list[Round] = []
+    others: list[Row | Unknown] = []
+    for i, line in enumerate(_lines(path, last), start=1):
+        if not line.strip():
+            continue
+        where = f"line {i} of {path.name}"
+        try:
+            row = records.row(line, regime)
+        except records.Misfit as error:
+            return tuple(rounds), tuple(others), f"{where}: {error}; what follows is left out"
+        except Malformed:
+            # without its end of line: it is being written, or the run was killed
+            half = not line.endswith(b"\n") and len(line) < LONGEST
+            said = "is half written" if half else "is damaged; what follows is left out"
+            return tuple(rounds), tuple(others), f"{where} {said}"
+        if isinstance(row, Round):
+            rounds.append(row)
+        else:
+            others.append(row)
+    return tuple(rounds), tuple(others), None
+
+
+def _lines(path: Path, last: int | None) -> Iterator[bytes]:
+    """Lines of a file with their ends; of the last bytes only, the first of them may be half."""
+    try:
+        file = open_below(path.parent, path.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+    with file:
+        left = os.fstat(file.fileno()).st_size  # what is written meanwhile is for the next reader
+        refuse_larger(left, path, MOST_LOG)
+        if last is not None and left > last:
+            file.seek(left - last)
+            left = last - len(file.readline(last))
+        while left > 0 and (line := file.readline(min(left, LONGEST))):
+            left -= len(line)
+            yield line

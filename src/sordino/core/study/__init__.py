@@ -1,0 +1,35 @@
+"""The study file: everything that a run depends on, frozen, complete, with nothing hidden.
+
+TOML in, one :class:`Study` out; all mistakes are reported at once, each with its place, its
+value and a remedy. Unknown keys are mistakes. ``unit``, ``epsilon`` and ``delta`` have no
+default: whoever runs a study says what is protected, or that nothing is.
+
+What stands under ``[execution]`` cannot change privacy or the meaning of results, so a
+reviewer may skip it.
+
+    base       what every study is
+    source     where examples come from: labels and columns
+    sections   tables that every study has
+    tuned      where constants come from
+    parse      from and to TOML
+
+Each regime adds the class of its own studies.
+"""
+
+from sordino.core.study.base import Study
+from sordino.core.study.parse import named_modules, of_table, parse, read, read_run, write
+from sordino.core.study.sections import Execution, Reported
+from sordino.core.study.tuned import Tuned
+
+__all__ = [
+    "Execution",
+    "Reported",
+    "Study",
+    "Tuned",
+    "named_modules",
+    "of_table",
+    "parse",
+    "read",
+    "read_run",
+    "write",
+]

@@ -1,0 +1,382 @@
+"""TOML in, a study out; all mistakes at once, each with its place, its value and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+from pydantic import ValidationError
+
+from sordino.base import modules as code
+from sordino.base.errors import StudyError
+from sordino.base.files import MOST_TOML, read_below
+from sordino.base.parsing import DEEPEST, Malformed, toml_of
+from sordino.base.registry import Registry, did_you_mean
+from sordino.base.section import Section
+from sordino.core import regimes
+from sordino.core.latency import LATENCIES
+from sordino.core.method import Method
+from sordino.core.methods import METHODS
+from sordino.core.study.base import Study
+from sordino.core.study.places import placed
+from sordino.core.study.sections import UNITS
+from sordino.data.features import FRONT_ENDS
+from sordino.data.partition import PARTITIONS
+from sordino.mechanisms.registry import MECHANISMS
+from sordino.training.optimizer import OPTIMIZERS
+
+TABLES: tuple[Registry[Any], ...] = (
+    OPTIMIZERS,
+    METHODS,
+    MECHANISMS,
+    PARTITIONS,
+    FRONT_ENDS,
+    LATENCIES,
+)
+"""The tables of a study whose kind is chosen by name; one that lies in another comes before it.
+
+Regimes add their own.
+"""
+
+
+class _Refused:
+    """Stands in a study for a table whose mistakes were told already."""
+
+
+_REFUSED = _Refused()
+
+
+def parse(table: Mapping[str, Any], *, source: str) -> Study:
+    """The study in a table, all mistakes at once.
+
+    Raises:
+        StudyError: names each place, value and remedy.
+    """
+    lines: list[str] = []
+    read, method = dict(table), _method(table)
+    shape = _shape(method, table)
+    read.setdefault("name", _named_after(table))
+    for registry in tables():
+        if _has_place(registry, shape, method):
+            read, told = _chosen(registry, read, shape)
+            lines += told
+    try:
+        study = shape.model_validate(read)
+    except ValidationError as error:
+        lines += _explained(error, (), shape, shape)
+    if lines:
+        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
+    return study
+
+
+def _named_after(table: Mapping[str, Any]) -> str:
+    """The name of a study that has none: its method, and its data."""
+    method = METHODS.spelled_out(table.get("method"))
+    data = _below(table, "data", "name") or Path(str(_below(table, "data", "file") or "")).stem
+    words = [str(each).rpartition(":")[2] for each in (_below(method, "name"), data) if each]
+    return " on ".join(words)[:200] or "study"
+
+
+def _method(table: Mapping[str, Any]) -> type[Method] | None:
+    """The class that a study's ``[method]`` table is of, if there is one."""
+    try:
+        return METHODS.chosen(METHODS.spelled_out(table.get("method")))
+    except StudyError:
+        return None
+
+
+def tables() -> tuple[Registry[Any], ...]:
+    """Every table whose kind is chosen by name: those inside of a method first."""
+    return (*(registry for each in regimes.known().values() for registry in each.tables), *TABLES)
+
+
+def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
+    """What kind of study this is: by its method, else by what its budget counts, else the first."""
+    if method is not None:
+        return regimes.named(method.about.regime).study
+    budget, known = table.get("budget"), list(regimes.known().values())
+    return next(
+        (each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]
+    ).study
+
+
+def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
+    """Whether a study of this kind, with this method, has such a table."""
+    sections: list[type[Section]] = [shape]
+    for key in registry.keys[:-1]:
+        if key == "method":
+            sections = [] if method is None else [method]
+        else:
+            sections = [
+                inner
+                for each in sections
+                if key in each.model_fields
+                for inner in sections_in(each.model_fields[key].annotation)
+            ]
+    return any(registry.keys[-1] in each.model_fields for each in sections)
+
+
+def _chosen(
+    registry: Registry[Any], table: dict[str, Any], shape: type[Study]
+) -> tuple[dict[str, Any], list[str]]:
+    """The study's table with one of its tables read, and what is wrong with that one."""
+    section = _below(table, *registry.keys)
+    if section is None:
+        if registry is not METHODS:
+            return table, []  # the usual one
+        return {**table, "method": _REFUSED}, ["method is missing: a table [method] with a name"]
+    section = registry.spelled_out(section)
+    try:
+        kind = registry.chosen(section)
+    except StudyError as error:
+        return _with(table, registry.keys, _REFUSED), [str(error)]
+    try:
+        return _with(table, registry.keys, kind.model_validate(section)), []
+    except ValidationError as error:
+        return _with(table, registry.keys, _REFUSED), _explained(error, registry.keys, kind, shape)
+
+
+def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """The same table of tables with another value at one place."""
+    key, *below = keys
+    return {**table, key: _with(table.get(key, {}), below, value) if below else value}
+
+
+def read(
+    path: Path,
+    changes: Sequence[str] = (),
+    *,
+    modules: Path | None = None,
+    as_written: bool = False,
+) -> Study:
+    """The study in a file, with ``key=value`` changes applied.
+
+    Which modules it names is told before they are imported.
+
+    Args:
+        modules: where they lie; beside the file if left out.
+        as_written: leave relative paths as they are, for a study that goes to other machines; else
+            see :mod:`sordino.core.study.places`.
+
+    Raises:
+        StudyError: if the file is missing, is no TOML, or is no study.
+    """
+    code.look_beside(path.parent if modules is None else modules)
+    try:
+        with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
+            content = file.read(MOST_TOML + 1)
+    except FileNotFoundError:
+        first, *_ = regimes.names()
+        raise StudyError(
+            f"{path}: there is no such study file. `sordino new {first} > study.toml` "
+            "writes one to begin with"
+        ) from None
+    except IsADirectoryError:
+        raise StudyError(f"{path}: this is a folder; give the study file in it") from None
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    study = _read(content, changes, path, {})
+    if as_written:
+        return study
+    typed = [change.partition("=")[0].strip() for change in changes]
+    # what comes through a pipe lies in no folder
+    return placed(study, path.parent if path.is_file() else Path(), typed)
+
+
+def read_run(
+    folder: Path,
+    changes: Sequence[str] = (),
+    *,
+    modules: Path | None = None,
+    recorded: Mapping[str, str] | None = None,
+) -> Study:
+    """The study of a run folder. Modules that it names are never looked for in the folder itself.
+
+    Args:
+        modules: where modules lie that it names, if they are not installed.
+        recorded: the digests of their code when the run was begun.
+
+    Raises:
+        StudyError: as :func:`read`.
+        ResumeError: if a module has changed.
+    """
+    code.look_beside(modules)
+    path = folder / "study.toml"
+    try:
+        content = read_below(folder, path.name, most=MOST_TOML)
+    except OSError as error:
+        raise StudyError(
+            f"{path}: cannot be read ({error.strerror}). Restore it from a copy"
+        ) from None
+    return _read(content, changes, path, recorded or {})
+
+
+def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[str, str]) -> Study:
+    if len(content) > MOST_TOML:
+        raise StudyError(
+            f"{path}: a study file has at most {MOST_TOML:,} bytes, and this one has more. "
+            "Is it a study file?"
+        )
+    try:
+        table = toml_of(content.decode("utf-8"))
+    except (UnicodeDecodeError, Malformed) as error:
+        raise StudyError(f"{path}: not a TOML file: {error}") from None
+    return _checked(table, changes, str(path), recorded)
+
+
+def of_table(
+    table: Mapping[str, Any], changes: Sequence[str] = (), *, source: str, modules: Path | None
+) -> Study:
+    """The study in a table that lies in memory, with ``key=value`` changes applied.
+
+    Args:
+        source: what it is called in complaints.
+        modules: where modules lie that it names, if they are not installed.
+
+    Raises:
+        StudyError: as :func:`read`.
+    """
+    code.look_beside(modules)
+    return placed(_checked(dict(table), changes, source, {}), Path())
+
+
+def _checked(
+    table: dict[str, Any], changes: Sequence[str], source: str, recorded: Mapping[str, str]
+) -> Study:
+    for change in changes:
+        table = _changed(table, change)
+    for named in named_modules(table):
+        try:
+            code.tell(named, recorded)
+        except StudyError as error:
+            raise StudyError(f"{source}: {named!r}: {error}") from None
+    return parse(table, source=source)
+
+
+def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
+    """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
+    table = (
+        study.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if isinstance(study, Study)
+        else study
+    )
+    found = [_below(table, *place) for place in _code()]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
+
+
+def _code() -> tuple[tuple[str, ...], ...]:
+    """Where a study may name code of its own."""
+    found = tables()
+    return (
+        *((*registry.keys, registry.key) for registry in found),
+        *(registry.keys for registry in found),
+        *(("model", key) for key in ("name", "party", "server")),
+        ("data", "name"),
+    )
+
+
+def _below(table: object, *keys: str) -> object:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
+def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(
+            f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4"
+        )
+    try:
+        value = toml_of(f"value = {text}")["value"]
+    except Malformed:
+        value = text.strip()  # a bare word is a string: --set model.name=mlp
+    *path, last = key.strip().split(".")
+    if len(path) >= DEEPEST:
+        raise StudyError(
+            f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three"
+        )
+    for depth in range(1, len(path) + 1):
+        if not isinstance(_below(table, *path[:depth]), Mapping | None):
+            raise StudyError(f"--set {change}: '{path[depth - 1]}' is a value, not a section")
+    return _with(table, (*path, last), value)
+
+
+def write(study: Study) -> str:
+    """The study as TOML, every value spelled out but those that are not set."""
+    return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _explained(
+    error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]
+) -> list[str]:
+    """What is wrong with a section at this place of a study; not what was told already."""
+    return [
+        _explain(problem, place, section, shape)
+        for problem in error.errors()
+        if problem.get("input") is not _REFUSED
+    ]
+
+
+def _explain(
+    problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]
+) -> str:
+    location = problem["loc"]
+    name = ".".join(str(part) for part in (*place, *location)) or "study"
+    kind, value = problem["type"], problem.get("input")
+    if kind == "extra_forbidden":
+        keys = _keys(location[:-1], section)
+        hint = (
+            f": {shape.elsewhere[name]}"
+            if name in shape.elsewhere
+            else did_you_mean(str(location[-1]), keys) or _elsewhere(name, shape)
+        )
+        return (
+            f"{name} is not a key of {shape.article} {shape.kind} "
+            f"study{hint or '. Known here: ' + ', '.join(keys)}"
+        )
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "literal_error":
+        words = [
+            word.strip(" '\"")
+            for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")
+        ]
+        if name == "privacy.unit":  # no word is meant by another: each is a promise of its own
+            told = "; ".join(f"'{word}' protects {UNITS[word]}" for word in words)
+            return f"{name} = {value!r} is not known. It says who is protected: {told}"
+        return (
+            f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: "
+            f"{', '.join(words)}"
+        )
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
+    return f"{name}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _elsewhere(name: str, shape: type[Study]) -> str:
+    """A hint at the tables in which a study of this kind has a key so called, or nothing."""
+    from sordino.core.study.keys import places_of
+
+    found = [each for each in places_of(name.rpartition(".")[2], shape) if each != name]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
+    """The keys that the section at this place, inside of another, may have."""
+    for part in location:
+        field = section.model_fields.get(str(part))
+        inner = [] if field is None else sections_in(field.annotation)
+        if not inner:
+            return []
+        section = inner[0]
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The sections in the type of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in sections_in(part)]

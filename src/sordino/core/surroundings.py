@@ -1,0 +1,303 @@
+"""What the bits of a result depend on besides the study: device, versions, this very code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import UNSET
+
+from sordino.base import modules
+from sordino.base.compiled import refuse_settings
+from sordino.base.entropy import Entropy, Seeded, System
+from sordino.base.errors import ResumeError, StudyError
+from sordino.base.files import KIB, check_below, read_below, there
+from sordino.base.fingerprints import joined
+from sordino.base.package import HOME, NUMERICS, VERSION
+from sordino.base.section import Section
+from sordino.core import records
+from sordino.core import study as studies
+from sordino.core.study.base import Study
+
+SHARING = ("noise", "honest", "fewest", "bits")
+"""Keys of ``[privacy]`` about noise that clients share."""
+LATER = (
+    "features",
+    "target",
+    "label_range",
+    "categories",
+    "unknown",
+    "ranges",
+    "missing",
+    "person_rows",
+)
+"""Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
+ACCELERATORS = ("cuda", "mps", "xpu")
+"""Kinds of devices that another machine may have."""
+LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_")
+"""How environment variables begin that may choose how a library rounds. ``MKL_NUM_THREADS`` is one:
+torch sets its threads, and its own number stands in the environment, too.
+"""
+KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
+
+
+def device(study: Study) -> torch.device:
+    """The device to compute on; "auto" takes a GPU where there is one.
+
+    Raises:
+        StudyError: if it is not there.
+    """
+    name = study.execution.device
+    try:
+        place = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+        )
+        torch.zeros(1, device=place).item()  # a device may have a name and not be there
+        return place
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # torch asserts that it was compiled for CUDA
+        if (kind := name.partition(":")[0]) in ACCELERATORS:
+            raise StudyError(
+                f"execution.device = {name!r}: this machine has no such device, or this PyTorch "
+                f"({torch.__version__}) is built without {kind}. Use 'auto' or 'cpu', or install "
+                "a PyTorch for the device"
+            ) from error
+        raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def absent_device(study: Study) -> str | None:
+    """Why this machine cannot run a study on its device, for a plan; None if it can.
+
+    Raises:
+        StudyError: if nothing is called so.
+    """
+    try:
+        device(study)
+    except StudyError as error:
+        if study.execution.device.partition(":")[0] not in ACCELERATORS:
+            raise
+        return f"{error}. This machine can plan the study and cannot run it"
+    return None
+
+
+@functools.cache
+def sources() -> str:
+    """Digest of this package's sources."""
+    found = hashlib.sha256()
+    root = HOME
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "examples":
+            continue  # an installed package has them inside, a checkout beside it
+        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def numerics() -> str:
+    """The number of what studies compute. In a checkout a digest of the sources stands beside it,
+    since nobody knows what has been changed there.
+    """
+    installed = {"site-packages", "dist-packages"}.intersection(HOME.parts)
+    return str(NUMERICS) if installed else f"{NUMERICS}-{sources()}"
+
+
+def surrounded(study: Study) -> records.Environment:
+    """What the bits of a result depend on besides the study."""
+    refuse_settings()  # here, before anything is charged
+    return records.Environment(
+        modules=modules.digests(studies.named_modules(study))
+        or UNSET,  # code of others that the study names
+        sordino=VERSION,
+        numerics=numerics(),
+        code=sources(),
+        python=sys.version.split()[0],
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        numba=version("numba"),
+        machine=platform.machine(),
+        system=platform.system(),
+        device=str(device(study)),
+        threads=study.execution.threads,
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        settings={
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)
+        }
+        or UNSET,
+    )
+
+
+def environment(study: Study) -> dict[str, object]:
+    """The same as a run compares it when it goes on, and draws noise over it: without the versions
+    of this program, for which :func:`numerics` stands.
+    """
+    found = records.plain(surrounded(study))
+    return {key: value for key, value in found.items() if key not in ("sordino", "code")}
+
+
+def lineage(study: Study, run: str) -> str:
+    """Run, environment and study, for every charge's key: no other study may replay releases."""
+    described = f"{sorted(environment(study).items())}{asked(study)}"
+    return f"{run}/{hashlib.sha256(described.encode()).hexdigest()[:8]}"
+
+
+def origin(study: Study, run: str) -> str:
+    """What answers about labels depend on, where a ledger is the run's own: a key, whole numbers.
+
+    Only where nothing else has a finite price.
+
+    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is
+    promised, lies on numbers that it rounds.
+    """
+    if (
+        study.privacy.unit == "entity"
+        or study.privacy.ledger != "run"
+        or getattr(study.privacy, "embedding", None) is not None
+    ):
+        return lineage(study, run)
+    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
+    return f"{run}/{hashlib.sha256(f'{numerics()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
+
+
+def asked(study: Study) -> str:
+    """The study as TOML without ``[execution]``."""
+    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
+
+
+def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where batches and noise come from.
+
+    With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what
+    is released: the study, the data (fingerprints), this program and its environment; and the run,
+    where one ledger adds up several. So the same study over the same data repeats bit for bit, and
+    any other draws afresh. Noise that two releases share cancels in their difference, and no sum of
+    their prices would bound what that tells.
+
+    With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
+    ends, and the data: a copy of the folder that goes on over other rows draws other noise.
+    """
+    if study.privacy.entropy == "system":
+        return _system(folder, data)
+    shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
+    return Seeded(study.seed, joined([*shaping, *_of_run(study, run)]))
+
+
+def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where answers about labels come from: as :func:`protective`, whatever the environment."""
+    if study.privacy.entropy == "system":
+        return _system(folder, data)
+    return Seeded(
+        study.seed, joined(["labels", _shape(study), numerics(), *data, *_of_run(study, run)])
+    )
+
+
+def _shape(study: Study) -> str:
+    """The study without what cannot change its results: how it is executed, where files lie."""
+    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
+        mode="python", by_alias=True
+    )
+    del told["tuned"]  # where constants come from changes nothing; they stand in their places
+    examples = told.pop("data")
+    # a study without them is what it was before they were there
+    for key in (*LATER, *study.data.later):
+        if not examples.get(key, True):
+            del examples[key]
+    _forget(study, told)
+    if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
+        told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
+    # its fingerprint is taken of what was read
+    data = _placeless(examples, lambda _: "a file")
+    return str(
+        (
+            data,
+            _placeless(
+                told,
+                lambda path: (
+                    hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+                ),
+            ),
+        )
+    )
+
+
+def _forget(section: Section, told: dict[str, Any]) -> None:
+    """Take out of ``told`` what came later and is left out, in the tables within it, too."""
+    for key in section.later:
+        if told.get(key) is None:
+            told.pop(key, None)
+    for key in type(section).model_fields:
+        part = getattr(section, key)
+        if isinstance(part, Section) and isinstance(told.get(key), dict):
+            _forget(part, told[key])
+
+
+def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
+    """What a file holds in place of its path, as ``told``; and keys are sorted."""
+    if isinstance(value, dict):
+        return sorted((str(key), _placeless(part, told)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return [_placeless(part, told) for part in value]
+    return told(value) if isinstance(value, Path) else value
+
+
+def _of_run(study: Study, run: str) -> list[str]:
+    return [] if study.privacy.ledger == "run" else [run]
+
+
+def _system(folder: Path, data: Iterable[str]) -> System:
+    """Draws under the run's secret key and over its data: no noise covers two data sets."""
+    return System(hmac.digest(_secret_key(folder), joined(data).encode(), "sha256"))
+
+
+def _secret_key(folder: Path) -> bytes:
+    """The run's secret key: made when the run begins, read when it goes on."""
+    path = folder / KEY
+    try:
+        handle = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600
+        )
+    except FileExistsError:
+        return _kept_key(path)
+    with os.fdopen(handle, "wb") as file:
+        key = secrets.token_bytes(32)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def _kept_key(path: Path) -> bytes:
+    key = read_below(path.parent, path.name, most=KIB)
+    if key == ENDED:
+        return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
+    if len(key) != 32:
+        raise ResumeError(
+            f"{path}: this is not the secret key that the run began with. Restore it from a "
+            "copy, or begin a new run"
+        )
+    return key
+
+
+def forget(folder: Path) -> None:
+    """Destroy a run's secret key, once nothing is to be repeated: its noise stays for good."""
+    path = folder / KEY
+    if there(folder, KEY):
+        check_below(folder, KEY)
+        with path.open("r+b") as file:
+            file.write(ENDED)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def destroyed(folder: Path) -> bool:
+    """Whether a run had a secret key, and it was destroyed."""
+    return there(folder, KEY) and read_below(folder, KEY, most=KIB) == ENDED

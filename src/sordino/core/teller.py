@@ -1,0 +1,108 @@
+"""What a regime tells of a run on its page: pictures, facts, course, and its guarantee.
+
+A regime says what it has; the page does without the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from sordino.core.records import known
+from sordino.core.runs import Run
+
+Fact = tuple[str, str, str]
+"""Name, value, remark."""
+
+Drawn = tuple[str, str | None, str, str]
+"""Title, picture (SVG) if there is one, how to read it, a mark of where it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A section of the page: how the run went on.
+
+    Lines are one paragraph; a table has a head and rows, or pairs and no head.
+
+    ``wordy`` tables hold sentences.
+    """
+
+    title: str
+    intro: str = ""
+    lines: Sequence[str] = ()
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    wordy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who took part: a line to open the table by, a note, the table."""
+
+    summary: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a run has cost besides privacy, where its regime counts messages.
+
+    Attributes:
+        up, down, framing: MiB.
+        seconds: of computation at those who take part.
+        activity: share of the work that they took part in, on average.
+    """
+
+    up: float
+    down: float
+    framing: float
+    seconds: float
+    activity: float | None
+
+    @property
+    def mebibytes(self) -> float:
+        """All that was sent, MiB."""
+        return self.up + self.down + self.framing
+
+
+def _units(run: Run) -> Members:
+    """Who took part, by number and unit of the ledger."""
+    clients = run.clients
+    return Members(
+        f"{len(clients)} {run.vocabulary.clients}",
+        "",
+        (run.vocabulary.client, "unit"),
+        [["" if UNSET is c.client else str(c.client), known(c.unit) or ""] for c in clients],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """What a regime has to tell of a run.
+
+    Attributes:
+        facts: what to see first.
+        courses: how it went on.
+        terms: of its guarantee, given sigma and C.
+        members: who took part.
+        pictures: of its course.
+        held: what those who took part hold, in a few words.
+        unseen: why there is no accuracy, where that is so.
+        exposed: what its promise leaves open, and why; None where it holds for all that is
+            released.
+        costs: of messages; None where they are not counted.
+    """
+
+    facts: Callable[[Run], list[Fact]] = lambda run: []
+    courses: Callable[[Run], list[Course]] = lambda run: []
+    terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]] = lambda run, s, c: []
+    members: Callable[[Run], Members] = _units
+    pictures: Callable[[Run], Iterable[Drawn]] = lambda run: ()
+    held: Callable[[Run], str] = lambda run: ""
+    unseen: Callable[[Run], str | None] = lambda run: None
+    exposed: Callable[[Run], str | None] = lambda run: None
+    costs: Callable[[Run], Costs | None] = lambda run: None

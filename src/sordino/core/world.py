@@ -1,0 +1,281 @@
+"""What the kernel asks of a federation: everything that is particular to its regime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+from numpy.typing import NDArray
+
+from sordino.base.errors import StudyError
+from sordino.base.message import Vector
+from sordino.core import records
+from sordino.core.effect import (
+    Book,
+    Effect,
+    Event,
+    Learn,
+    Learned,
+    Overtaken,
+    Request,
+    Said,
+    Skip,
+)
+from sordino.core.moment import Block, S
+from sordino.mechanisms.secure.setting import MOST_CLIENTS, lowest_threshold
+from sordino.privacy import Budget, Charge, Permit, Vault
+from sordino.privacy.accounting import Spent
+
+if TYPE_CHECKING:
+    from sordino.training.plausible import Length
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A site that takes a task and vanishes.
+
+    Attributes:
+        seconds: until it is back.
+        until: the number whose :class:`Begin` finds it back, where rounds are counted and not
+            seconds.
+    """
+
+    seconds: float = 0.0
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A charge, and who may work when it is booked.
+
+    Attributes:
+        sites: who gets the permit.
+        charge: what is booked.
+        budget: what it is held against.
+        counts: whether what it comes to is part of the epsilon that rows show.
+    """
+
+    sites: tuple[int, ...]
+    charge: Charge
+    budget: Budget
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Where the server learns nothing but sums: what everybody knows of one.
+
+    Attributes:
+        clients: n.
+        fewest: contributions whose noise a sum needs.
+        dishonest: clients that may collude with the server, which opens at most one sum in a round
+            all the same.
+        bits: of the modulus 2^bits.
+    """
+
+    clients: int
+    fewest: int
+    dishonest: int
+    bits: int
+
+    def refuse_splitting(self) -> None:
+        """Refuse sums so small that a server which shows clients different sets could open two of
+        them; see :mod:`sordino.mechanisms.secure.setting`.
+
+        Raises:
+            StudyError: if they are, or there are more clients than a secure sum takes.
+        """
+        if self.clients > MOST_CLIENTS:
+            raise StudyError(
+                f"{self.clients} clients: on a network, a secure sum takes at most {MOST_CLIENTS}"
+            )
+        least = lowest_threshold(self.clients, self.dishonest)
+        if self.fewest < least:
+            raise StudyError(
+                f"privacy.fewest = {self.fewest} (privacy.honest unless it is given): of "
+                f"{self.clients} clients a server could open two sums in a round, and so learn "
+                "what one client has sent. On a network, privacy.honest and privacy.fewest "
+                f"together must be more than {self.clients}"
+            )
+
+
+class World(Generic[S]):
+    """A federation, as the kernel sees it. What a regime has no need of is answered here.
+
+    Attributes:
+        vault: where charges go.
+        widest: numbers in the longest vector of a message, where it may be longer than the model.
+        hands_out: whether sites are given the model when the run is over.
+        continuous: whether tasks follow each other without a moment at which nobody works.
+        remembers: whether a site's work changes what the site has, so that it must go through its
+            tasks again when it is started anew.
+        repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
+            only once.
+    """
+
+    __slots__ = ()
+    vault: Vault
+    widest: int = 0
+    hands_out: bool = True
+    continuous: bool = False
+    remembers: bool = False
+    repeats_noise: bool = False
+
+    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
+        """The regime's."""
+        raise NotImplementedError
+
+    def expects(self, state: S, site: int, number: int, /) -> bool:
+        """Whether an answer of this site to this number would be used if it came now."""
+        return True
+
+    def asked(self, state: S, /) -> Mapping[int, Request]:
+        """The task that each site holds in a state that was kept."""
+        return {}
+
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /
+    ) -> Said | None:
+        """Let the site work, and what it sends; None if it sends nothing.
+
+        It was last asked for ``task``, if for anything.
+        """
+        raise NotImplementedError
+
+    def trip(self, site: int, task: Request, /) -> float | Away:
+        """Seconds until the answer is there, or how the site vanishes."""
+        return 0.0
+
+    def bills(
+        self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
+    ) -> Sequence[Bill]:
+        """What must be booked before these effects; sites hold the permits ``paid``."""
+        raise NotImplementedError
+
+    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
+        """What was booked for these blocks: a run goes on, and its permits are looked up."""
+        return ()
+
+    def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+        """Those that the site has not worked off."""
+        return ()
+
+    def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
+        """What a history comes to."""
+        return budget.check(unit, spent)
+
+    def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
+        """What is told of the model when ``number`` is closed."""
+        return {}
+
+    @property
+    def charges_everybody(self) -> bool:
+        """Whether each round is charged to all sites, whoever takes part."""
+        return False
+
+    @property
+    def secret(self) -> bool:
+        """Whether it is a secret who takes part in a round: then nothing that stays says it, or how
+        often somebody did.
+        """
+        return False
+
+    def steps_by(self, number: int, /) -> int:
+        """Local steps of a site by the end of a round, as if it had taken part in all of them."""
+        return number
+
+    @property
+    def summing(self) -> Summing | None:
+        """What contributions are summed by, where the server learns nothing else; or None."""
+        return None
+
+    def latest(self, state: S, site: int, /) -> int:
+        """The highest number of a task that this site can have been asked so far."""
+        return state.number
+
+    def booked_until(self, state: S, site: int, number: int, /) -> bool:
+        """Whether the ledger holds what this site proves that it was asked, so that the run can go
+        on after it.
+        """
+        return False
+
+    def forgotten(self, state: S, /) -> int | None:
+        """The last task that the ledger knows of, where all sites' tasks have the same numbers and
+        this state does not lead to it; else None.
+        """
+        return None
+
+    def overtaken(self, site: int, number: int, /) -> Overtaken:
+        """What the regime is told of tasks that were forgotten."""
+        return Overtaken(number, site)
+
+    def indispensable(self, site: int, /) -> bool:
+        """Whether nothing goes on without this site."""
+        return False
+
+    def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
+        """What a site books in its own ledger before it works on a task; it holds ``permits``."""
+        raise NotImplementedError
+
+    def round_bills(self, site: int, effect: Book, /) -> Sequence[Bill]:
+        """What a site books in its own ledger for a round that is charged to everybody."""
+        return ()
+
+    def objection_to_round(self, site: int, effect: Book, /) -> str | None:
+        """Why a site does not book a round, or None."""
+        return "no round of this method is charged to everybody"
+
+    def objection(self, site: int, task: Request, /) -> str | None:
+        """Why a site refuses a task: what it asks for beyond the study, or None."""
+        raise NotImplementedError
+
+    def unfit(self, site: int, number: int, said: Said, /) -> str | None:
+        """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
+        return f"no site of this study sends {type(said).__name__}"
+
+    @property
+    def most(self) -> float:
+        """How long a vector of an answer may be: a longer one is refused, as one that is not
+        finite.
+        """
+        return math.inf
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """Sites whose answers were taken and could then not be used, and why; each is told once."""
+        return ()
+
+    def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
+        """How long an answer is, and how long clipping and noise let an honest one be; None where
+        nothing bounds it.
+        """
+        return None
+
+    def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+        """The permits that a site still needs at task ``number``."""
+        return [each for each in permits if each.round + each.count > number]
+
+    def settle(self, site: int, task: Request, /) -> None:
+        """Let a site take in what a task brings of those before it."""
+
+    def carried(self, site: int, /) -> Mapping[str, NDArray[Any]]:
+        """What a site must carry from one task to the next, between :meth:`settle` and
+        :meth:`answer`, where it remembers.
+        """
+        return {}
+
+    def restore(self, site: int, carried: Mapping[str, NDArray[Any]], /) -> None:
+        """Take back what :meth:`carried` gave."""
+
+    def model_of(self, site: int, given: Vector, /) -> Vector:
+        """The model that a site has, where ``given`` is what it was last sent."""
+        return given
+
+    def learn(self, effect: Learn | Skip, /) -> Learned:
+        """Let the server's own model work, where it has one."""
+        raise NotImplementedError
+
+    def shown(self, row: records.Row, /) -> records.Row | None:
+        """What of a row may be shown; None if nothing."""
+        return row

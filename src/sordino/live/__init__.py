@@ -1,0 +1,1 @@
+"""Progress of a run while it goes on: console, pages of a browser, trackers."""

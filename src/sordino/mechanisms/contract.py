@@ -1,0 +1,139 @@
+"""The contract of a mechanism, as functions that test any mechanism.
+
+A mechanism that passes has noise of the scale it books: the test accepts the right scale and,
+to show that it has power, rejects two thirds and three halves of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.base.entropy import Seeded
+
+FALSE_ALARM = 1e-9
+
+
+class ContractBroken(AssertionError):
+    """A mechanism that does not do what it books."""
+
+
+def looks_standard_normal(sample: Tensor) -> bool:
+    """Whether a sample (n,) could be N(0, 1): mean, variance and Kolmogorov-Smirnov distance.
+
+    Each of the three raises a false alarm once in 1e9; with n = 20 000 a scale wrong by 10 %
+    passes with probability below 1e-12.
+    """
+    n, ordered = sample.numel(), np.sort(sample.double().numpy())
+    z = 6.1  # two-sided 1e-9
+    mean_fits = abs(ordered.mean()) < z / math.sqrt(n)
+    variance_fits = abs((ordered**2).mean() - 1.0) < z * math.sqrt(2.0 / n)
+    return bool(
+        mean_fits
+        and variance_fits
+        and _follows(0.5 * (1.0 + np.vectorize(math.erf)(ordered / math.sqrt(2.0))))
+    )
+
+
+def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+    """Whether a sample has a distribution of these values at the sorted sample (n,)."""
+    n = len(quantiles)
+    distance = max(
+        (np.arange(1, n + 1) / n - quantiles).max(), (quantiles - np.arange(n) / n).max()
+    )
+    # Massart's bound: P(distance > e) <= 2 exp(-2 n e^2)
+    return bool(distance < math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * n)))
+
+
+def looks_k_norm(sample: Tensor) -> bool:
+    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths, uniform directions.
+
+    Of directions, the means and the distribution of the first number are looked at, whose square is
+    Beta(1/2, (d-1)/2).
+    """
+    from scipy.special import betainc, gammainc  # type: ignore[import-untyped]
+
+    rows = sample.double().numpy()
+    (n, d), lengths = rows.shape, np.linalg.norm(rows, axis=1)
+    directions = rows / lengths[:, None]
+    z = 6.1 + 0.2 * math.log(d)  # for the largest of d means
+    centred = np.abs(directions.mean(0)).max() < z / math.sqrt(n * d)
+    first = np.sort(directions[:, 0])
+    even = d == 1 or _follows(0.5 * (1.0 + np.sign(first) * betainc(0.5, (d - 1) / 2.0, first**2)))
+    return bool(centred and even and _follows(gammainc(d, np.sort(lengths))))
+
+
+def check_noise(
+    draw: Callable[[np.random.Generator], Tensor], booked: float, sensitivity: float
+) -> None:
+    """Hold a release's noise against the multiplier that is booked for it.
+
+    Args:
+        draw: releases zero data with the given randomness and returns the noise (d,), whitened
+            so that every coordinate should have standard deviation ``booked * sensitivity``.
+        booked: the noise multiplier in the ledger's event.
+        sensitivity: of the whitened release, L2.
+
+    Raises:
+        ContractBroken: naming what does not hold.
+    """
+    entropy = Seeded(20230814)
+    first, again, other = (draw(entropy.at(*address)) for address in (("a",), ("a",), ("b",)))
+    if not torch.equal(first, again):
+        raise ContractBroken("the same randomness gave two different releases")
+    if (first == other).float().mean() > 1e-3:
+        raise ContractBroken("different addresses of randomness gave equal noise")
+    noise = torch.cat([first, other])
+    scale = booked * sensitivity
+    if not looks_standard_normal(noise / scale):
+        raise ContractBroken(
+            f"the noise is not N(0, {scale:g}^2): its standard deviation is "
+            f"{float(noise.double().std()):g}"
+        )
+    _rejects_other_scales(lambda wrong: looks_standard_normal(noise / (scale * wrong)))
+
+
+def check_pure_noise(
+    draw: Callable[[np.random.Generator], Tensor],
+    booked: float,
+    sensitivity: float,
+    draws: int = 5000,
+) -> None:
+    """Hold a release's noise against its booked epsilon, as :func:`check_noise` a Gaussian's.
+
+    Args:
+        draw: releases zero data with the given randomness and returns the noise (d,), of density ~
+            exp(-booked ||x|| / sensitivity).
+        booked: epsilon of the ledger's pure event.
+        sensitivity: of the release, L2.
+        draws: how many releases are looked at.
+
+    Raises:
+        ContractBroken: naming what does not hold.
+    """
+    entropy = Seeded(20230814)
+    noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
+    if not torch.equal(noise[0], draw(entropy.at(0))):
+        raise ContractBroken("the same randomness gave two different releases")
+    # in one dimension, a few of thousands meet on the grid
+    if len(torch.unique(noise, dim=0)) < 0.98 * draws:
+        raise ContractBroken("different addresses of randomness gave equal noise")
+    scale = sensitivity / booked
+    if not looks_k_norm(noise / scale):
+        length = float(torch.linalg.vector_norm(noise.double(), dim=1).mean()) / noise.shape[1]
+        raise ContractBroken(
+            f"the noise has not the density ~ exp(-|x| / {scale:g}): its mean length over d "
+            f"is {length:g}"
+        )
+    _rejects_other_scales(lambda wrong: looks_k_norm(noise / (scale * wrong)))
+
+
+def _rejects_other_scales(accepts: Callable[[float], bool]) -> None:
+    for wrong in (2.0 / 3.0, 1.5):
+        if accepts(wrong):
+            raise ContractBroken(f"the test has no power: it also accepts {wrong:g} of the scale")

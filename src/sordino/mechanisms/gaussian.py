@@ -1,0 +1,367 @@
+r"""The Gaussian mechanism on a sum of clipped vectors, alone and with a count beside it.
+
+Every example contributes a vector v_i with ||v_i|| <= C. The release is
+
+    sum_i v_i + z,     z ~ N(0, (sigma C)^2 I_d),
+
+whose price under zero-out adjacency (one contribution is replaced by none) is that of a Gaussian
+with noise multiplier sigma, before sampling (Dwork and Roth 2014, appendix A; sampling is booked
+by :class:`~sordino.privacy.event.PoissonSampled` around it). Sum and noise are whole
+numbers on a public grid, so that this holds for what a computer releases (:mod:`.grid`).
+
+:class:`CountedGaussian` releases one number more, how many of the examples were
+clipped, and pays for it inside the same sigma. Each example adds b_i - 1/2 with b_i in
+{0, 1} (Andrew et al. 2021, section 2.2), so the count has sensitivity 1/2, and the pair
+
+    ( sum_i v_i / (sigma_v C),   2 sum_i (b_i - 1/2) / sigma_b )   + N(0, I_{d+1})
+
+has sensitivity sqrt(sigma_v^-2 + sigma_b^-2), which is 1/sigma by the choice
+sigma_b = sigma / sqrt(share), sigma_v = sigma / sqrt(1 - share). With the default
+share 1/400 the gradient carries 0.125 % more noise, and the report may show the
+clipped fraction, which would otherwise be raw data.
+
+>>> CountedGaussian(clip=1.0, noise_multiplier=1.1).vector_multiplier
+1.1013...
+>>> CountedGaussian(clip=1.0, noise_multiplier=1.1).event()
+Gaussian(noise_multiplier=1.1)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+
+from sordino.base.errors import StudyError
+from sordino.privacy import event
+
+if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
+    import numpy as np
+    from torch import Tensor
+
+LONGEST = 1e19
+"""Norms above it have a square that float32 does not hold."""
+
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Bounds C within which nothing vanishes or overflows in float32 that the proofs rest on."""
+
+COUNT_SHARE = 1.0 / 400.0
+COUNT_SENSITIVITY = 0.5
+"""An example adds 1/2 or -1/2 to the excess, or nothing."""
+SHRINK = 1.0 - 2.0**-18
+"""Room for the rounding of a quotient and a product in float32, of a norm in float64.
+
+Sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
+"""
+
+
+Measure = Literal["flat", "layers", "own"]
+
+
+class Bounded(Protocol):
+    """A mechanism on a sum of contributions, each of them bounded in the mechanism's own norm."""
+
+    @property
+    def clip(self) -> float:
+        """C."""
+        ...
+
+    @property
+    def measure(self) -> Measure:
+        """The norm in which contributions are bounded; "own" is that of :class:`Measuring`."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma, as asked for."""
+        ...
+
+    @property
+    def vector_multiplier(self) -> float:
+        """Root mean square of the noise on one number of the vector, in units of C."""
+        ...
+
+    def event(self) -> event.Event:
+        """The fact that the ledger keeps of one release, before sampling."""
+        ...
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Bounded:
+        """The same mechanism with another C and sigma."""
+        ...
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """A contribution (d,) shortened to the bound, and whether it was within it already."""
+        ...
+
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float | None]:
+        """The noisy sum, and a noisy count if the mechanism releases one."""
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A mechanism with a norm of its own."""
+
+    @property
+    def margin(self) -> float:
+        """What C is multiplied with to leave room for rounding in this norm."""
+        ...
+
+    def norms(self, rows: Tensor) -> Tensor:
+        """Norms (n,) of contributions (n, d); infinite where a row is not finite."""
+        ...
+
+
+@runtime_checkable
+class Shortening(Protocol):
+    """A mechanism that bounds several parts of a contribution, each by itself."""
+
+    def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Contributions (n, d) within the bound, float64, and their norms (n,) before.
+
+        What is not finite comes back as zeros, with an infinite norm.
+        """
+        ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A mechanism whose shape follows what was released before, and whose price does not."""
+
+    def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
+        """What is known after one release more.
+
+        Args:
+            seen: what was known when it was made; empty before the first.
+            moved: a released vector (d,), in any fixed multiple of the sum.
+            unit: deviation in ``moved`` of noise that had deviation 1 in the sum.
+        """
+        ...
+
+    def shaped(self, seen: tuple[float, ...]) -> Bounded:
+        """The mechanism for the next release."""
+        ...
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        ...
+
+
+@runtime_checkable
+class Tailed(Protocol):
+    """A mechanism that says how long a vector may be that it has bounded and covered with noise."""
+
+    @property
+    def longest(self) -> float:
+        """Euclidean length that no contribution exceeds."""
+        ...
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """Euclidean length that the sum of the noises of so many releases of (d,) exceeds with at
+        most this probability.
+        """
+        ...
+
+
+def normal_within(deviation: float, widest: float, dimension: int, chance: float) -> float:
+    """Length that a Gaussian vector (d,) exceeds with at most this probability.
+
+    sqrt(E ||x||^2) + widest sqrt(2 ln(1/chance)), by concentration of Lipschitz functions
+    (Boucheron, Lugosi, Massart 2013, theorem 5.6), where ||x|| is at most its root mean square on
+    average, and moves by ``widest`` with a unit of a standard normal.
+
+    Args:
+        deviation: root mean square of a number.
+        widest: largest deviation in any direction.
+    """
+    return deviation * math.sqrt(dimension) + widest * math.sqrt(2.0 * math.log(1.0 / chance))
+
+
+def shortened(
+    vector: Tensor, norm: float, clip: float, margin: float = SHRINK
+) -> tuple[Tensor, bool]:
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C.
+
+    Zeros where norm is not finite, or above 1e19.
+
+    There the factor may be denormal, and a product with it be longer than C; a batch's kernels
+    cannot square it either.
+    """
+    if not norm <= LONGEST:
+        return vector.new_zeros(vector.shape), False
+    return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
+
+
+def length(vector: Tensor) -> float:
+    """||vector||, added up in float64: float32 loses more than SHRINK leaves room for."""
+    import torch
+
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+
+def checked_clip(clip: float, place: str = "privacy.clip") -> float:
+    """C itself, if it is one for which the bound of contributions is proven.
+
+    Raises:
+        StudyError: if it is not, naming its place.
+    """
+    if not SMALLEST <= clip <= LARGEST:
+        raise StudyError(
+            f"{place} must be a number from {SMALLEST:g} to {LARGEST:g}, where float32 keeps "
+            f"the bound; got {clip}: choose one in between, or rescale the data"
+        )
+    return clip
+
+
+def _check(clip: float, noise_multiplier: float) -> None:
+    checked_clip(clip)
+    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
+        raise StudyError(
+            f"noise_multiplier must be a positive number; got {noise_multiplier}. For no "
+            "privacy, set privacy.unit = 'none'"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Euclidean:
+    """A mechanism for contributions whose Euclidean length is at most C."""
+
+    clip: float
+    noise_multiplier: float
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`Bounded`."""
+        return shortened(vector, length(vector), self.clip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isotropic(Euclidean):
+    """The same noise on every number of the vector."""
+
+    @property
+    def vector_multiplier(self) -> float:
+        """See :class:`Bounded`."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> float:
+        """See :class:`Tailed`: C."""
+        return self.clip
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """See :class:`Tailed`."""
+        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
+        return normal_within(deviation, deviation, dimension, chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian(Isotropic):
+    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
+
+    Attributes:
+        clip: C, the L2 bound of one contribution (units of the vector).
+        noise_multiplier: sigma, dimensionless.
+        measure: whether contributions are bounded as a whole, or each layer by itself within the
+            same C.
+    """
+
+    measure: Literal["flat", "layers"] = "flat"
+
+    def __post_init__(self) -> None:
+        _check(self.clip, self.noise_multiplier)
+
+    @property
+    def vector_multiplier(self) -> float:
+        """The noise on the vector, in units of C: sigma."""
+        return self.noise_multiplier
+
+    def event(self) -> event.Gaussian:
+        """The fact that the ledger keeps of one release, before sampling."""
+        return event.Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, None]:
+        """See :class:`Bounded`; no count is released."""
+        return self.release(total, None, rng)
+
+    def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions.
+
+        ``total`` is left as it is.
+        """
+        from sordino.mechanisms.grid import add_gaussian
+
+        return add_gaussian(
+            total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier
+        ), None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedGaussian(Isotropic):
+    """A Gaussian release of a vector and of a count, together priced at sigma.
+
+    Attributes:
+        clip: C, the L2 bound of one contribution (units of the vector).
+        noise_multiplier: sigma of the pair, dimensionless.
+        share: the part of 1/sigma^2 that pays for the count, in (0, 1).
+        measure: as in :class:`Gaussian`.
+    """
+
+    share: float = COUNT_SHARE
+    measure: Literal["flat", "layers"] = "flat"
+
+    def __post_init__(self) -> None:
+        _check(self.clip, self.noise_multiplier)
+        if not 0.0 < self.share < 1.0:
+            raise StudyError(f"the share of the count must lie between 0 and 1; got {self.share}")
+
+    @property
+    def vector_multiplier(self) -> float:
+        """sigma_v: the noise on the vector, in units of C."""
+        return self.noise_multiplier / math.sqrt(1.0 - self.share)
+
+    @property
+    def count_deviation(self) -> float:
+        """Standard deviation of the noise on the count, in examples: sigma_b / 2."""
+        return 0.5 * self.noise_multiplier / math.sqrt(self.share)
+
+    def event(self) -> event.Gaussian:
+        """The fact that the ledger keeps of one release of the pair, before sampling."""
+        return event.Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float]:
+        """See :class:`Bounded`."""
+        return self.release(total, excess, rng)
+
+    def release(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float]:
+        """Noisy vector (d,) and noisy excess.
+
+        Args:
+            total: sum of contributions, each within C; left as it is.
+            excess: sum over the batch of b_i - 1/2, in examples.
+            rng: the noise; the vector's comes first, then the count's.
+        """
+        import torch
+
+        from sordino.mechanisms.grid import add_gaussian
+
+        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
+        half = torch.tensor([excess], dtype=torch.float64)
+        count = add_gaussian(
+            half,
+            rng,
+            clip=COUNT_SENSITIVITY,
+            noise_multiplier=self.count_deviation / COUNT_SENSITIVITY,
+        )
+        return noisy, float(count)

@@ -1,0 +1,177 @@
+r"""Gaussian noise in whole numbers on a public grid: floating-point digits reveal nothing.
+
+**Why.** A float sampler can make only some of the numbers near its result, and which ones depends
+on the value that was hidden (Mironov 2012). Noise of 24-bit uniforms, for example, shows it in the
+last digits, after any sum, mean or learning rate.
+
+**What is released.** Of a vector S that one record moves by at most C (L2), with a step g that is a
+power of two:
+
+    ( round(S / g) + N ) g,        N_i = round(s Z_i),   Z_i standard normal and independent.
+
+**Its price is that of a Gaussian with noise multiplier sigma, exactly.** Proof. Rounding moves a
+number by at most 1/2, so
+|round(a) - round(b)| <= |a - b| + 1, and over d numbers one record moves round(S / g) by at most
+
+    C / g + sqrt(d)
+
+(Minkowski). s is sigma times that. round(S / g) is whole, so round(S / g) + round(s Z) =
+round(round(S / g) + s Z): it is the continuous Gaussian mechanism with multiplier sigma on round(S
+/ g), rounded afterwards, and rounding is post-processing. This holds for the vector as a whole, so
+subsampling and adaptive composition are priced as for the continuous Gaussian. No tail is cut off,
+and no smoothing argument is needed, as it would be for a discrete Gaussian (Canonne, Kamath,
+Steinke 2020).
+
+**What the sampler adds to delta.** :mod:`.kernels.rounded` draws N_i exactly but for 2^-95
+(statistical distance), so d numbers in T releases add at most d T 2^-95 (1 + e^epsilon) to delta:
+2^-50 for a billion numbers in a billion releases at epsilon = 8. It is below the last digit of
+every delta and is not booked. Words from a generator that is not truly random are an assumption of
+their own: see docs/threats.md.
+
+**The step** is at most sigma C 2^-20 (for sigma above 2^-12), and so small that sqrt(d) adds no
+more than 1/2048 to the noise.
+
+Shapes: vectors (d,), float32 or float64; results are float32. C in units of the vector, sigma
+dimensionless.
+
+>>> grid = Grid.of(clip=1.0, noise_multiplier=1.0, dimension=10_000)
+>>> grid.step == 2.0**-20, round(grid.deviation * grid.step, 6)
+(True, 1.000095)
+
+References:
+    Mironov 2012, On Significance of the Least Significant Bits for Differential Privacy.
+    Dwork and Roth 2014, The Algorithmic Foundations of Differential Privacy, appendix A.
+    Canonne, Kamath, Steinke 2020, The Discrete Gaussian for Differential Privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.base.errors import StudyError
+from sordino.mechanisms.words import Words, random_words
+
+FINE = 2.0**-20
+_SHARE = 2.0**-11  # what sqrt(d) may add to the noise
+# with next to no noise the grid stays so wide that sums of half a million contributions are exact
+_FINEST = 2.0**-32
+_WIDEST = 2.0**36  # s beyond it would leave too many numbers to the slow way
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A public grid and the noise on it.
+
+    Attributes:
+        step: g, a power of two (units of the vector).
+        deviation: s, of the noise in steps.
+    """
+
+    step: float
+    deviation: float
+
+    @classmethod
+    def of(cls, *, clip: float, noise_multiplier: float, dimension: int) -> Grid:
+        """The grid for a vector of which one record moves ``dimension`` numbers, by up to ``clip``.
+
+        Raises:
+            StudyError: for a clip or noise that no grid of float64 numbers can carry.
+        """
+        root = math.sqrt(max(dimension, 1))
+        most = max(min(noise_multiplier * clip * FINE, clip * _SHARE / root), clip * _FINEST)
+        if not 2.0**-1000 < most < 2.0**900:
+            raise StudyError(
+                f"clip = {clip:g} and noise_multiplier = {noise_multiplier:g} are beyond "
+                "what float64 can hold"
+            )
+        step = 2.0 ** math.floor(math.log2(most))
+        # a few units in the last place more, so that rounding here never makes the noise too small
+        deviation = noise_multiplier * (clip / step + root) * (1.0 + 2.0**-48)
+        if deviation > _WIDEST:
+            raise StudyError(
+                f"noise_multiplier = {noise_multiplier:g} is too large for {dimension} numbers:"
+                f" the largest is about {_WIDEST * _SHARE / root:.3g}"
+            )
+        return cls(step, deviation)
+
+    def release(self, total: Tensor, rng: np.random.Generator) -> Tensor:
+        """The noisy vector (d,), float32, on the device of ``total`` (d,), which stays."""
+        whole = total.detach().to(device="cpu", dtype=torch.float64).contiguous().numpy()
+        out = np.empty(whole.size, np.float32)
+        if whole.size:
+            words = random_words(whole.size + whole.size % 2, rng)
+            kernels = _kernels()
+            stretches = np.zeros(-(-words.size // 2 // kernels.STRETCH), np.int64)
+            if kernels.noisy(words, whole, out, self.step, self.deviation, stretches):
+                self._settle(words, whole, out, stretches, rng)
+        return torch.from_numpy(out).to(total.device)
+
+    def _settle(
+        self,
+        words: Words,
+        total: NDArray[np.float64],
+        out: NDArray[np.float32],
+        stretches: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> None:
+        """Compute the doubtful pairs again, to 250 bits, from more digits."""
+        half, kernels = words.size // 2, _kernels()
+        places = kernels.doubtful_pairs(words, self.deviation, stretches)
+        more = rng.bit_generator.random_raw(2 * len(places))
+        for number, i in enumerate(places):
+            u, v = int(words[i]), int(words[half + i])
+            pair = kernels.exact_pair(
+                u, v, int(more[2 * number]), int(more[2 * number + 1]), self.deviation
+            )
+            for place, noise in zip((i, half + i), pair, strict=True):
+                if place < out.size:
+                    out[place] = np.float32((self._whole(float(total[place])) + noise) * self.step)
+
+    def _whole(self, number: float) -> float:
+        steps = (
+            number / self.step
+            if math.isfinite(number)
+            else 0.0
+            if math.isnan(number)
+            else math.copysign(math.inf, number)
+        )
+        reach: float = _kernels().REACH
+        return float(np.rint(min(max(steps, -reach), reach)))
+
+
+@cache
+def _kernels() -> ModuleType:
+    # not before there is something to draw: the compiler takes a while to load
+    from sordino.mechanisms.kernels import rounded
+
+    return rounded
+
+
+def add_gaussian(
+    total: Tensor,
+    rng: np.random.Generator,
+    *,
+    clip: float,
+    noise_multiplier: float,
+    dimension: int | None = None,
+) -> Tensor:
+    """Release ``total`` (d,), float32, of which one record moves numbers by at most ``clip``.
+
+    It moves ``dimension`` numbers, all unless given.
+    """
+    return _grid(clip, noise_multiplier, total.numel() if dimension is None else dimension).release(
+        total, rng
+    )
+
+
+@lru_cache(maxsize=1024)  # schedules and adaptive clips ask for many
+def _grid(clip: float, noise_multiplier: float, dimension: int) -> Grid:
+    return Grid.of(clip=clip, noise_multiplier=noise_multiplier, dimension=dimension)

@@ -1,0 +1,145 @@
+"""``kind = "haar"``: noise on Haar wavelet coefficients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sordino.base.errors import StudyError
+from sordino.mechanisms.gaussian import Bounded
+from sordino.mechanisms.haar.basis import Basis, Groups
+from sordino.mechanisms.haar.gaussian import HaarGaussian
+from sordino.mechanisms.haar.levels import LevelGaussian
+from sordino.mechanisms.haar.weights import optimal, paper, uniform
+from sordino.mechanisms.registry import Noise, NoiseRequest, register
+
+
+@register
+class HaarNoise(Noise):
+    """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
+
+    ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
+    are spread over levels; "optimal" looks at ``data.validation``, which is public, "learned" at
+    earlier noisy releases (with plain SGD steps). ``exponent``: 1 for the least noise, 0 for equal
+    weights. ``clipping``: "per-level" bounds every level by itself, as the paper's section 4.3 has
+    it; left out, all coefficients together. ``form = "paper"`` is the paper's literal algorithm,
+    with its ``discount`` on sigma: NOT private, and booked at what it is. It has W of the paper for
+    its noise; ``weights = "paper"`` then says that a level is clipped to C / W, where "per-level"
+    alone clips it to C.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"clipping"})
+
+    kind: Literal["haar"] = "haar"
+    blocks: Literal["flat", "layers"] = Field(
+        "flat", description="one transform over all parameters, or one for each layer"
+    )
+    weights: Literal["uniform", "paper", "optimal", "learned"] = Field(
+        "uniform",
+        description='how clip and noise are spread over levels; "optimal" looks at '
+        "data.validation, "
+        '"learned" at earlier noisy releases',
+    )
+    exponent: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="of the weights: 1 for the least total noise, 0 for equal weights",
+    )
+    clipping: Literal["per-level"] | None = Field(
+        None,
+        description='"per-level" bounds every level of coefficients by itself; all of them '
+        "together unless given",
+    )
+    discount: bool = Field(True, description="whether the paper's form has its discount on sigma")
+
+    @property
+    def learns(self) -> bool:
+        """With learned weights."""
+        return self.weights == "learned" and self.form == "sound"
+
+    def refused(self, unit: str, public: bool) -> str | None:
+        """Energies come from public examples, and the paper's form has weights of its own."""
+        if self.form == "paper":
+            return self._never_printed(unit)
+        if self.weights == "optimal" and not public:
+            return (
+                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
+                "data.validation, or choose other weights"
+            )
+        return None
+
+    def _never_printed(self, unit: str) -> str | None:
+        if self.weights in ("optimal", "learned"):
+            return (
+                f"privacy.mechanism.weights '{self.weights}' is not in the paper, whose form has "
+                "the weights W of its own: leave weights out, or choose form 'sound'"
+            )
+        if self.clipping == "per-level" and unit == "client":
+            return (
+                "privacy.mechanism.clipping 'per-level' in the paper's form is for unit 'sample': "
+                "algorithm 2 clips gradients inside a client, and no coefficients. Leave clipping "
+                "out, or choose form 'sound'"
+            )
+        if self.weights == "paper" and self.clipping is None:
+            return (
+                "privacy.mechanism.weights 'paper' in the paper's form says what a level is "
+                "clipped to, and clipping is not 'per-level': leave weights out (the noise has W "
+                "of the paper in any case), or set clipping = 'per-level'"
+            )
+        return None
+
+    def make(self, asked: NoiseRequest) -> Bounded:
+        """The weighted mechanism, or a literal one."""
+        basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
+        if self.form == "paper":
+            return self._printed(basis, asked)
+        make = HaarGaussian.weighted if self.clipping is None else LevelGaussian.even
+        made = make(
+            clip=asked.clip,
+            noise_multiplier=asked.noise_multiplier,
+            basis=basis,
+            weights=self._weights(basis, asked),
+        )
+        return replace(made, learns=self.exponent) if self.learns else made
+
+    def _printed(self, basis: Basis, asked: NoiseRequest) -> Bounded:
+        """Algorithm 1, or 2 for whole clients."""
+        clip, sigma = asked.clip, asked.noise_multiplier
+        if self.clipping == "per-level":
+            return LevelGaussian.printed(
+                clip=clip,
+                noise_multiplier=sigma,
+                basis=basis,
+                discount=self.discount,
+                weighted=self.weights == "paper",
+            )
+        if asked.unit == "sample" or asked.update_bound is None:
+            return HaarGaussian.literal(
+                clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount
+            )
+        return HaarGaussian.literal_server(
+            clip=clip,
+            noise_multiplier=sigma,
+            basis=basis,
+            bound=asked.update_bound,
+            weight=asked.largest,
+            expected=asked.largest,
+            discount=self.discount,
+        )
+
+    def _weights(self, basis: Basis, asked: NoiseRequest) -> Groups:
+        if self.weights in ("uniform", "learned"):
+            return uniform(basis)
+        if self.weights == "paper":
+            found = paper(basis)
+            # so that nothing is clipped harder than by C in the plain norm
+            return tuple(w / max(found) for w in found)
+        if asked.energies is None:
+            raise StudyError(
+                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
+                "data.validation"
+            )
+        return optimal(asked.energies(basis.energies), basis.sizes, exponent=self.exponent)

@@ -1,0 +1,361 @@
+"""A client's part in a secure sum (Bonawitz et al. 2017, the variant against an active server).
+
+Every step takes the client's record and what the server says, and gives the record after it and
+what is to be said. Whoever calls holds the record in memory, and writes it down nowhere: asked the
+same again, the client says the same bytes; asked for something else in the same phase, it refuses.
+So with one record it sends one masked input, signs one set, and never reveals both secrets of one
+client. A record that was put back from a copy would do all that a second time.
+
+All refusals name the client that is to blame as far as it can be known; the record stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from sordino.base import residues
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.residues import Residues
+from sordino.mechanisms.secure import masks, shamir
+from sordino.mechanisms.secure.messages import (
+    Delivered,
+    Included,
+    KeyList,
+    Keys,
+    MaskedInput,
+    Revealed,
+    Shares,
+    Signatures,
+    Signed,
+    encode,
+    fingerprint,
+    said,
+    set_of,
+    transcript,
+)
+from sordino.mechanisms.secure.secrets import (
+    Secrets,
+    commitment,
+    opened,
+    own_key,
+    pair_key,
+    public,
+    refuse_weak,
+    sealed,
+    sealing_key,
+    secrets,
+)
+from sordino.mechanisms.secure.setting import Setting
+
+Sign = Callable[[bytes], bytes]
+"""Signs by the key of this client's certificate."""
+Verify = Callable[[int, bytes, bytes], bool]
+"""Whether this client's certificate has signed this content so: as everybody knows from the kit,
+and not from the server.
+"""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Secrets and state of a client in one sum, in its memory alone.
+
+    Attributes:
+        seed: of all its secrets.
+        own: its public keys, as it has sent them.
+        listed: the keys of all who take part; empty before the second phase.
+        senders: who has dealt shares, and so whose masks are in the input.
+        shares: what opened: of whom, the share of the own mask's seed, and of the private key.
+        delivered: digest of what was delivered; empty before the third phase.
+        input: digest of the masked input that was sent.
+        signed: the set; empty before the fourth phase.
+        signature: over it.
+    """
+
+    seed: bytes
+    own: Keys
+    listed: tuple[Keys, ...] = ()
+    senders: tuple[int, ...] = ()
+    shares: tuple[tuple[int, bytes, bytes], ...] = ()
+    delivered: bytes = b""
+    input: bytes = b""
+    signed: tuple[int, ...] = ()
+    signature: bytes = b""
+
+
+def begin(setting: Setting, client: int, seed: bytes, sign: Sign) -> Record:
+    """Take part in a sum: ``record.own`` is to be sent.
+
+    Args:
+        seed: 32 bytes that are used for no other sum.
+    """
+    found = secrets(setting, client, seed)
+    own = Keys(
+        client=client,
+        round=setting.round,
+        encrypt=public(found.encrypt),
+        mask=public(found.mask),
+        commitment=commitment(setting, client, found.own),
+        signature=b"",
+    )
+    signed = msgspec.structs.replace(own, signature=sign(said(setting, own)))
+    return Record(seed=seed, own=signed)
+
+
+def share(setting: Setting, record: Record, told: KeyList, verify: Verify) -> tuple[Record, Shares]:
+    """Check everybody's keys, and deal shares of this client's secrets.
+
+    Raises:
+        RemoteProtocolError: if keys are not their client's, this client's are not among them, too
+            few take part, or it is a second list.
+    """
+    _refuse_round(setting, told.round)
+    if record.listed and record.listed != told.keys:
+        raise RemoteProtocolError("a second list of keys in one round", "second list")
+    if not record.listed:
+        _refuse_keys(setting, record.own, told.keys, verify)
+    own, agreed = record.own, transcript(setting, told.keys)
+    mine = secrets(setting, own.client, record.seed)
+    of_own, of_mask = _dealt(setting, mine, [each.client for each in told.keys])
+    packets = []
+    for each in told.keys:
+        if each.client != own.client:
+            try:
+                key = sealing_key(setting, mine.encrypt, each, own, each, agreed)
+            except RemoteProtocolError as error:
+                raise _of(each.client, error) from error
+            packets.append(sealed(key, of_own[each.client], of_mask[each.client]))
+    prints = tuple(
+        fingerprint(of_own[each.client]) + fingerprint(of_mask[each.client]) for each in told.keys
+    )
+    made = Shares(client=own.client, round=setting.round, sealed=tuple(packets), prints=prints)
+    return msgspec.structs.replace(record, listed=told.keys), made
+
+
+def open_shares(
+    setting: Setting, record: Record, told: Delivered
+) -> tuple[list[tuple[int, bytes, bytes]], dict[int, str]]:
+    """The shares that were sealed for this client, as :attr:`Record.shares`; and whose do not open.
+
+    Raises:
+        RemoteProtocolError: as :func:`mask`, but that too few open.
+    """
+    _refuse_round(setting, told.round)
+    if record.delivered and record.delivered != fingerprint(encode(told)):
+        raise RemoteProtocolError("a second delivery in one round", "second delivery")
+    known = {each.client: each for each in record.listed}
+    _refuse_senders(setting, record, told, known)
+    own, agreed = record.own, transcript(setting, record.listed)
+    mine = secrets(setting, own.client, record.seed)
+    found, failed = [], {}
+    for sender, packet in zip(told.senders, told.sealed, strict=True):
+        other = known[sender]
+        try:
+            key = sealing_key(setting, mine.encrypt, other, other, own, agreed)
+            found.append((sender, *opened(key, packet)))
+        except RemoteProtocolError as error:
+            failed[sender] = str(error)
+    return found, failed
+
+
+def refuse_unopened(
+    setting: Setting, found: Sequence[tuple[int, bytes, bytes]], failed: dict[int, str]
+) -> None:
+    """Refuse a sum in which fewer than t clients, this one included, have shown to be there.
+
+    Raises:
+        RemoteProtocolError: naming the others.
+    """
+    if len(found) + 1 < setting.threshold:
+        raise RemoteProtocolError(
+            f"shares of {len(found)} clients open, and {setting.threshold - 1} must: the others "
+            f"({_names(failed)}) may not be there",
+            "shares",
+        )
+
+
+def mask(
+    setting: Setting, record: Record, told: Delivered, values: Residues
+) -> tuple[Record, MaskedInput, dict[int, str]]:
+    """Mask this client's vector (d,) of whole numbers; and whose shares did not open, and why.
+
+    Raises:
+        RemoteProtocolError: if too few have dealt shares, fewer than t of them open (their clients
+            may not be there at all), or this is a second delivery.
+        LocalProtocolError: if another vector was masked before.
+    """
+    found, failed = open_shares(setting, record, told)
+    refuse_unopened(setting, found, failed)
+    delivered = fingerprint(encode(told))
+    own, known = record.own, {each.client: each for each in record.listed}
+    mine = secrets(setting, own.client, record.seed)
+    pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in told.senders}
+    hidden = masks.masked(
+        residues.reduced(values, setting.bits),
+        setting.bits,
+        plus=[own_key(setting, own.client, mine.own)]
+        + [key for other, key in pairs.items() if other > own.client],
+        minus=[key for other, key in pairs.items() if other < own.client],
+    )
+    made = MaskedInput(
+        client=own.client, round=setting.round, values=residues.packed(hidden, setting.bits)
+    )
+    if record.input and record.input != fingerprint(made.values):
+        raise LocalProtocolError("two inputs to one secure sum")
+    kept = msgspec.structs.replace(
+        record,
+        senders=told.senders,
+        shares=tuple(found),
+        delivered=delivered,
+        input=fingerprint(made.values),
+    )
+    return kept, made, failed
+
+
+def sign(setting: Setting, record: Record, told: Included, signs: Sign) -> tuple[Record, Signed]:
+    """Sign the set of those who are in, once.
+
+    Raises:
+        RemoteProtocolError: if this client has sent no input, is not in the set, somebody is in it
+            whose shares did not open, it is too small, or it is a second one.
+    """
+    _refuse_round(setting, told.round)
+    own = record.own.client
+    if record.signed and record.signed != told.clients:
+        raise RemoteProtocolError("a second set in one round", "second set")
+    live = {own, *(each for each, _, _ in record.shares)} if record.input else set()
+    _refuse_order(told.clients, setting.clients)
+    if unknown := [each for each in told.clients if each not in live]:
+        raise RemoteProtocolError(
+            f"a set with {_names(unknown)}, of whom this client has no shares", "set"
+        )
+    if own not in told.clients:
+        raise RemoteProtocolError("a set without this client", "set")
+    _refuse_few(setting, len(told.clients), "contributions")
+    signature = record.signature or signs(
+        set_of(setting, transcript(setting, record.listed), told.clients)
+    )
+    kept = msgspec.structs.replace(record, signed=told.clients, signature=signature)
+    return kept, Signed(client=own, round=setting.round, signature=signature)
+
+
+def reveal(setting: Setting, record: Record, told: Signatures, verify: Verify) -> Revealed:
+    """Reveal the shares that open the sum over the set that t clients have signed: of each client
+    that is in, the share of its own mask's seed; of each that dropped out, that of its private key.
+
+    Nothing has to be kept: whatever signatures come, the set is the one that was signed.
+
+    Raises:
+        RemoteProtocolError: if this client has signed no set, or t clients have not signed the
+            same.
+    """
+    _refuse_round(setting, told.round)
+    if not record.signed:
+        raise RemoteProtocolError("signatures of a set, before a set", "set")
+    _refuse_order(told.signers, setting.clients)
+    if len(told.signers) != len(told.signatures):
+        raise RemoteProtocolError("signatures that belong to nobody", "signatures")
+    content = set_of(setting, transcript(setting, record.listed), record.signed)
+    for signer, signature in zip(told.signers, told.signatures, strict=True):
+        if signer not in record.signed or not verify(signer, content, signature):
+            raise RemoteProtocolError(
+                f"client {signer} has not signed the set that this client has signed", "signatures"
+            )
+    if len(told.signers) < setting.threshold:
+        raise RemoteProtocolError(
+            f"{len(told.signers)} have signed, and {setting.threshold} must", "signatures"
+        )
+    own = record.own.client
+    mine = secrets(setting, own, record.seed)
+    of_own, of_mask = _dealt(setting, mine, [own])
+    held = {own: (of_own[own], of_mask[own]), **{i: (b, s) for i, b, s in record.shares}}
+    return Revealed(
+        client=own,
+        round=setting.round,
+        masks=tuple(held[each][0] for each in record.signed),
+        keys=tuple(
+            (each, held[each][1])
+            for each in record.senders
+            if each in held and each not in record.signed
+        ),
+    )
+
+
+def _dealt(
+    setting: Setting, mine: Secrets, clients: Sequence[int]
+) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """This client's shares for these: of the own mask's seed, and of the private key."""
+    of_mask, of_own = mine.draws
+    t = setting.threshold
+    return (
+        shamir.deal(mine.own, t, clients, of_own),
+        shamir.deal(mine.mask.private_bytes_raw(), t, clients, of_mask),
+    )
+
+
+def _refuse_keys(setting: Setting, own: Keys, keys: tuple[Keys, ...], verify: Verify) -> None:
+    _refuse_order(tuple(each.client for each in keys), setting.clients)
+    if own not in keys:
+        raise RemoteProtocolError("a list without this client's keys", "keys")
+    _refuse_few(setting, len(keys), "clients")
+    for each in keys:
+        try:
+            check_keys(setting, each, verify)
+        except RemoteProtocolError as error:
+            raise _of(each.client, error) from error
+    publics = [key for each in keys for key in (each.encrypt, each.mask)]
+    if len(set(publics)) < len(publics):
+        raise RemoteProtocolError("two clients with the same public key", "keys")
+
+
+def check_keys(setting: Setting, keys: Keys, verify: Verify) -> None:
+    """Whether keys are a client's own, of this round.
+
+    Raises:
+        RemoteProtocolError: if they are not, or nobody can agree on a secret with them.
+    """
+    if keys.round != setting.round or not 0 <= keys.client < setting.clients:
+        raise RemoteProtocolError(f"keys of round {keys.round}", "another round")
+    refuse_weak(keys)
+    if not verify(keys.client, said(setting, keys), keys.signature):
+        raise RemoteProtocolError("keys that its certificate has not signed", "signature")
+
+
+def _refuse_senders(
+    setting: Setting, record: Record, told: Delivered, known: dict[int, Keys]
+) -> None:
+    _refuse_order(told.senders, setting.clients)
+    if len(told.senders) != len(told.sealed):
+        raise RemoteProtocolError("shares that belong to nobody", "shares")
+    others = known.keys() - {record.own.client}
+    if unknown := [each for each in told.senders if each not in others]:
+        raise RemoteProtocolError(f"shares of {_names(unknown)}, who takes no part", "shares")
+    _refuse_few(setting, len(told.senders) + 1, "clients")
+
+
+def _refuse_round(setting: Setting, number: int) -> None:
+    if number != setting.round:
+        raise RemoteProtocolError(
+            f"it is of round {number}, and this is {setting.round}", "another round"
+        )
+
+
+def _refuse_order(clients: Sequence[int], count: int) -> None:
+    """Clients are named in ascending order, each once."""
+    if list(clients) != sorted(set(clients)) or any(not 0 <= each < count for each in clients):
+        raise RemoteProtocolError("clients out of order, twice, or unknown", "order")
+
+
+def _refuse_few(setting: Setting, count: int, what: str) -> None:
+    if count < setting.least:
+        raise RemoteProtocolError(
+            f"{count} {what}: a sum of fewer than {setting.least} is not opened", "too few"
+        )
+
+
+def _names(clients: Sequence[int] | dict[int, str]) -> str:
+    return ", ".join(f"client {each}" for each in clients) or "nobody"
+
+
+def _of(client: int, error: RemoteProtocolError) -> RemoteProtocolError:
+    return RemoteProtocolError(f"client {client}: {error}", error.what)

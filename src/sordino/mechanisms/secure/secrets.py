@@ -1,0 +1,167 @@
+"""A client's secrets of one sum, and the keys that two clients agree on.
+
+All of a client's secrets follow from one seed (32 bytes, from the operating system) by
+HKDF-SHA256 (RFC 5869), so that who keeps the seed can say the same bytes again. Keys are agreed on
+by X25519 (RFC 7748); a public key of small order, with which everybody agrees on zero, is refused.
+Shares are sealed by AES-256-GCM. A key of a sealing is used for one message alone, so its nonce is
+zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from sordino.base.errors import RemoteProtocolError
+from sordino.mechanisms.secure.messages import Keys
+from sordino.mechanisms.secure.setting import DIGEST, Setting
+from sordino.mechanisms.secure.shamir import LENGTH
+
+KEY, TAG = 32, 16
+SEALED = 2 * LENGTH + TAG
+"""Bytes of two sealed shares."""
+_NONCE = bytes(12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Secrets:
+    """What a client never says, but in shares.
+
+    Attributes:
+        encrypt: opens what others seal for the client; nobody gets shares of it.
+        mask: pairwise masks follow from it; shared.
+        own: seed of the client's own mask; shared.
+        draws: uniform bytes for the coefficients of ``mask`` and of ``own``.
+    """
+
+    encrypt: X25519PrivateKey
+    mask: X25519PrivateKey
+    own: bytes
+    draws: tuple[Callable[[int], bytes], Callable[[int], bytes]]
+
+
+def secrets(setting: Setting, client: int, seed: bytes) -> Secrets:
+    """The secrets that follow from a seed (32 bytes)."""
+    if len(seed) != KEY:
+        raise ValueError(f"a seed has {KEY} bytes; got {len(seed)}")
+
+    def derived(what: str) -> bytes:
+        info = setting.context(what, b"%d" % client)
+        return HKDFExpand(hashes.SHA256(), KEY, info).derive(seed)
+
+    return Secrets(
+        X25519PrivateKey.from_private_bytes(derived("encrypt")),
+        X25519PrivateKey.from_private_bytes(derived("mask")),
+        derived("own mask"),
+        (_drawn(derived("shares of mask")), _drawn(derived("shares of own mask"))),
+    )
+
+
+def _drawn(key: bytes) -> Callable[[int], bytes]:
+    def draws(count: int) -> bytes:
+        return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(count))
+
+    return draws
+
+
+def public(key: X25519PrivateKey) -> bytes:
+    """The public key, 32 bytes."""
+    return key.public_key().public_bytes_raw()
+
+
+def commitment(setting: Setting, client: int, own: bytes) -> bytes:
+    """A digest of the seed of a client's own mask, from which nobody finds the seed."""
+    return setting.context("commitment", b"%d" % client, own)
+
+
+def own_key(setting: Setting, client: int, own: bytes) -> bytes:
+    """The key of a client's own mask, from its seed."""
+    return HKDFExpand(hashes.SHA256(), KEY, setting.context("own", b"%d" % client)).derive(own)
+
+
+def pair_key(setting: Setting, private: X25519PrivateKey, own: Keys, other: Keys) -> bytes:
+    """The key of the mask that two clients have in common; the same for both.
+
+    Raises:
+        RemoteProtocolError: if the other's public key is of small order.
+    """
+    low, high = sorted((own, other), key=lambda each: each.client)
+    return _agreed(setting, private, other.mask, "pair", low, high)
+
+
+def sealing_key(
+    setting: Setting,
+    private: X25519PrivateKey,
+    other: Keys,
+    sender: Keys,
+    receiver: Keys,
+    agreed: bytes,
+) -> bytes:
+    """The key of what ``sender`` seals for ``receiver``; the private key is that of one of them,
+    and ``other`` is the other one. ``agreed`` is the digest of all keys that its owner was shown.
+
+    Raises:
+        RemoteProtocolError: if the other's public key is of small order.
+    """
+    return _agreed(setting, private, other.encrypt, "seal", sender, receiver, agreed)
+
+
+def _agreed(
+    setting: Setting,
+    private: X25519PrivateKey,
+    peer: bytes,
+    what: str,
+    first: Keys,
+    second: Keys,
+    *more: bytes,
+) -> bytes:
+    bound = [b"%d" % first.client, first.encrypt, first.mask]
+    bound += [b"%d" % second.client, second.encrypt, second.mask]
+    try:
+        found = private.exchange(X25519PublicKey.from_public_bytes(peer))
+    except ValueError:
+        raise RemoteProtocolError("a public key of small order", "keys") from None
+    return HKDF(hashes.SHA256(), KEY, None, setting.context(what, *bound, *more)).derive(found)
+
+
+def refuse_weak(keys: Keys) -> None:
+    """Refuse public keys with which nobody can agree on a secret.
+
+    Raises:
+        RemoteProtocolError: if one has another length or is of small order.
+    """
+    probe = X25519PrivateKey.from_private_bytes(bytes(range(KEY)))
+    for each in (keys.encrypt, keys.mask):
+        try:
+            probe.exchange(X25519PublicKey.from_public_bytes(each))
+        except ValueError:
+            raise RemoteProtocolError("a public key of small order or none", "keys") from None
+    if len(keys.commitment) != DIGEST:
+        raise RemoteProtocolError("a commitment of another length", "keys")
+
+
+def sealed(key: bytes, own: bytes, mask: bytes) -> bytes:
+    """Two shares, for who has the key."""
+    return AESGCM(key).encrypt(_NONCE, own + mask, None)
+
+
+def opened(key: bytes, found: bytes) -> tuple[bytes, bytes]:
+    """The two shares that were sealed.
+
+    Raises:
+        RemoteProtocolError: if they were not, by who has this key.
+    """
+    try:
+        plain = AESGCM(key).decrypt(_NONCE, found, None)
+    except (InvalidTag, ValueError):
+        raise RemoteProtocolError("shares that do not open", "shares") from None
+    if len(plain) != 2 * LENGTH:
+        raise RemoteProtocolError(f"shares of {len(plain)} bytes", "shares")
+    return plain[:LENGTH], plain[LENGTH:]

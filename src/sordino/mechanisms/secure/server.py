@@ -1,0 +1,352 @@
+"""The server's part in a secure sum: it collects, phase by phase, and opens the sum at the end.
+
+A :class:`Sum` holds nobody's input: masked inputs are added up as they come. Whatever does not fit
+is refused with its sender's name, and the sum stays as it was. A phase ends when the caller closes
+it, with all answers or without some: who has not answered is out from then on. Where too few are
+left, the sum is :class:`Void`: nothing of it was released.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from sordino.base import residues
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.residues import Residues
+from sordino.mechanisms.secure import masks
+from sordino.mechanisms.secure.client import Verify, check_keys
+from sordino.mechanisms.secure.messages import (
+    Delivered,
+    FromClient,
+    FromServer,
+    Included,
+    KeyList,
+    Keys,
+    MaskedInput,
+    Revealed,
+    Shares,
+    Signatures,
+    Signed,
+    Unopened,
+    fingerprint,
+    set_of,
+    transcript,
+)
+from sordino.mechanisms.secure.secrets import SEALED, commitment, own_key, pair_key, public
+from sordino.mechanisms.secure.setting import DIGEST, Setting
+from sordino.mechanisms.secure.shamir import recover
+
+PHASES: tuple[type[FromClient], ...] = (Keys, Shares, MaskedInput, Signed, Revealed)
+"""What clients say, one after the other."""
+
+
+Fault = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """The sum is not opened, and why.
+
+    Attributes:
+        faults: as of :class:`Opened`.
+        blamed: clients whose shares are to blame for it, as far as can be known.
+    """
+
+    why: str
+    faults: tuple[Fault, ...] = ()
+    blamed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """The sum.
+
+    Attributes:
+        clients: whose inputs are in it, ascending.
+        values: (d,) modulo 2^bits.
+        faults: clients that have done what they must not, and what.
+    """
+
+    clients: tuple[int, ...]
+    values: Residues
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """A secure sum at the server.
+
+    Attributes:
+        phase: which of :data:`PHASES` is open.
+        keys, shares, signatures, revealed: what came, by client.
+        inputs: whose masked inputs came, and ``total`` (d,) their sum.
+        waiting: who is still asked in this phase.
+        faults: clients that have done what they must not, and what.
+        doubts: pairs of clients between whom a share has failed: one of the two is to blame.
+    """
+
+    setting: Setting
+    verify: Verify
+    phase: int = 0
+    waiting: frozenset[int] = frozenset()
+    keys: Mapping[int, Keys] = field(default_factory=dict)
+    shares: Mapping[int, Shares] = field(default_factory=dict)
+    inputs: frozenset[int] = frozenset()
+    total: Residues | None = None
+    signatures: Mapping[int, bytes] = field(default_factory=dict)
+    revealed: Mapping[int, Revealed] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    doubts: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def listed(self) -> tuple[Keys, ...]:
+        """The keys of all who take part, in order."""
+        return tuple(self.keys[each] for each in sorted(self.keys))
+
+    def without(self, client: int) -> Sum:
+        """Wait for this client no more."""
+        return replace(self, waiting=self.waiting - {client})
+
+    def counted(self, clients: tuple[int, ...], total: Residues) -> Sum:
+        """With these inputs, which somebody else has added up to ``total`` (d,).
+
+        Raises:
+            LocalProtocolError: if this phase does not wait for them.
+        """
+        if self.phase != PHASES.index(MaskedInput) or not self.shares.keys() >= {*clients}:
+            raise LocalProtocolError("inputs are counted that were not asked for")
+        found = residues.reduced(total, self.setting.bits)
+        return replace(self, inputs=frozenset(clients), total=found, waiting=frozenset())
+
+    def received(self, message: FromClient) -> Sum:
+        """Take in an answer; who sent it is who it says.
+
+        Raises:
+            RemoteProtocolError: naming the client, if it does not fit.
+        """
+        try:
+            if message.client not in self.waiting:
+                raise RemoteProtocolError("it is not waited for, or has answered", "not waited for")
+            if message.round == self.setting.round and isinstance(message, Unopened):
+                return self._unopened(message)
+            if message.round != self.setting.round or not isinstance(message, PHASES[self.phase]):
+                raise RemoteProtocolError(
+                    f"{type(message).__name__} of round {message.round}, in round "
+                    f"{self.setting.round}, which waits for {PHASES[self.phase].__name__}",
+                    "another phase",
+                )
+            return self._taken(message).without(message.client)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"client {message.client}: {error}", error.what) from error
+
+    def _taken(self, message: FromClient) -> Sum:
+        match message:
+            case Keys():
+                return self._keys(message)
+            case Shares():
+                self._refuse_shares(message)
+                return replace(self, shares={**self.shares, message.client: message})
+            case MaskedInput():
+                setting = self.setting
+                found = residues.unpacked(message.values, setting.dimension, setting.bits)
+                total = (
+                    found if self.total is None else residues.added(self.total, found, setting.bits)
+                )
+                return replace(self, inputs=self.inputs | {message.client}, total=total)
+            case Signed():
+                content = set_of(self.setting, transcript(self.setting, self.listed), self.members)
+                if not self.verify(message.client, content, message.signature):
+                    raise RemoteProtocolError("it has signed another set, or none", "signature")
+                return replace(
+                    self, signatures={**self.signatures, message.client: message.signature}
+                )
+            case Revealed():
+                return self._revealed(message)
+        raise RemoteProtocolError(f"{type(message).__name__} is no answer", "another phase")
+
+    def _unopened(self, message: Unopened) -> Sum:
+        """A client that takes part no more; its inputs are waited for until they are counted."""
+        if {*message.dealers} - self.shares.keys() or message.client in message.dealers:
+            raise RemoteProtocolError("it lacks shares that nobody has dealt", "shares")
+        found = replace(
+            self, doubts=self.doubts | {(message.client, each) for each in message.dealers}
+        )
+        return found if self.phase == PHASES.index(MaskedInput) else found.without(message.client)
+
+    def blamed(self) -> tuple[int, ...]:
+        """The clients between whom and the most others shares have failed. Honest clients have no
+        doubts about each other: an honest one is in a pair with dishonest ones alone, and a
+        dishonest one whose shares fail so many that the sum is void is in more pairs than it.
+        """
+        pairs = {*self.doubts, *((other, one) for one, other in self.doubts)}
+        count = Counter(one for one, other in pairs if one != other)
+        most = max(count.values(), default=0)
+        return tuple(sorted(each for each, times in count.items() if times == most))
+
+    def _keys(self, message: Keys) -> Sum:
+        check_keys(self.setting, message, self.verify)
+        known = {key for each in self.keys.values() for key in (each.encrypt, each.mask)}
+        if {message.encrypt, message.mask} & known or message.encrypt == message.mask:
+            raise RemoteProtocolError("a public key that somebody has already", "keys")
+        return replace(self, keys={**self.keys, message.client: message})
+
+    def _refuse_shares(self, message: Shares) -> None:
+        count = len(self.keys)
+        if len(message.sealed) != count - 1 or len(message.prints) != count:
+            raise RemoteProtocolError(
+                f"shares for {len(message.sealed)} others; there are {count - 1}", "shares"
+            )
+        if any(len(each) != SEALED for each in message.sealed) or any(
+            len(each) != 2 * DIGEST for each in message.prints
+        ):
+            raise RemoteProtocolError("shares of another length", "shares")
+
+    def _revealed(self, message: Revealed) -> Sum:
+        """What of the shares is as it was dealt; the rest is passed over, and named."""
+        inside = self.members
+        out = [each for each in sorted(self.shares) if each not in self.inputs]
+        if len(message.masks) != len(inside) or not {i for i, _ in message.keys} <= set(out):
+            raise RemoteProtocolError("shares that it was not asked for", "shares")
+        if len({i for i, _ in message.keys}) < len(message.keys):
+            raise RemoteProtocolError("two shares of the same key", "shares")
+        owners = [*zip(inside, message.masks, strict=True)]
+        wrong = [each for each, share in owners if not self._dealt(each, message.client, share, 0)]
+        wrong += [
+            each for each, share in message.keys if not self._dealt(each, message.client, share, 1)
+        ]
+        faults = tuple(
+            (message.client, f"its share of client {each} is not as client {each} has dealt it")
+            for each in wrong
+        )
+        lacking = {*out} - {i for i, _ in message.keys}
+        return replace(
+            self,
+            revealed={**self.revealed, message.client: message},
+            faults=self.faults + faults,
+            doubts=self.doubts | {(message.client, each) for each in (*wrong, *lacking)},
+        )
+
+    def _dealt(self, dealer: int, holder: int, share: bytes, which: int) -> bool:
+        place = sorted(self.keys).index(holder)
+        told = self.shares[dealer].prints[place]
+        return fingerprint(share) == told[which * DIGEST : (which + 1) * DIGEST]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The clients whose inputs came, ascending."""
+        return tuple(sorted(self.inputs))
+
+    def closed(self) -> tuple[Sum, Mapping[int, FromServer]] | Opened | Void:
+        """End the phase: what each client is told next, or what came of the sum."""
+        answered = (
+            self.keys.keys(),
+            self.shares.keys(),
+            self.inputs,
+            self.signatures.keys(),
+            self.revealed.keys(),
+        )[self.phase]
+        few = self.setting.least if self.phase < 3 else self.setting.threshold
+        if len(answered) < few:
+            what = PHASES[self.phase].__name__
+            why = f"{len(answered)} of {self.setting.clients} clients sent {what}, and {few} must"
+            # those whom shares have failed would have been enough
+            failed = len({one for one, _ in self.doubts} | answered) >= few
+            return Void(why, self.faults, self.blamed() if failed else ())
+        if self.phase == len(PHASES) - 1:
+            return self._open()
+        told = self._told()
+        return replace(self, phase=self.phase + 1, waiting=frozenset(told)), told
+
+    def _told(self) -> dict[int, FromServer]:
+        number = self.setting.round
+        if self.phase == 0:
+            listed = KeyList(number, self.listed)
+            return dict.fromkeys(sorted(self.keys), listed)
+        if self.phase == 1:
+            return {each: self._delivered(each) for each in sorted(self.shares)}
+        if self.phase == 2:
+            return dict.fromkeys(self.members, Included(number, self.members))
+        signers = tuple(sorted(self.signatures))
+        every = Signatures(number, signers, tuple(self.signatures[each] for each in signers))
+        return dict.fromkeys(signers, every)
+
+    def _delivered(self, client: int) -> Delivered:
+        """What the others have sealed for this client."""
+        senders = tuple(each for each in sorted(self.shares) if each != client)
+        order = sorted(self.keys)
+        packets = []
+        for sender in senders:
+            receivers = [each for each in order if each != sender]
+            packets.append(self.shares[sender].sealed[receivers.index(client)])
+        return Delivered(self.setting.round, senders, tuple(packets))
+
+    def _open(self) -> Opened | Void:
+        """Take the masks off."""
+        if self.total is None:
+            raise LocalProtocolError("a sum of nothing is opened")
+        setting, out = self.setting, sorted(set(self.shares) - self.inputs)
+        taken: list[bytes] = []
+        added: list[bytes] = []
+        try:
+            for each in self.members:
+                taken.append(own_key(setting, each, self._own_seed(each)))
+            for each in out:
+                private = self._mask_key(each)
+                for other in self.members:
+                    key = pair_key(setting, private, self.keys[each], self.keys[other])
+                    (taken if each > other else added).append(key)
+        except _Unusable as error:
+            if not error.proven:
+                return Void(f"client {error.dealer}: {error}", self.faults, self.blamed())
+            fault = (error.dealer, str(error))
+            why = f"client {error.dealer}: {error}"
+            return Void(why, (*self.faults, fault), (error.dealer,))
+        values = masks.masked(self.total, setting.bits, plus=added, minus=taken)
+        return Opened(self.members, values, self.faults)
+
+    def _own_seed(self, client: int) -> bytes:
+        place = self.members.index(client)
+        found = self._recovered(client, 0, lambda told: told.masks[place])
+        if commitment(self.setting, client, found) != self.keys[client].commitment:
+            raise _Unusable(client, "it has dealt shares of something else")
+        return found
+
+    def _mask_key(self, client: int) -> X25519PrivateKey:
+        found = X25519PrivateKey.from_private_bytes(
+            self._recovered(client, 1, lambda told: dict(told.keys).get(client))
+        )
+        if public(found) != self.keys[client].mask:
+            raise _Unusable(client, "it has dealt shares of something else")
+        return found
+
+    def _recovered(self, dealer: int, which: int, of: Callable[[Revealed], bytes | None]) -> bytes:
+        found = {}
+        for holder, told in self.revealed.items():
+            part = of(told)
+            if part is not None and self._dealt(dealer, holder, part, which):
+                found[holder] = part
+        try:
+            return recover(found, self.setting.threshold, 32)
+        except RemoteProtocolError as error:
+            why = f"its secret cannot be recovered ({error})"
+            enough = len(found) >= self.setting.threshold
+            raise _Unusable(dealer, why, proven=enough) from error
+
+
+class _Unusable(Exception):
+    """A client's secret cannot be recovered from the shares that it has dealt; ``proven`` where
+    these are as it has dealt them.
+    """
+
+    def __init__(self, dealer: int, why: str, *, proven: bool = True) -> None:
+        super().__init__(why)
+        self.dealer, self.proven = dealer, proven
+
+
+def expected(setting: Setting, verify: Verify, clients: frozenset[int]) -> Sum:
+    """A sum of which these clients are expected to send their keys."""
+    return Sum(setting, verify, waiting=clients)

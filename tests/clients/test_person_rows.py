@@ -1,0 +1,123 @@
+"""A cap on the rows of a person: with one row each, a person costs what a row costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.clients.division import federation
+from sordino.clients.study import HorizontalStudy
+from sordino.core import session
+from sordino.core import study as studies
+from sordino.data.identity import first_rows
+from sordino.data.notices import noticed
+
+STUDY = """
+name = "visits"
+[data]
+file = "visits.csv"
+person = "patient"
+clients = 2
+client_column = "hospital"
+partition = "column"
+{more}
+[model]
+name = "logistic"
+[method]
+name = "dp-sgd"
+learning_rate = 0.5
+[privacy]
+unit = "sample"
+epsilon = 4.0
+delta = 1e-3
+sampling_rate = 0.2
+noise_multiplier = 2.0
+[budget]
+rounds = 4
+"""
+
+
+def visits(path: Path, patients: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    n = len(patients)
+    frame = pl.DataFrame(
+        {
+            "age": rng.normal(size=n),
+            "dose": rng.normal(size=n),
+            "patient": patients,
+            "hospital": ["north" if i % 3 else "south" for i in range(n)],
+            "label": rng.integers(0, 2, n),
+        }
+    )
+    frame.write_csv(path)
+
+
+def study(folder: Path, patients: list[int], more: str) -> HorizontalStudy:
+    visits(folder / "visits.csv", patients)
+    (folder / "study.toml").write_text(STUDY.format(more=more))
+    found = studies.read(folder / "study.toml")
+    assert isinstance(found, HorizontalStudy)
+    return found
+
+
+def spent(folder: Path, patients: list[int], more: str) -> float:
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return session.begin(
+            study(folder, patients, more), folder / "run", lambda _: None, lambda _: None
+        ).epsilon
+
+
+def test_one_row_each_costs_what_a_row_costs(tmp_path: Path) -> None:
+    """Across clients, too: patient 0 has rows at both hospitals."""
+    single = list(range(60))
+    several = [*single, *[0] * 4, *[7] * 3]
+    row = spent(tmp_path / "a", single, "person_rows = 1")
+    assert spent(tmp_path / "b", several, "person_rows = 1") == pytest.approx(row)
+    with pytest.raises(BudgetExceeded, match="up to 5 examples of one person share one budget"):
+        spent(tmp_path / "c", several, "person_rows = 5")
+
+
+def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    patients = [*range(40), *[3] * 10]
+    told: list[str] = []
+    with noticed(told.append):
+        divided = federation(study(tmp_path, patients, "person_rows = 2"))
+    words = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
+    assert np.unique(words, return_counts=True)[1].max() == 2
+    assert sum(divided.sizes) == 41
+    assert "9 of 50 rows are left out" in told[0]
+
+
+def test_rows_that_stay_depend_on_their_own_person_alone() -> None:
+    rng = np.random.default_rng(1)
+    who = rng.integers(0, 9, 80).astype(np.uint64)
+    kept = first_rows(who, 3)
+    for gone in range(9):
+        others = np.flatnonzero(who != gone)
+        left = others[first_rows(who[others], 3)]
+        assert left.tolist() == [i for i in kept if who[i] != gone]
+
+
+def test_a_cap_needs_persons(tmp_path: Path) -> None:
+    text = STUDY.format(more="person_rows = 1").replace('person = "patient"\n', "")
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(StudyError, match=r"no column says whose a row is: name it in person"):
+        studies.read(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("aside", ["validation = 5", "client_validation = 0.2"])
+def test_no_person_trains_and_is_public(tmp_path: Path, aside: str) -> None:
+    path = tmp_path / "study.toml"
+    for more in ("", "person_rows = 2\n"):
+        path.write_text(STUDY.format(more=more + aside))
+        with pytest.raises(StudyError, match=r"whose other rows train: set person_rows = 1"):
+            studies.read(path)
+    path.write_text(STUDY.format(more="person_rows = 1\n" + aside))
+    studies.read(path)

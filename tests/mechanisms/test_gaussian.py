@@ -1,0 +1,89 @@
+"""The Gaussian mechanisms: what they book is what they do."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sordino.base.errors import StudyError
+from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.contract import ContractBroken, check_noise
+
+D = 20_000
+
+
+def test_gaussian_keeps_its_contract() -> None:
+    mechanism = Gaussian(clip=0.7, noise_multiplier=1.3)
+    check_noise(
+        lambda rng: mechanism.release(torch.zeros(D), None, rng)[0],
+        mechanism.event().noise_multiplier,
+        mechanism.clip,
+    )
+
+
+@pytest.mark.parametrize("factor", [2 / 3, 0.9, 1.1, 3 / 2])
+def test_the_contract_sees_a_mechanism_that_books_another_scale(factor: float) -> None:
+    mechanism = Gaussian(clip=0.7, noise_multiplier=1.3)
+    with pytest.raises(ContractBroken):
+        check_noise(lambda rng: mechanism.release(torch.zeros(D), None, rng)[0] * factor, 1.3, 0.7)
+
+
+def test_counted_vector_has_the_scale_it_names() -> None:
+    mechanism = CountedGaussian(clip=2.0, noise_multiplier=1.1)
+    check_noise(
+        lambda rng: mechanism.release(torch.zeros(D), 0.0, rng)[0],
+        mechanism.vector_multiplier,
+        mechanism.clip,
+    )
+
+
+def test_counted_count_has_the_scale_it_names() -> None:
+    mechanism = CountedGaussian(clip=2.0, noise_multiplier=1.1)
+
+    def draw(rng: object) -> torch.Tensor:
+        return torch.tensor([mechanism.release(torch.zeros(1), 0.0, rng)[1] for _ in range(D)])  # type: ignore[arg-type]
+
+    check_noise(draw, mechanism.count_deviation, 1.0)
+
+
+@given(
+    sigma=st.floats(0.05, 50),
+    share=st.floats(1e-4, 0.9),
+    clip=st.floats(1e-3, 1e3),
+    norm=st.floats(0, 1),
+    clipped=st.booleans(),
+)
+def test_no_example_moves_the_whitened_pair_further_than_is_booked(
+    sigma: float, share: float, clip: float, norm: float, clipped: bool
+) -> None:
+    """Brute force over one example's contribution: (v, b - 1/2) with ||v|| <= C, b in {0, 1}."""
+    mechanism = CountedGaussian(clip=clip, noise_multiplier=sigma, share=share)
+    vector = norm * clip / (mechanism.vector_multiplier * clip)
+    count = (float(clipped) - 0.5) / mechanism.count_deviation
+    booked = 1.0 / mechanism.event().noise_multiplier
+    assert math.hypot(vector, count) <= booked * (1 + 1e-12)
+    if norm == 1.0:
+        assert math.hypot(vector, count) == pytest.approx(booked)  # tight: nothing is wasted
+
+
+def test_release_leaves_its_input_alone_and_adds_to_it() -> None:
+    from sordino.base.entropy import Seeded
+
+    total = torch.arange(5, dtype=torch.float32)
+    mechanism = Gaussian(clip=1.0, noise_multiplier=1.0)
+    noisy, _ = mechanism.release(total, None, Seeded(0).at("x"))
+    noise, _ = mechanism.release(torch.zeros(5), None, Seeded(0).at("x"))
+    assert torch.equal(total, torch.arange(5, dtype=torch.float32))
+    assert torch.allclose(noisy, total + noise)
+
+
+@pytest.mark.parametrize(
+    ("clip", "sigma"),
+    [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -2.0), (math.inf, 1.0), (1.0, math.nan)],
+)
+def test_refuses_what_is_no_mechanism(clip: float, sigma: float) -> None:
+    for kind in (Gaussian, CountedGaussian):
+        with pytest.raises(StudyError, match=r"must be a (positive )?number"):
+            kind(clip=clip, noise_multiplier=sigma)
