@@ -259,7 +259,7 @@ class Promise(Section):
     """
 
     unit: str = Field(
-        description='who is protected: see the table of units in the README; "none" protects nobody'
+        description='who is protected: see docs/concepts/units.md; "none" protects nobody'
     )
     epsilon: Epsilon | None = Field(
         None, description='the privacy budget: no run spends more; "inf" with unit "none"'
