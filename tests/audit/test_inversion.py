@@ -16,13 +16,13 @@ from torch import nn
 
 from permitted import permits
 from sordino import data
+from sordino.audit import scenes as inversion
 from sordino.audit.attempt import Attack, Level, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
 from sordino.audit.quality import correlation, psnr
 from sordino.base.entropy import Seeded, over
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
-from sordino.clients import inversion
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.mechanisms import Gaussian

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.audit.planted import PlantedSum, Watched, likelihoods, quieter, trained
-from sordino.base.entropy import Seeded
-from sordino.base.errors import StudyError
-from sordino.clients.canaries import (
+from sordino.audit.canaries import (
     Prepared,
     black_box,
     own_mechanism,
     prepared,
     white_box,
 )
+from sordino.audit.planted import PlantedSum, Watched, likelihoods, quieter, trained
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.mechanisms import CountedGaussian, Gaussian

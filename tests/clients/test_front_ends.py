@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino.audit.scenes import attacked
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
-from sordino.clients.inversion import attacked
 from sordino.clients.study import HorizontalStudy
 from sordino.core import assemble, session
 from sordino.core import study as studies

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sordino.audit.intervals import Interval
+from sordino.audit.rows import rows
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.core.audits import rows
 from sordino.mechanisms import RandomisedResponse, grid, single
 
 FOLDER = Path(__file__).parents[2] / "examples/audit"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.audit.attempt import Level, Scene
-    from sordino.clients.inversion import Attacked, NoiseLevel
+    from sordino.audit.scenes import Attacked, NoiseLevel
     from sordino.clients.study import HorizontalStudy
     from sordino.core.study.base import Study
 
@@ -130,7 +130,7 @@ def _invert(
 ) -> None:
     """``--attack inversion``."""
     asked, picture = _levels(noise), _picture(out, PICTURE, path)
-    from sordino.clients import inversion
+    from sordino.audit import scenes as inversion
     from sordino.core.files import replace_file, said_clearly
     from sordino.report.inversion import inversion_figure
 
@@ -204,7 +204,7 @@ def _known(attack: str | None) -> str:
 
 def _levels(text: str) -> list[NoiseLevel]:
     """The noise levels in ``--noise``."""
-    from sordino.clients.inversion import NoiseLevel
+    from sordino.audit.scenes import NoiseLevel
 
     found = []
     for word in (part.strip() for part in text.split(",")):
@@ -251,7 +251,7 @@ def _attacked(
     path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]
 ) -> list[Attacked]:
     """The study, once for each model."""
-    from sordino.clients.inversion import MODEL, attacked, with_model
+    from sordino.audit.scenes import MODEL, attacked, with_model
 
     if not path.is_dir():
         study = _gradients(_study(path, changes))

@@ -158,7 +158,7 @@ def _canaries(asked: Asked) -> list[Callable[[float], Interval]]:
     """Rows of runs with canaries: of the study, or of small ones."""
     if not asked.wants_canaries:
         return []
-    from sordino.core.audits import rows
+    from sordino.audit.rows import rows
 
     if asked.study is not None:
         return list(rows(asked.study, asked.canaries, _name(asked.study)))
@@ -210,7 +210,7 @@ def _name(study: Study) -> str:
 
 
 def _own(study: Study) -> Subject:
-    from sordino.clients.canaries import own_mechanism
+    from sordino.audit.canaries import own_mechanism
 
     return own_mechanism(_horizontal(study))
 

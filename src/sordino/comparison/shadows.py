@@ -10,9 +10,9 @@ from typing import Any
 
 from sordino.audit.intervals import Interval
 from sordino.audit.lira import FEWEST, Form, Inferred, Observed, inferred
+from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
 from sordino.base.errors import StudyError
 from sordino.base.package import HOME
-from sordino.clients.shadows import STUDY, Shadows, observe, observed, shadows
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.comparison.play import STOPPED
@@ -22,7 +22,7 @@ from sordino.core.study import write
 
 PROGRAM = (
     f"import sys; sys.path.append({str(HOME.parent)!r}); "
-    "from sordino.clients.shadows import work; work(sys.argv[1:])"
+    "from sordino.audit.shadows import work; work(sys.argv[1:])"
 )
 PART = 2
 """Shadow runs for each run that is attacked."""

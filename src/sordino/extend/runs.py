@@ -12,7 +12,6 @@ from sordino.base.files import read_below as read_below
 from sordino.base.files import there as there
 from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
-from sordino.clients import inversion as inversion
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
 from sordino.comparison import folders as folders
 from sordino.comparison import runner as runner

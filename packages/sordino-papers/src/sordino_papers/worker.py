@@ -89,7 +89,8 @@ def _carried_out(order: Order) -> None:
 
 def _attacked(path: Path, folder: Path, images: int) -> None:
     """What an observer of one gradient at the initial weights recovers, under the study's noise."""
-    from sordino.extend.runs import HorizontalStudy, StudyError, inversion
+    from sordino.extend.runs import HorizontalStudy, StudyError
+    from sordino.extend.runs import scenes as inversion
     from sordino.extend.runs import study as studies
 
     study = studies.read(path)

@@ -18,10 +18,10 @@ import torch
 
 from sordino.audit.intervals import Interval
 from sordino.audit.planted import PlantedSum, Promised, Watched, likelihoods
+from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
-from sordino.core.audits import Row, alone, played
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.asynchronous.regime import REGIME
@@ -31,7 +31,7 @@ from sordino.training.kernels import Examples, ModelKernels
 
 
 def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.core.audits.Rows`."""
+    """See :class:`~sordino.audit.rows.Rows`."""
     if study.privacy.unit != "sample" or study.method.unpriced is not None:
         raise StudyError(
             f"method.name = {study.method.name!r}: no epsilon is promised that canaries could "

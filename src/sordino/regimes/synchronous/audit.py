@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.audit import canaries as examples
 from sordino.audit.intervals import Interval
 from sordino.audit.planted import Promised, Watched, likelihoods
+from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
-from sordino.clients import canaries as examples
 from sordino.clients.division import Federation, federation, model
-from sordino.core.audits import Row, alone, played
 from sordino.core.built import Built
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
@@ -96,7 +96,7 @@ class CanaryClient(LocalClient):
 
 
 def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.core.audits.Rows`."""
+    """See :class:`~sordino.audit.rows.Rows`."""
     if study.privacy.unit != "client":
         return examples.rows(study, canaries, name)
     _refuse(study)

@@ -32,9 +32,9 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.onerun import one_run
 from sordino.audit.planted import Coins, Promised
+from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.core.audits import Row, alone, played
 from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.assemble import build
@@ -115,7 +115,7 @@ class Replaced(Single):
 
 
 def rows(study: VerticalStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.core.audits.Rows`."""
+    """See :class:`~sordino.audit.rows.Rows`."""
     full = calibrate(study)
     if full.privacy.unit == "none":
         raise StudyError("privacy.unit = 'none': nothing is promised that canaries could refute")

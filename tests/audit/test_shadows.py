@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.base.entropy import Seeded
-from sordino.base.errors import StudyError
-from sordino.clients.shadows import (
+from sordino.audit.shadows import (
     ABSENT,
     MembersMean,
     MembersSum,
@@ -19,6 +17,8 @@ from sordino.clients.shadows import (
     observed,
     shadows,
 )
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.shadows import attacked_runs, shadowed
 from sordino.core import study as studies

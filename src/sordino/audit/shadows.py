@@ -27,16 +27,16 @@ from torch import Tensor
 
 from sordino import data as datasets
 from sordino.audit.lira import Observed, confidence
+from sordino.audit.rows import alone
+from sordino.audit.scenes import MODEL, load_weights
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
-from sordino.clients.inversion import MODEL, load_weights
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import HorizontalStudy
 from sordino.core import session
 from sordino.core import study as studies
-from sordino.core.audits import alone
 from sordino.core.built import Built
 from sordino.core.files import replace_file
 from sordino.core.folders import locked

@@ -21,14 +21,14 @@ from sordino.audit.planted import (
     likelihoods,
     trained,
 )
+from sordino.audit.rows import Row
+from sordino.audit.scenes import mechanism_of
 from sordino.audit.worlds import releases
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
-from sordino.clients.inversion import mechanism_of
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.audits import Row
 from sordino.mechanisms import Bounded, CountedGaussian, Gaussian
 from sordino.mechanisms.haar import HaarGaussian
 from sordino.training.dpsgd import PrivateClient
@@ -118,7 +118,7 @@ def prepared(study: HorizontalStudy) -> Prepared:
 
 
 def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
-    """White box and black box; see :class:`~sordino.core.audits.Rows`."""
+    """White box and black box; see :class:`~sordino.audit.rows.Rows`."""
     ready = prepared(study)
     return [
         lambda alpha: white_box(ready, canaries, alpha, name),
