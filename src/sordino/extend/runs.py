@@ -1,5 +1,6 @@
 """Studies, runs, attacks, and what they leave on disk."""
 
+from sordino.audit import scenes as scenes
 from sordino.audit.bounds import at_least as at_least
 from sordino.audit.bounds import at_most as at_most
 from sordino.base.errors import DataError as DataError
