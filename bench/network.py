@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from sordino.core import study as studies
+from sordino.core.network import Agreement, Shape, SiteEntry
 from sordino.network import broker, demo, kit
-from sordino.network.agreement import Agreement, Shape, SiteEntry
 from sordino.network.transport import choice
 from sordino.network.transport.base import Hub, Line, Mailbox
 

@@ -26,9 +26,9 @@ import msgspec
 
 from federations import digest
 from sordino.cli import main
+from sordino.core.network import Agreement
 from sordino.core.surroundings import KEY
 from sordino.network import frames, kernel, server, session, site
-from sordino.network.agreement import Agreement
 from sordino.network.demo import Laid, commands
 from sordino.network.journal import Input, Journal
 from sordino.network.transport import choice

@@ -17,11 +17,12 @@ from unittest import mock
 
 import pytest
 
+from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
+from sordino.core.network import Agreement
 from sordino.network import broker as brokers
 from sordino.network import certificates, demo, session
-from sordino.network.agreement import Agreement, read
-from sordino.network.horizontal import Horizontal
+from sordino.network.agreement import read
 from sordino.network.joins import Joins
 from sordino.network.server import Serves
 from sordino.network.session import Shown, Wish
@@ -31,7 +32,12 @@ from sordino.network.transport.link import Broker, Link
 from sordino.network.transport.mqtt import MqttHub, MqttLine
 
 LIMIT = 70_000
-PLACES = ((session, "opened"), (Horizontal, "test"), (Joins, "__call__"), (Serves, "__call__"))
+PLACES = (
+    (session, "opened"),
+    (HorizontalNetwork, "test"),
+    (Joins, "__call__"),
+    (Serves, "__call__"),
+)
 
 
 @contextmanager

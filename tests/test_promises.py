@@ -23,7 +23,6 @@ from sordino.core import assemble, session
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.privacy import Gaussian, NonPrivate, Vault, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices
@@ -389,17 +388,17 @@ def test_a_site_is_priced_by_the_agreed_rows_of_a_person(tmp_path: Path) -> None
     """Its own file is refused, and nothing is left to it to tell by how soon it stops."""
     kit, data = laid(tmp_path, "synchronous").sites[0]
     agreed = Agreed(kit)
-    found = carrier(agreed.study)
+    found = agreed.network
     with np.load(data) as held:
         x, y = held["x"], held["y"]
     for name, who in (("single", np.arange(len(x))), ("shared", np.arange(len(x)) // 3)):
         np.savez(tmp_path / f"{name}.npz", x=x, y=y, who=who)
     asked = agreed.study.data.model_copy(update={"person": "who", "person_rows": 2})
     study = agreed.study.model_copy(update={"data": asked})
-    own = found.read_own(tmp_path / "single.npz", agreed.agreement, 0, study)
+    own = found.read(tmp_path / "single.npz", agreed.agreement, 0, study)
     assert len(own) == len(x)
     with pytest.raises(DataError, match="a person has more rows than the agreed data"):
-        found.read_own(tmp_path / "shared.npz", agreed.agreement, 0, study)
+        found.read(tmp_path / "shared.npz", agreed.agreement, 0, study)
 
 
 ODD = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\dT[^\"]*|seconds\W+\d+")

@@ -16,10 +16,9 @@ from sklearn.metrics import root_mean_squared_error
 from cases import METHODS, study_of
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
-from sordino.core import session
+from sordino.core import regimes, session
 from sordino.core import study as studies
 from sordino.data import load
-from sordino.network.parts import regime_of
 from sordino.tune.grid import candidates
 
 NUMBERS = ["data.name=diabetes", "model.name=linear"]
@@ -138,4 +137,4 @@ def test_networks_say_what_they_do_not_carry(tmp_path: Path) -> None:
     study = study_of(METHODS["dp-sgd"], tmp_path, NUMBERS)
     assert isinstance(study, HorizontalStudy)
     with pytest.raises(StudyError, match="an agreement names classes"):
-        regime_of(study)
+        regimes.of(study).network.demo(study)

@@ -31,7 +31,6 @@ from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.network import demo, frames
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.network.joins import Joins
 from sordino.network.promise import promised
 from sordino.network.server import Serves
@@ -149,9 +148,9 @@ def nothing(*_: object) -> None:
 def joins(laid: demo.Laid, index: int, connects: Any) -> tuple[Any, Joins, Path]:
     kit, data = laid.sites[index]
     agreed = Agreed(kit)
-    part = carrier(agreed.study)
-    study = part.own_study(agreed, index, None, None)
-    own = part.read_own(data, agreed.agreement, index, study)
+    part = agreed.network
+    study = part.limited(agreed.study, index, None, None)
+    own = part.read(data, agreed.agreement, index, study)
     made = Joins(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
     return study, made, kit / "run"
 
@@ -316,11 +315,11 @@ def test_streams_that_need_whole_examples_are_refused(
 def test_a_file_of_other_rows_or_columns_is_refused(tmp_path: Path) -> None:
     laid = demo.lay_out(read(tmp_path), tmp_path / "federation", scripted=False)
     agreed = Agreed(laid.server)
-    part, path = carrier(agreed.study), tmp_path / "own.npz"
+    part, path = agreed.network, tmp_path / "own.npz"
 
     def own(index: int, **arrays: Any) -> Any:
         np.savez(path, **arrays)
-        return part.read_own(path, agreed.agreement, index, agreed.study)
+        return part.read(path, agreed.agreement, index, agreed.study)
 
     n = agreed.agreement.sizes[0]
     assert own(0, x=np.zeros((n, 32), np.float32)).shape == (32,)
@@ -356,10 +355,10 @@ def ends(tmp_path: Path) -> Ends:
         site: Any = made(study, out, "run").simulation
         worlds.append(site.inner)
     agreed = Agreed(laid.server)
-    part = carrier(agreed.study)
+    part = agreed.network
     (laid.server / "run").mkdir()
-    served = part.served(agreed, agreed.study, laid.server / "run", "run", None, None)
-    world, _ = part.world(served.simulation)(served.first)
+    served = part.server(agreed.agreement, agreed.study, laid.server / "run", "run", None, None)
+    world, _ = part.world(served.simulation, served.first)
     return Ends(worlds[0], worlds[1], world)
 
 
@@ -409,7 +408,7 @@ def test_a_broker_carries_the_largest_frame_of_events(tmp_path: Path) -> None:
     told = (laid.server.parent / "broker" / "mosquitto.conf").read_text()
     most = int(told.partition("max_packet_size ")[2].split()[0])
     agreed = Agreed(laid.server)
-    assert most > frames.limit(carrier(agreed.study).widest(agreed.agreement, agreed.study))
+    assert most > frames.limit(agreed.network.widest(agreed.agreement, agreed.study))
 
 
 def test_a_site_refuses_turns_beyond_the_agreed_stream(ends: Ends) -> None:
@@ -452,10 +451,10 @@ def test_a_site_books_before_it_speaks_and_what_it_missed_is_over(ends: Ends) ->
 def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -> None:
     laid = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=True)
     agreed = Agreed(laid.sites[0][0])
-    part = carrier(agreed.study)
-    own = part.read_own(laid.sites[0][1], agreed.agreement, 0, agreed.study)
-    study = part.own_study(agreed, 0, None, 10.0)
-    found = part.joined(agreed, 0, own, study, tmp_path, "run", None)
+    part = agreed.network
+    own = part.read(laid.sites[0][1], agreed.agreement, 0, agreed.study)
+    study = part.limited(agreed.study, 0, None, 10.0)
+    found = part.site(agreed.agreement, agreed.study, 0, own, study, tmp_path, "run", None)
     assert found.budget.epsilon == 10.0
     bills = [] if found.world.objection(0, Turn(1)) else found.world.own_bills(0, Turn(1), ())
     counted = [bill.charge for bill in bills if bill.counts]
@@ -464,7 +463,7 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
         found.world.vault.charge(counted, found.budget)
     other = tmp_path / "other"
     other.mkdir()
-    whole = part.joined(agreed, 0, own, agreed.study, other, "run", None)
+    whole = part.site(agreed.agreement, agreed.study, 0, own, agreed.study, other, "run", None)
     assert whole.world.objection(0, Turn(1)) is None
     again = whole.world.own_bills(0, Turn(1), ())
     assert [(b.charge.event, b.charge.count) for b in again] == [
@@ -492,6 +491,6 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
     assert promises[1].startswith("Everything that this site sends will be (epsilon = 3,")
     agreed = Agreed(laid.server)
     with pytest.raises(StudyError, match="no limit holds"):
-        carrier(agreed.study).own_study(agreed, 0, None, 1.0)
+        agreed.network.limited(agreed.study, 0, None, 1.0)
     with pytest.raises(StudyError, match="--ledger"):
-        carrier(agreed.study).own_study(agreed, 2, tmp_path, None)
+        agreed.network.limited(agreed.study, 2, tmp_path, None)

@@ -40,6 +40,8 @@ from sordino.base.message import (
     decode,
     encode,
 )
+from sordino.clients.network import divided
+from sordino.clients.regime import of
 from sordino.core.effect import Arrived, Begin, Joined, Left, Send
 from sordino.core.surroundings import sources
 from sordino.network import demo, frames
@@ -54,7 +56,6 @@ from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
-from sordino.network.parts import divided, regime_of
 from sordino.network.server import Serves
 from sordino.network.transport.base import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
@@ -269,9 +270,7 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
     found = laid(tmp_path, "synchronous", [method, "budget={rounds=6,steps=20}", accountant])
     agreed = Agreed(found.server)
     study: Any = agreed.study
-    made = regime_of(study).assembled(
-        study, divided(agreed.agreement, study), tmp_path, "run", None
-    )
+    made = of(study).assembled(study, divided(agreed.agreement, study), tmp_path, "run", None)
     world: Any = made.simulation
 
     def number() -> float:

@@ -18,6 +18,8 @@ from safetensors.numpy import load_file
 from federations import STUDIES, Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
 from sordino.base.errors import ResumeError
+from sordino.clients.network import divided
+from sordino.clients.regime import of
 from sordino.clients.study import HorizontalStudy
 from sordino.core import checkpoint, session
 from sordino.core.kernel import Kernel
@@ -28,7 +30,6 @@ from sordino.network.courier import Courier
 from sordino.network.journal import NAME, Input, Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.outbox import Outbox
-from sordino.network.parts import divided, regime_of
 from sordino.network.summing import kernels
 from sordino.network.transport.base import Mailbox
 from sordino.privacy import Vault
@@ -160,7 +161,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     agreed = Agreed(found.laid.server)
     study = agreed.study
     assert isinstance(study, HorizontalStudy)
-    built = regime_of(study).assembled(study, divided(agreed.agreement, study), folder, run, None)
+    built = of(study).assembled(study, divided(agreed.agreement, study), folder, run, None)
     world: Any = built.simulation
     net = Net()
     courier = Courier(

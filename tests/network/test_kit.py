@@ -19,12 +19,12 @@ import pytest
 
 from federations import laid, study_of
 from sordino.base.errors import DataError, LedgerError, SordinoError, StudyError
+from sordino.clients.network import numbered
 from sordino.core import study as studies
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
-from sordino.network.parts import numbered
 from sordino.network.promise import promised
 from sordino.network.session import Revoked, Wish
 from sordino.network.status import SiteStatus, Status, page

@@ -9,8 +9,8 @@ import pytest
 
 from mosquitto import NEEDED, Run
 from sordino.core import session as sessions
+from sordino.core.network import Agreement
 from sordino.network import site
-from sordino.network.agreement import Agreement
 from sordino.network.transport import choice
 from sordino.network.transport.base import Line
 

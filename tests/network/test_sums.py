@@ -21,6 +21,7 @@ from sordino.base import residues
 from sordino.base.errors import StudyError
 from sordino.base.message import Masked, Train
 from sordino.clients.division import examples, federation
+from sordino.clients.regime import of
 from sordino.core import session
 from sordino.core.effect import Book, Open, Summed
 from sordino.core.kernel import Kernel
@@ -32,7 +33,6 @@ from sordino.network.incidents import read
 from sordino.network.journal import Journal
 from sordino.network.outbox import Kept, Outbox
 from sordino.network.partner import Partner
-from sordino.network.parts import regime_of
 from sordino.network.promise import promised
 from sordino.network.session import Wish
 from sordino.network.sums import Sums
@@ -464,9 +464,7 @@ def test_a_site_that_forgot_its_answer_is_charged_for_another(tmp_path: Path) ->
     divided = replace(federation(examples(study)), remote=True)
     said, keys = [], []
     for booked in (True, False):  # the first life is told of the round before, as usual
-        world: Any = (
-            regime_of(study).assembled(study, divided, tmp_path, "run", None, mine=1).simulation
-        )
+        world: Any = of(study).assembled(study, divided, tmp_path, "run", None, mine=1).simulation
         rules = world.regime
         noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
         weights = np.zeros(rules.terms.dimension, np.float32)

@@ -204,7 +204,6 @@ def nvflare_allow(
 ) -> None:
     """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
     from sordino.network.agreement import Agreed
-    from sordino.network.carrier import carrier
     from sordino.network.flare.workspace import settle
     from sordino.network.session import site_of
 
@@ -217,7 +216,7 @@ def nvflare_allow(
             f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
         )
     if site:  # what this site's NVFlare would refuse later is refused now
-        carrier(agreed.study).own_study(agreed, site_of(agreed), ledger, epsilon_limit)
+        agreed.network.limited(agreed.study, site_of(agreed), ledger, epsilon_limit)
     paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
     table: dict[str, object] = {
         name: str(path.absolute()) for name, path in paths.items() if path is not None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from torch import Tensor
 
     from sordino.clients.setup import SharedSetup
+    from sordino.core.network import NetworkRegime
     from sordino.mechanisms import Bounded
     from sordino.training.flat import Flat
     from sordino.training.kernels import ModelKernels
@@ -191,6 +192,13 @@ class HorizontalRegime(Regime[H]):
         parts = list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
         return self.assemble(full, setup, parts, folder, run, payable)
+
+    @property
+    def network(self) -> NetworkRegime:
+        """See :class:`~sordino.core.regime.Regime`: every site is a client."""
+        from sordino.clients.network import HorizontalNetwork
+
+        return HorizontalNetwork(self)
 
     def assumptions(self, study: H) -> list[str]:
         """See :class:`~sordino.core.regime.Regime`."""

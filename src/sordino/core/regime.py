@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry
@@ -19,6 +19,9 @@ from sordino.core.narration import Advice, Told
 from sordino.core.plan import Plan
 from sordino.core.study.base import Study
 from sordino.core.world import Summing
+
+if TYPE_CHECKING:
+    from sordino.core.network import NetworkRegime
 
 S = TypeVar("S", bound=Study)
 
@@ -95,6 +98,15 @@ class Regime(ABC, Generic[S]):
         Raises:
             ContractBroken: naming what does not hold.
         """
+
+    @property
+    def network(self) -> NetworkRegime:
+        """Its studies on a network. Loaded when it is asked for.
+
+        Raises:
+            StudyError: where no network carries them.
+        """
+        raise StudyError(f"regime {self.name!r} does not run on a network. Use `sordino run`")
 
     def released(self, study: S) -> str | None:
         """What the promise is about, where it is not what its unit says."""

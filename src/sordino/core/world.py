@@ -109,10 +109,6 @@ class World(Generic[S]):
         widest: numbers in the longest vector of a message, where it may be longer than the model.
         hands_out: whether sites are given the model when the run is over.
         continuous: whether tasks follow each other without a moment at which nobody works.
-        remembers: whether a site's work changes what the site has, so that it must go through its
-            tasks again when it is started anew.
-        repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
-            only once.
     """
 
     __slots__ = ()
@@ -120,8 +116,6 @@ class World(Generic[S]):
     widest: int = 0
     hands_out: bool = True
     continuous: bool = False
-    remembers: bool = False
-    repeats_noise: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """The regime's."""
@@ -170,6 +164,14 @@ class World(Generic[S]):
         """What is told of the model when ``number`` is closed."""
         return {}
 
+    def learn(self, effect: Learn | Skip, /) -> Learned:
+        """Let the server's own model work, where it has one."""
+        raise NotImplementedError
+
+    def shown(self, row: records.Row, /) -> records.Row | None:
+        """What of a row may be shown; None if nothing."""
+        return row
+
     @property
     def charges_everybody(self) -> bool:
         """Whether each round is charged to all sites, whoever takes part."""
@@ -182,14 +184,22 @@ class World(Generic[S]):
         """
         return False
 
-    def steps_by(self, number: int, /) -> int:
-        """Local steps of a site by the end of a round, as if it had taken part in all of them."""
-        return number
-
     @property
     def summing(self) -> Summing | None:
         """What contributions are summed by, where the server learns nothing else; or None."""
         return None
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """Sites whose answers were taken and could then not be used, and why; each is told once."""
+        return ()
+
+
+class ServerSide(World[S]):
+    """A federation, as the server of a network sees it: what it holds against the answers of
+    sites, and how it goes on after a failure.
+    """
+
+    __slots__ = ()
 
     def latest(self, state: S, site: int, /) -> int:
         """The highest number of a task that this site can have been asked so far."""
@@ -215,22 +225,6 @@ class World(Generic[S]):
         """Whether nothing goes on without this site."""
         return False
 
-    def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
-        """What a site books in its own ledger before it works on a task; it holds ``permits``."""
-        raise NotImplementedError
-
-    def round_bills(self, site: int, effect: Book, /) -> Sequence[Bill]:
-        """What a site books in its own ledger for a round that is charged to everybody."""
-        return ()
-
-    def objection_to_round(self, site: int, effect: Book, /) -> str | None:
-        """Why a site does not book a round, or None."""
-        return "no round of this method is charged to everybody"
-
-    def objection(self, site: int, task: Request, /) -> str | None:
-        """Why a site refuses a task: what it asks for beyond the study, or None."""
-        raise NotImplementedError
-
     def unfit(self, site: int, number: int, said: Said, /) -> str | None:
         """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
         return f"no site of this study sends {type(said).__name__}"
@@ -242,15 +236,47 @@ class World(Generic[S]):
         """
         return math.inf
 
-    def faults(self) -> Sequence[tuple[int, str]]:
-        """Sites whose answers were taken and could then not be used, and why; each is told once."""
-        return ()
-
     def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
         """How long an answer is, and how long clipping and noise let an honest one be; None where
         nothing bounds it.
         """
         return None
+
+
+class SiteSide(World[S]):
+    """A federation, as a site of a network sees it: what the site does with a task, and what it
+    refuses.
+
+    Attributes:
+        remembers: whether a site's work changes what the site has, so that it must go through its
+            tasks again when it is started anew.
+        repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
+            only once.
+    """
+
+    __slots__ = ()
+    remembers: bool = False
+    repeats_noise: bool = False
+
+    def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
+        """What a site books in its own ledger before it works on a task; it holds ``permits``."""
+        raise NotImplementedError
+
+    def round_bills(self, site: int, effect: Book, /) -> Sequence[Bill]:
+        """What a site books in its own ledger for a round that is charged to everybody."""
+        return ()
+
+    def objection(self, site: int, task: Request, /) -> str | None:
+        """Why a site refuses a task: what it asks for beyond the study, or None."""
+        raise NotImplementedError
+
+    def objection_to_round(self, site: int, effect: Book, /) -> str | None:
+        """Why a site does not book a round, or None."""
+        return "no round of this method is charged to everybody"
+
+    def steps_by(self, number: int, /) -> int:
+        """Local steps of a site by the end of a round, as if it had taken part in all of them."""
+        return number
 
     def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
         """The permits that a site still needs at task ``number``."""
@@ -271,11 +297,3 @@ class World(Generic[S]):
     def model_of(self, site: int, given: Vector, /) -> Vector:
         """The model that a site has, where ``given`` is what it was last sent."""
         return given
-
-    def learn(self, effect: Learn | Skip, /) -> Learned:
-        """Let the server's own model work, where it has one."""
-        raise NotImplementedError
-
-    def shown(self, row: records.Row, /) -> records.Row | None:
-        """What of a row may be shown; None if nothing."""
-        return row

@@ -14,127 +14,24 @@ other keys in their place.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
 
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, there
 from sordino.base.parsing import Malformed, toml_of
-from sordino.base.section import Section
 from sordino.core import regimes
 from sordino.core import study as studies
+from sordino.core.network import Agreement, NetworkRegime
 from sordino.core.study.base import Study
 from sordino.network.certificates import read_keys, signed_by
 
 AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
-
-Transport = Literal["websocket", "mqtt", "nvflare"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
-
-
-class SiteEntry(Section):
-    """A site: its name, as in its certificate, and how many examples it has. Both are public."""
-
-    name: Name
-    examples: int = Field(ge=1, le=10**9)
-
-
-class Shape(Section):
-    """What an example looks like: its shape, how its numbers are kept, and the classes.
-
-    Attributes:
-        columns: names of the features, where they have any: a file whose columns have names has
-            these, in whatever order.
-    """
-
-    shape: tuple[Annotated[int, Field(ge=1)], ...]
-    type: Literal["uint8", "float32"] = "float32"
-    classes: tuple[str, ...] = Field(min_length=2)
-    columns: tuple[str, ...] = ()
-
-
-class Agreement(Section):
-    """What a federation has agreed to.
-
-    Attributes:
-        name: of the federation.
-        server: host and port that sites connect to: the server's own, or the broker's.
-        transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
-            broker; with ``nvflare`` they travel between the processes of an NVFlare job, and
-            ``server`` is where NVFlare's own server listens.
-        minimum: sites that must be there; with fewer the run waits.
-        patience: seconds without a connection after which a site counts as gone. Of events also
-            those that the server waits for a site to speak, and then for the answer to its query.
-        answer_within: seconds in which a site that is connected answers; one that does not is out
-            until it connects again. Where the study sets a deadline, that comes first.
-        data: of examples.
-        site: in the order of the clients' numbers.
-        modules: digests of code that the study names, which every site has of its own.
-        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public.
-            Noise then comes from the study's seed, as in a simulation, and protects nobody.
-    """
-
-    name: Name
-    server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
-    transport: Transport = "websocket"
-    minimum: int = Field(1, ge=1)
-    patience: float = Field(5.0, gt=0, le=86_400)
-    answer_within: float = Field(21_600.0, gt=0, le=864_000)
-    data: Shape
-    site: tuple[SiteEntry, ...] = Field(min_length=1)
-    modules: dict[str, str] = Field(default_factory=dict)
-    rehearsal: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _fits(self) -> Agreement:
-        names = [each.name for each in self.site]
-        if len({each.lower() for each in names}) < len(names):
-            raise ValueError("two sites have the same name, or names that differ in case alone")
-        if twice := [each for each in self.data.classes if self.data.classes.count(each) > 1]:
-            raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
-        if "" in self.data.classes:
-            raise ValueError("data.classes: a class has no name; a row without a label has none")
-        if not self.data.shape:
-            raise ValueError("data.shape is empty; examples of 30 features have the shape [30]")
-        columns = self.data.columns
-        if columns and self.data.shape != (len(columns),):
-            raise ValueError(
-                f"data.columns: {len(columns)} names, and data.shape = {list(self.data.shape)}"
-            )
-        if twice := [each for each, times in Counter(columns).items() if times > 1]:
-            raise ValueError(f"data.columns: two columns have the same name, {twice[0]!r}")
-        if self.minimum > len(names):
-            raise ValueError(f"minimum = {self.minimum}, and there are {len(names)} sites")
-        if not 0 < self.port < 65_536:
-            raise ValueError(f"server = '{self.server}': the port must lie in 1..65535")
-        return self
-
-    @property
-    def host(self) -> str:
-        """Of the server, without brackets."""
-        return self.server.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        """Of the server."""
-        return int(self.server.rpartition(":")[2])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the sites."""
-        return tuple(each.name for each in self.site)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """n_i of every site."""
-        return tuple(each.examples for each in self.site)
 
 
 def read(path: Path) -> Agreement:
@@ -194,6 +91,11 @@ class Agreed:
             content = read_below(folder, name, most=MOST)
             found.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = found.hexdigest()
+
+    @property
+    def network(self) -> NetworkRegime:
+        """What the study's regime does on a network."""
+        return regimes.of(self.study).network
 
     @property
     def minimum(self) -> int:

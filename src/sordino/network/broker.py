@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 from sordino.base.errors import StudyError
+from sordino.core import regimes
+from sordino.core.network import Agreement
 from sordino.core.study.base import Study
 from sordino.network import frames
-from sordino.network.agreement import Agreement
-from sordino.network.carrier import carrier
 
 CONF, ACL = "mosquitto.conf", "acl"
 _QUEUED = 1000
@@ -93,7 +93,7 @@ def settings(agreement: Agreement, limit: int) -> dict[str, bytes]:
 
 def frame_limit(agreement: Agreement, study: Study) -> int:
     """Bytes of the largest frame of a study."""
-    return frames.limit(carrier(study).widest(agreement, study))
+    return frames.limit(regimes.of(study).network.widest(agreement, study))
 
 
 def _loopback(host: str) -> bool:

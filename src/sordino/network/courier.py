@@ -51,7 +51,7 @@ class Courier:
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
         unfit: why a message about an event is refused, as the regime says; see
-            :meth:`~sordino.core.world.World.unfit`; ``most`` is how long a vector may be.
+            :meth:`~sordino.core.world.ServerSide.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
         seals: of what sites were asked; see :mod:`~sordino.network.seals`.

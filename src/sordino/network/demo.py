@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from sordino.base.errors import StudyError
+from sordino.core import regimes
+from sordino.core.network import Agreement, SiteEntry, Transport
 from sordino.core.study.base import Study
 from sordino.network import broker, kit
-from sordino.network.agreement import Agreement, SiteEntry, Transport
-from sordino.network.carrier import carrier
 
 GRACE = 10.0
 """Seconds that sites have to write what they keep, once the server has failed."""
@@ -67,7 +67,7 @@ def lay_out(
     """
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")
-    found = carrier(study).divided(study)
+    found = regimes.of(study).network.demo(study)
     names = [_named(name, i) for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",

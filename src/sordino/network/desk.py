@@ -35,7 +35,7 @@ from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.recorder import Recorder
 from sordino.core.watch import Watcher
-from sordino.core.world import Bill, World
+from sordino.core.world import Bill, SiteSide
 from sordino.network import frames
 from sordino.network.ahead import Ahead
 from sordino.network.ends import STOPPED
@@ -73,7 +73,7 @@ class Desk:
         self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox
     ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
-        self._world: World[Any] = site.inner
+        self._world: SiteSide[Any] = site.inner
         kept = outbox.kept
         known = 0 if self._world.remembers else kept.number
         if self._world.secret:

@@ -12,7 +12,6 @@ from sordino.core.world import Summing
 from sordino.data.dataset import Dataset
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.network.moment import SiteMoment
 from sordino.network.partner import Partner
 from sordino.network.site import Site
@@ -43,10 +42,19 @@ class Joins:
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
     ) -> Built:
         """The objects of a calibrated study, with this site's ledger."""
-        part = carrier(study)
+        part = self.agreed.network
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
-        found = part.joined(self.agreed, self.index, self.own, study, folder, run, payable)
+        found = part.site(
+            self.agreed.agreement,
+            self.agreed.study,
+            self.index,
+            self.own,
+            study,
+            folder,
+            run,
+            payable,
+        )
         world = found.world
         site = Site(
             agreed=self.agreed,

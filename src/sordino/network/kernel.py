@@ -25,7 +25,7 @@ from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, St
 from sordino.core.kernel import Kernel, M
 from sordino.core.moment import S
 from sordino.core.watch import Watcher
-from sordino.core.world import World
+from sordino.core.world import ServerSide
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -54,9 +54,11 @@ class LiveKernel(Kernel[S, M]):
         told: of progress: called after each input, and ``idle`` every second without one.
     """
 
+    world: ServerSide[S]
+
     def __init__(
         self,
-        world: World[S],
+        world: ServerSide[S],
         moment: M,
         watcher: Watcher[M],
         *,

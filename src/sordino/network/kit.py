@@ -29,12 +29,14 @@ import tomli_w
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, there
 from sordino.base.parsing import Malformed, toml_of
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import said_clearly
+from sordino.core.network import Agreement
 from sordino.core.study.base import Study
 from sordino.core.study.tuned import refuse_repeated
 from sordino.network import broker, certificates
-from sordino.network.agreement import AGREEMENT, KEYS, STUDY, Agreement, checked, read, written
+from sordino.network.agreement import AGREEMENT, KEYS, STUDY, checked, read, written
 from sordino.network.certificates import Pair
 
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
@@ -81,11 +83,8 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
     from sordino.base import modules as code
-    from sordino.network.carrier import carrier
 
-    part = carrier(study)
-    full = part.calibrated(agreement, study)
-    part.refuse_hopeless(agreement, full)
+    full = regimes.of(study).network.agreed(agreement, study)
     agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")

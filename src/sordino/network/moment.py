@@ -35,7 +35,7 @@ class SiteMoment:
         ended: why the run is over, or None.
         count: tasks that ``carried`` knows of, where a site remembers.
         carried: what it carries from one task to the next; see
-            :meth:`~sordino.core.world.World.carried`.
+            :meth:`~sordino.core.world.SiteSide.carried`.
     """
 
     number: int

@@ -9,7 +9,6 @@ from sordino.core.promise import adjacency, assumptions
 from sordino.core.study.base import Study
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.network.session import Wish, opened, unchecked
 from sordino.privacy.rounding import epsilon_text
 
@@ -17,7 +16,7 @@ from sordino.privacy.rounding import epsilon_text
 def promised(wish: Wish) -> Iterator[str]:
     """What would be released, to whom, at what price, and what stays; line by line."""
     agreed, index, study, own = opened(wish)
-    agreement, part = agreed.agreement, carrier(agreed.study)
+    agreement, part = agreed.agreement, agreed.network
     ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
     if agreement.transport == "mqtt":
@@ -61,11 +60,12 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
     if privacy.unit == "none":
         yield "Price: epsilon is infinite. This study protects nobody"
         return
-    part = carrier(study)
+    part = agreed.network
     if (why := part.unbounded(study, index)) is not None:
         yield f"Price: epsilon is infinite for what this site has: {why}"
         return
-    plan, each = part.plan(agreed, study, index), getattr(privacy, "epsilons", None)
+    plan = part.plan(agreed.agreement, agreed.study, index, study)
+    each = getattr(privacy, "epsilons", None)
     limit = privacy.epsilon if each is None else each[index]
     if study.form != "sound":
         yield (
@@ -87,7 +87,7 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
     if wish.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "
-            "up" + (". Give --ledger FOLDER for one that is" if part.of_data else "")
+            "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
         )
     else:
         yield f"The ledger in {wish.ledger} adds this to what the same rows have spent before."

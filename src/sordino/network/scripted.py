@@ -17,7 +17,7 @@ from sordino.core.effect import Book, Request, Said, Stop
 from sordino.core.kernel import Kernel, M
 from sordino.core.moment import S
 from sordino.core.watch import Watcher
-from sordino.core.world import World
+from sordino.core.world import ServerSide
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -43,9 +43,11 @@ class ScriptedKernel(Kernel[S, M]):
         told: of progress.
     """
 
+    world: ServerSide[S]
+
     def __init__(
         self,
-        world: World[S],
+        world: ServerSide[S],
         moment: M,
         watcher: Watcher[M],
         *,

@@ -27,11 +27,10 @@ from sordino.core.recorder import Recorder
 from sordino.core.records import Row, known
 from sordino.core.study.base import Study
 from sordino.core.watch import Moment, Packed, Watcher
-from sordino.core.world import World
+from sordino.core.world import ServerSide
 from sordino.data.dataset import Dataset
 from sordino.network import frames, seals
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.network.checks import Unfit, unknown
 from sordino.network.courier import Courier
 from sordino.network.journal import NAME as JOURNAL
@@ -165,7 +164,6 @@ class Serving:
     Attributes:
         agreed: what everybody has agreed to.
         inner: the simulation of the same study, over stand-ins.
-        world: the federation as the kernel sees it, from a moment, which may have to be copied.
         folder: of the run.
         run_id: identifier of the run.
         opens: the transport.
@@ -180,7 +178,6 @@ class Serving:
     inner: Any
     folder: Path
     run_id: str
-    world: Callable[[Any], tuple[World[Any], Any]]
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None]
@@ -222,7 +219,7 @@ class Serving:
 
     def run(self, moment: Any, watcher: Watcher[Any]) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
-        world, moment = self.world(moment)
+        world, moment = self.agreed.network.world(self.inner, moment)
         with _connected(
             self.agreed,
             self.opens,
@@ -249,14 +246,14 @@ class Serving:
             courier.bye(_bye(done, world.hands_out), FAREWELL)
         return done
 
-    def _owed(self, world: World[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
+    def _owed(self, world: ServerSide[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
         if not world.charges_everybody:
             return ()
         ledger, unit = self.vault.ledger, self.vault.names[self.units[site]]
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
     def _kernel(
-        self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
+        self, world: ServerSide[Any], moment: Any, watcher: _Ends, courier: Courier
     ) -> LiveKernel[Any, Any] | ScriptedKernel[Any, Any]:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
@@ -316,16 +313,15 @@ class Serves:
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
     ) -> Built:
         """The objects of a calibrated study, with the server's ledger in ``folder``."""
-        part = carrier(study)
+        part = self.agreed.network
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
-        built = part.served(self.agreed, study, folder, run, payable, self.test)
+        built = part.server(self.agreed.agreement, study, folder, run, payable, self.test)
         serving = Serving(
             agreed=self.agreed,
             inner=built.simulation,
             folder=folder,
             run_id=run,
-            world=part.world(built.simulation),
             opens=self.opens,
             refused=self.refused,
             told=self.told,

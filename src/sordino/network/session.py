@@ -14,13 +14,13 @@ from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.folders import locked
+from sordino.core.network import Agreement
 from sordino.core.records import Row
 from sordino.core.session import Going, Outcome
 from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, kit
-from sordino.network.agreement import Agreed, Agreement
-from sordino.network.carrier import carrier
+from sordino.network.agreement import Agreed
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
 from sordino.network.journal import NAME as JOURNAL
@@ -167,7 +167,7 @@ def serve(
         told=reporter,
         idle=reporter,
         noted=strangers.incidents.note,
-        test=carrier(agreed.study).test(agreed, test),
+        test=agreed.network.test(agreed.agreement, agreed.study, test),
         scripted=scripted,
         durable=durable,
         within=within,
@@ -248,9 +248,9 @@ def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
         StudyError: if they do not fit.
     """
     agreed = Agreed(wish.kit)
-    part, index = carrier(agreed.study), site_of(agreed)
-    study = part.own_study(agreed, index, wish.ledger, wish.limit)
-    return agreed, index, study, part.read_own(wish.data, agreed.agreement, index, study)
+    part, index = agreed.network, site_of(agreed)
+    study = part.limited(agreed.study, index, wish.ledger, wish.limit)
+    return agreed, index, study, part.read(wish.data, agreed.agreement, index, study)
 
 
 def unchecked(agreed: Agreed, own: Dataset) -> str | None:

@@ -11,7 +11,7 @@ from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request
 from sordino.core.kernel import M
 from sordino.core.moment import S
-from sordino.core.world import World
+from sordino.core.world import ServerSide
 from sordino.mechanisms.secure.server import PHASES, Opened, Void
 from sordino.network.agreement import Agreed
 from sordino.network.checks import sendable
@@ -229,7 +229,7 @@ class ScriptedSums(ScriptedKernel[S, M]):
 
 
 def kernels(
-    world: World[Any], agreed: Agreed, dimension: int, run: str, courier: Courier
+    world: ServerSide[Any], agreed: Agreed, dimension: int, run: str, courier: Courier
 ) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
     """The kernels that play a world, and what they need besides: other ones where the server learns
     nothing but sums.

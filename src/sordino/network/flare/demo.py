@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sordino.base.errors import StudyError
-from sordino.network.agreement import Agreed, Agreement
+from sordino.core.network import Agreement
+from sordino.network.agreement import Agreed
 from sordino.network.demo import Laid
 from sordino.network.flare import admin, job, workspace
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sordino.base.errors import StudyError
+from sordino.core.network import Agreement
 from sordino.network import certificates
-from sordino.network.agreement import Agreement
 from sordino.network.transport.base import Hub, Line, Mailbox
 
 Way = Callable[[int, Mailbox, Callable[[str, str], None], Callable[[str], None]], Hub]

@@ -32,7 +32,7 @@ from sordino.core.kernel import Kernel
 from sordino.core.latency import Delays
 from sordino.core.moment import Block
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Away, Bill, World
+from sordino.core.world import Away, Bill, ServerSide, SiteSide
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
@@ -99,7 +99,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrivals(World[State]):
+class Arrivals(ServerSide[State], SiteSide[State]):
     """An asynchronous federation on one machine.
 
     Attributes:

@@ -22,7 +22,7 @@ from sordino.core.effect import Book, Effect, Event, Overtaken, Request, Said, S
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Away, Bill, Summing, World
+from sordino.core.world import Away, Bill, ServerSide, SiteSide, Summing
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
@@ -82,7 +82,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation(World[State]):
+class Simulation(ServerSide[State], SiteSide[State]):
     """A synchronous federation on one machine.
 
     Attributes:

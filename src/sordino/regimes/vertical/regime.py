@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sordino.core.built import Built
 from sordino.core.method import Method
@@ -16,6 +17,9 @@ from sordino.regimes.vertical.method import ACTIVATIONS
 from sordino.regimes.vertical.promise import resting_on
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.template import TEMPLATE
+
+if TYPE_CHECKING:
+    from sordino.core.network import NetworkRegime
 
 
 class VerticalRegime(Regime[VerticalStudy]):
@@ -57,6 +61,13 @@ class VerticalRegime(Regime[VerticalStudy]):
     def check(self, method: Method) -> None:
         """Look at its window."""
         contract.check(method)
+
+    @property
+    def network(self) -> NetworkRegime:
+        """See :class:`~sordino.core.regime.Regime`: every site is a party, and one has labels."""
+        from sordino.regimes.vertical.network import VerticalNetwork
+
+        return VerticalNetwork()
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
         """See :class:`~sordino.core.regime.Regime`."""

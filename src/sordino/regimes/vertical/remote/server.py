@@ -47,7 +47,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import Bill
+from sordino.core.world import Bill, ServerSide
 from sordino.privacy import Budget, Permit
 from sordino.regimes.vertical.engine import Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -82,7 +82,7 @@ class _Seen:
         return found
 
 
-class Conducting(Play):
+class Conducting(Play, ServerSide[State]):
     """One call of a server's run, as the kernel asks for it.
 
     ``state`` is changed in place.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.message import Embedding, Labels, Passive, Turn, Vector
 from sordino.core.effect import Request
-from sordino.core.world import Bill, World
+from sordino.core.world import Bill, SiteSide
 from sordino.privacy import Allowance, Budget, Permit, Vault, accountant
 from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.engine import Mask
@@ -58,7 +58,7 @@ class _Part:
         return self.first + len(self.rows) - 1
 
 
-class Taking(World[Any]):
+class Taking(SiteSide[Any]):
     """A site's work.
 
     Args:

@@ -8,7 +8,7 @@ follows from the study's seed, or is their order.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,23 @@ from sordino.base.errors import DataError, StudyError
 from sordino.base.parsing import toml_of
 from sordino.core import study as studies
 from sordino.core.built import Built
+from sordino.core.network import (
+    Agreement,
+    DemoFiles,
+    NetworkRegime,
+    Shape,
+    SiteObjects,
+    refuse_limit,
+    stand_in,
+)
 from sordino.core.plan import Plan
 from sordino.core.study.base import Study
+from sordino.core.world import ServerSide
 from sordino.data.bounded import read_arrays
 from sordino.data.columns import in_order
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode_labels
 from sordino.data.table import columns_of
-from sordino.network.agreement import Agreed, Agreement, Shape
-from sordino.network.carrier import Carrier, Division, Joined, Opened, refuse_limit
-from sordino.network.parts import stand_in
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.remote.assemble import Common, conducted, taken
 from sordino.regimes.vertical.remote.rows import refuse, whole
@@ -52,14 +59,14 @@ def _common(agreement: Agreement, study: Study) -> Common:
     return Common(_own(study), rows, print_, agreement.patience)
 
 
-class Vertical(Carrier):
+class VerticalNetwork(NetworkRegime):
     """Every site is a party; the last one holds the labels."""
 
     others = "Each sees the derivatives that the server sends to it alone"
-    of_data = False
+    data_ledger = False
 
-    def calibrated(self, agreement: Agreement, study: Study) -> Study:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+    def agreed(self, agreement: Agreement, study: Study) -> Study:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _own(study)
         sites, rows = len(agreement.site), agreement.sizes
         if sites != own.data.parties + 1:
@@ -73,64 +80,56 @@ class Vertical(Carrier):
             privacy = own.privacy.model_copy(update={"entropy": "system"})
             own = own.model_copy(update={"privacy": privacy})
             studies.parse(toml_of(studies.write(own)), source="the study")
-        return prices.calibrate(own)
-
-    def refuse_hopeless(self, agreement: Agreement, study: Study) -> None:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = prices.calibrate(own)
         with tempfile.TemporaryDirectory() as folder:
-            built = conducted(_common(agreement, study), Path(folder), "trial", None)
+            built = conducted(_common(agreement, own), Path(folder), "trial", None)
             built.simulation.vault.close()
+        return own
 
     def widest(self, agreement: Agreement, study: Study) -> int:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         split = _common(agreement, study).split()
         return max(*split.numbers, *(flat.dim for flat in split.flats().values()))
 
-    def served(
+    def server(
         self,
-        agreed: Agreed,
+        agreement: Agreement,
         study: Study,
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
         test: Dataset | None,
     ) -> Built:
-        """See :class:`~sordino.network.carrier.Carrier`."""
-        return conducted(_common(agreed.agreement, study), folder, run, payable)
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        return conducted(_common(agreement, study), folder, run, payable)
 
-    def world(self, simulation: Any) -> Callable[[Any], Opened]:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+    def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        state = moment.state.copied()
+        return Conducting(simulation, state), replace(moment, state=state)
 
-        def opened(moment: Any) -> Opened:
-            state = moment.state.copied()
-            return Conducting(simulation, state), replace(moment, state=state)
-
-        return opened
-
-    def joined(
+    def site(
         self,
-        agreed: Agreed,
-        index: int,
-        own: Dataset,
+        agreement: Agreement,
         study: Study,
+        index: int,
+        data: Dataset,
+        limited: Study,
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
-    ) -> Joined:
-        """See :class:`~sordino.network.carrier.Carrier`. What is released is as agreed; the site's
-        own study only sets its limit.
+    ) -> SiteObjects:
+        """See :class:`~sordino.core.network.NetworkRegime`. What is released is as agreed; the
+        site's own study only sets its limit.
         """
-        common = _common(agreed.agreement, agreed.study)
-        limit = study.privacy.epsilon or float("inf")
-        found = taken(common, index, own, folder, run, payable, limit)
-        built = replace(found.built, study=study, named=found.named)
-        return Joined(built, found.world, found.world.budget)
+        limit = limited.privacy.epsilon or float("inf")
+        found = taken(_common(agreement, study), index, data, folder, run, payable, limit)
+        built = replace(found.built, study=limited, named=found.named)
+        return SiteObjects(built, found.world, found.world.budget)
 
-    def own_study(
-        self, agreed: Agreed, index: int, ledger: Path | None, limit: float | None
-    ) -> Study:
-        """See :class:`~sordino.network.carrier.Carrier`."""
-        study = _own(agreed.study)
+    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        study = _own(study)
         refuse_limit(study, limit)
         if limit is not None and (why := self.unbounded(study, index)) is not None:
             raise StudyError(f"--epsilon-limit: no limit holds for what this site has: {why}")
@@ -144,8 +143,8 @@ class Vertical(Carrier):
         changed = {"epsilon": limit, "label_epsilon": told}
         return study.model_copy(update={"privacy": study.privacy.model_copy(update=changed)})
 
-    def read_own(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _own(study)
         common = _common(agreement, study)
         held, classes = common.held, agreement.data.classes
@@ -167,16 +166,16 @@ class Vertical(Carrier):
             raise DataError(f"{path}: it has {len(x)} rows, and this site agreed to have {rows}")
         return Dataset(agreement.names[index], x, y, classes)
 
-    def test(self, agreed: Agreed, path: Path | None) -> Dataset | None:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         if path is not None:
             raise StudyError(
                 "--test: an example of a stream is predicted before it is learned from"
             )
         return None
 
-    def divided(self, study: Study) -> Division:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+    def demo(self, study: Study) -> DemoFiles:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _own(study)
         if own.data.scale != 1.0:
             raise StudyError("data.scale: let each site scale its own columns, and leave it out")
@@ -184,7 +183,7 @@ class Vertical(Carrier):
         held = parts(own, stream)
         x, y = whole(own, stream)
         count = own.data.parties
-        return Division(
+        return DemoFiles(
             shape=Shape(
                 shape=stream.shape,
                 type="uint8" if x.dtype == np.uint8 else "float32",
@@ -200,12 +199,12 @@ class Vertical(Carrier):
             prints=(fingerprint,),
         )
 
-    def plan(self, agreed: Agreed, study: Study, index: int) -> Plan:
-        """See :class:`~sordino.network.carrier.Carrier`."""
-        return prices.price(_own(agreed.study))
+    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        return prices.price(_own(study))
 
     def released(self, study: Study, index: int) -> str:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _own(study)
         if index == own.data.parties:
             private = own.privacy.unit != "none"
@@ -214,7 +213,7 @@ class Vertical(Carrier):
         return f"an embedding of its columns of an event, {noise}, and whether it is active"
 
     def unbounded(self, study: Study, index: int) -> str | None:
-        """See :class:`~sordino.network.carrier.Carrier`."""
+        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _own(study)
         if own.privacy.unit != "label" or index == own.data.parties:
             return None

@@ -1,0 +1,372 @@
+"""Studies whose clients have examples of their own, on a network: every site is a client.
+
+A process of the federation has its own part of the data, and stand-ins for the others
+(:func:`~sordino.core.network.stand_in`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino import data as datasets
+from sordino.base.errors import DataError, StudyError
+from sordino.base.parsing import toml_of
+from sordino.clients.division import Federation, examples, federation, model
+from sordino.clients.regime import HorizontalRegime
+from sordino.clients.study import HorizontalStudy
+from sordino.core import study as studies
+from sordino.core.built import Built
+from sordino.core.network import (
+    Agreement,
+    DemoFiles,
+    NetworkRegime,
+    Shape,
+    SiteObjects,
+    refuse_limit,
+    stand_in,
+)
+from sordino.core.plan import Plan
+from sordino.core.promise import Own
+from sordino.core.study.base import Study
+from sordino.core.world import SiteSide
+from sordino.data.dataset import Dataset
+from sordino.data.features import featured
+from sordino.data.identity import first_rows
+
+RELEASED = {
+    "sample": (
+        "the model after its local steps, or a gradient, computed from its rows with noise on it; "
+        "the noise is added here, before a message exists"
+    ),
+    "client": (
+        "its update of the model, bounded but WITHOUT noise: the server adds the noise to the sum "
+        "of all sites, so you have to trust the server with your single update"
+    ),
+    "shared": (
+        "its part of a sum, with a part of the noise on it, modulo 2^{bits} and under masks. The "
+        "server can take the masks off the sum of {least} sites or more, once in a round, and off "
+        "nothing else{help}"
+    ),
+    "none": "the model after its local steps, or a gradient, WITHOUT any noise",
+}
+
+
+@dataclass(frozen=True)
+class HorizontalNetwork(NetworkRegime):
+    """Every site is a client.
+
+    Attributes:
+        regime: of the studies.
+    """
+
+    others = "They see the models that the server sends to everybody"
+
+    regime: HorizontalRegime[Any]
+
+    def agreed(self, agreement: Agreement, study: Study) -> Study:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        full = self._calibrated(agreement, _carried(study))
+        if (summing := self.regime.summing(full)) is not None:
+            summing.refuse_splitting()
+        with tempfile.TemporaryDirectory() as folder:
+            have = divided(agreement, full)
+            built = self.regime.assembled(full, have, Path(folder), "trial", None)
+            built.simulation.vault.close()
+        if not isinstance(built.simulation, SiteSide):
+            raise StudyError(
+                f"regime '{study.regime}' does not say what a site refuses "
+                "(SiteSide.objection), so no network carries it yet. Use `sordino run`"
+            )
+        return full
+
+    def _calibrated(self, agreement: Agreement, study: HorizontalStudy) -> HorizontalStudy:
+        if study.data.clients != len(agreement.site):
+            raise StudyError(
+                f"data.clients = {study.data.clients}, and the federation has "
+                f"{len(agreement.site)} sites"
+            )
+        if study.privacy.ledger != "run":
+            raise StudyError(
+                f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, "
+                "which it names with `sordino join --ledger`. Leave the key out"
+            )
+        if not agreement.rehearsal and study.privacy.entropy != "system":
+            privacy = study.privacy.model_copy(update={"entropy": "system"})
+            study = study.model_copy(update={"privacy": privacy})
+            # refuses what does not fit
+            studies.parse(toml_of(studies.write(study)), source="the study")
+        have = divided(agreement, study)
+        full: HorizontalStudy = self.regime.calibrate(self.regime.sized(study, have), have.sizes)
+        return full
+
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        own = _carried(study)
+        made = model(own, own.data.seen(agreement.data.shape), len(agreement.data.classes))
+        return sum(each.numel() for each in made.parameters())
+
+    def server(
+        self,
+        agreement: Agreement,
+        study: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+        test: Dataset | None,
+    ) -> Built:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        own = _carried(study)
+        return self.regime.assembled(own, divided(agreement, own, test=test), folder, run, payable)
+
+    def site(
+        self,
+        agreement: Agreement,
+        study: Study,
+        index: int,
+        data: Dataset,
+        limited: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+    ) -> SiteObjects:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        own = _carried(limited)
+        have = divided(agreement, own, (index, data))
+        built = self.regime.assembled(own, have, folder, run, payable, mine=index)
+        world: Any = built.simulation
+        budgets = getattr(world, "budgets", None)
+        return SiteObjects(built, world, world.budget if budgets is None else budgets[index])
+
+    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        privacy = study.privacy
+        refuse_limit(study, limit)
+        changed: dict[str, Any] = {}
+        if ledger is not None:
+            changed["ledger"] = str(ledger.expanduser().resolve())
+        if limit is not None:
+            each = getattr(privacy, "epsilons", None)
+            if each is not None:
+                changed["epsilons"] = tuple(
+                    min(limit, epsilon) if i == index else epsilon for i, epsilon in enumerate(each)
+                )
+            elif privacy.epsilon is None or limit < privacy.epsilon:
+                changed["epsilon"] = limit
+        return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
+
+    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+        """See :class:`~sordino.core.network.NetworkRegime`. It is in the agreed shape, with the
+        agreed classes, as the model sees it.
+        """
+        study = _carried(study)
+        identify = study.privacy.ledger != "run" or study.data.person is not None
+        found = datasets.load(
+            agreement.names[index],
+            file=path,
+            label=study.data.label,
+            person=study.data.person,
+            identify=identify,
+            test_fraction=None,
+            columns=agreement.data.columns,
+            target="classes",  # the agreement names them
+        ).train
+        wanted, rows = agreement.data, agreement.site[index].examples
+        if study.data.classes not in (None, wanted.classes):
+            raise DataError(
+                f"data.classes of the study is {list(study.data.classes or ())}, and agreed are "
+                f"{list(wanted.classes)}: sites number them as agreed. Leave the key out of the "
+                "study"
+            )
+        if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):
+            raise DataError(
+                f"{path}: its examples have shape {found.shape} and type {found.x.dtype}; agreed "
+                f"are {wanted.shape} and {wanted.type}"
+            )
+        most = study.data.person_rows
+        if (
+            most is not None
+            and found.words is not None
+            and len(first_rows(found.words[:, 2], most)) < len(found)
+        ):
+            raise DataError(
+                f"{path}: a person has more rows than the agreed data.person_rows = {most}, which "
+                "is what everybody is priced at. Leave rows out of the file"
+            )
+        if len(found) != rows:
+            raise DataError(
+                f"{path}: it has {len(found)} examples, and this site agreed to have {rows}: sizes "
+                "are public, and the noise follows from them. Agree anew, or choose the agreed rows"
+            )
+        own = replace(
+            found, y=numbered(found, wanted.classes, path), classes=wanted.classes, client=None
+        )
+        return featured(own, study.data.features)
+
+    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        own, shape = _carried(study), agreement.data
+        if path is None:
+            if own.data.testing != "published":
+                return None
+            found = datasets.load(own.data.name or "").test
+        else:
+            found = datasets.load(
+                "test",
+                file=path,
+                label=own.data.label,
+                test_fraction=None,
+                columns=shape.columns,
+                target="classes",
+            ).train
+            labels = numbered(found, shape.classes, path)
+            found = replace(found, y=labels, classes=shape.classes)
+        if found.shape != shape.shape or found.classes != shape.classes:
+            raise StudyError(
+                f"{path or own.data.name}: the test set has examples of shape {found.shape} and "
+                f"{len(found.classes)} classes; agreed are {shape.shape} and {len(shape.classes)}"
+            )
+        return featured(found, own.data.features)
+
+    def demo(self, study: Study) -> DemoFiles:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        # sites read examples as they are, and apply the front end themselves
+        found = federation(examples(_carried(study)))
+        classes = found.test.classes
+        return DemoFiles(
+            shape=Shape(
+                shape=found.test.shape,
+                type="uint8" if found.test.x.dtype == np.uint8 else "float32",
+                classes=classes,
+                columns=found.test.columns,
+            ),
+            names=tuple(found.names or [""] * len(found.parts)),
+            examples=tuple(len(part) for part in found.parts),
+            files=tuple(_arrays(part, classes) for part in found.parts),
+            prints=tuple(part.fingerprint() for part in (*found.parts, found.test)),
+            test=_arrays(found.test, classes) if len(found.test) else None,
+        )
+
+    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        own = _carried(limited)
+        changed = own.privacy.model_copy(update={"ledger": "run", "entropy": "seed"})
+        have, trial = divided(agreement, own), own.model_copy(update={"privacy": changed})
+        with tempfile.TemporaryDirectory() as folder:
+            built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
+            built.simulation.vault.close()
+        return built.plan
+
+    def own(self, study: Study, index: int) -> Own:
+        """See :class:`~sordino.core.network.NetworkRegime`. An update has no noise yet."""
+        if self.regime.summing(study) is not None:
+            return Own("Every opened sum that this site has a part in")
+        if study.privacy.unit != "client":
+            return super().own(study, index)
+        return Own("Everything that the aggregator publishes of this site's updates")
+
+    def released(self, study: Study, index: int) -> str:
+        """See :class:`~sordino.core.network.NetworkRegime`."""
+        if (own := self.regime.summing(study)) is not None:
+            told = {"bits": own.bits, "least": own.fewest, "help": _help(own.dishonest)}
+            return RELEASED["shared"].format(**told)
+        return RELEASED[study.privacy.unit]
+
+
+def _carried(study: Study) -> HorizontalStudy:
+    """Return a study that a network can carry.
+
+    Raises:
+        StudyError: for another.
+    """
+    assert isinstance(study, HorizontalStudy)
+    if study.data.testing in ("public share", "private share"):
+        raise StudyError(
+            f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "
+            "site has its own. Set data.test = 'none', or 'file' for rows that the server has"
+        )
+    if study.data.validation or study.data.client_validation:
+        raise StudyError(
+            "data.validation and data.client_validation set rows of all clients aside, and here "
+            "each site has its own. Leave them out"
+        )
+    if study.data.span is not None:
+        raise StudyError(
+            "data.target = 'number': an agreement names classes, and labels of a network are "
+            "classes so far. Use `sordino run`"
+        )
+    if not study.data.encoding.plain:
+        raise StudyError(
+            "data.categories, data.ranges and data.missing: an agreement names the columns that "
+            "sites train on, and each site encodes its own file. Encode the columns by the same "
+            "public rules before, and leave the keys out"
+        )
+    return study
+
+
+def divided(
+    agreement: Agreement,
+    study: HorizontalStudy,
+    own: tuple[int, Dataset] | None = None,
+    test: Dataset | None = None,
+) -> Federation:
+    """Return the data of a process of the federation: stand-ins, but for client ``own[0]``.
+
+    All are as the study's model sees them.
+    """
+    seen = agreement.data.model_copy(update={"shape": study.data.seen(agreement.data.shape)})
+    parts = [stand_in(rows, seen) for rows in agreement.sizes]
+    if own is not None:
+        parts[own[0]] = own[1]
+    counts = np.zeros((len(parts), len(agreement.data.classes)), np.int64)
+    counts[:, 0] = agreement.sizes
+    prints = agreement.rehearsal[: len(parts)] or tuple(
+        own[1].fingerprint() if own is not None and own[0] == i else f"site:{name}"
+        for i, name in enumerate(agreement.names)
+    )
+    return Federation(
+        tuple(parts),
+        stand_in(0, seen) if test is None else test,
+        None,
+        counts,
+        agreement.names,
+        prints,
+        agreement.rehearsal,
+        remote=True,
+    )
+
+
+def numbered(
+    found: Dataset, classes: Sequence[str], path: Path
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return labels as the federation numbers them.
+
+    Raises:
+        DataError: for a label that is none of the agreed classes.
+    """
+    where = {name: number for number, name in enumerate(classes)}
+    # class numbers begin with 0 whether any row has it or not
+    there = {found.classes[number] for number in np.unique(found.y)}
+    if unknown := sorted(there - where.keys()):
+        raise DataError(
+            f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
+        )
+    y: datasets.Labels = found.y
+    return np.array([where.get(name, -1) for name in found.classes], np.int64)[y]
+
+
+def _help(dishonest: int) -> str:
+    if not dishonest:
+        return ""
+    who = "one of the other sites helps" if dishonest == 1 else f"{dishonest} other sites help"
+    return f", even if {who} it"
+
+
+def _arrays(part: Dataset, classes: Sequence[str]) -> dict[str, NDArray[Any]]:
+    return {"x": part.x, "y": np.array(classes)[part.y]}

@@ -1,0 +1,313 @@
+"""A regime on a network: the agreement between a server and its sites, and the objects that each
+process of a federation makes of one study.
+
+A network (:mod:`sordino.network`) knows no regime. It asks the regime of the agreed study for a
+:class:`NetworkRegime` (:attr:`sordino.core.regime.Regime.network`), and plays the
+:class:`~sordino.core.world.ServerSide` and the :class:`~sordino.core.world.SiteSide` that it gives.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from sordino.base.errors import StudyError
+from sordino.base.section import Section
+from sordino.core.built import Built
+from sordino.core.plan import Plan
+from sordino.core.promise import Own
+from sordino.core.study.base import Study
+from sordino.core.world import ServerSide, SiteSide
+from sordino.data.dataset import Dataset
+from sordino.privacy import Budget
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
+Transport = Literal["websocket", "mqtt", "nvflare"]
+
+
+class SiteEntry(Section):
+    """A site: its name, as in its certificate, and how many examples it has. Both are public."""
+
+    name: Name
+    examples: int = Field(ge=1, le=10**9)
+
+
+class Shape(Section):
+    """The form of an example: its shape, how its numbers are kept, and the classes.
+
+    Attributes:
+        columns: names of the features, where they have any: a file whose columns have names has
+            these, in whatever order.
+    """
+
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    type: Literal["uint8", "float32"] = "float32"
+    classes: tuple[str, ...] = Field(min_length=2)
+    columns: tuple[str, ...] = ()
+
+
+class Agreement(Section):
+    """What a federation has agreed to.
+
+    Attributes:
+        name: of the federation.
+        server: host and port that sites connect to: the server's own, or the broker's.
+        transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
+            broker; with ``nvflare`` they travel between the processes of an NVFlare job, and
+            ``server`` is where NVFlare's own server listens.
+        minimum: sites that must be there; with fewer the run waits.
+        patience: seconds without a connection after which a site counts as gone. Of events also
+            those that the server waits for a site to speak, and then for the answer to its query.
+        answer_within: seconds in which a site that is connected answers; one that does not is out
+            until it connects again. Where the study sets a deadline, that comes first.
+        data: of examples.
+        site: in the order of the clients' numbers.
+        modules: digests of code that the study names, which every site has of its own.
+        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public.
+            Noise then comes from the study's seed, as in a simulation, and protects nobody.
+    """
+
+    name: Name
+    server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
+    transport: Transport = "websocket"
+    minimum: int = Field(1, ge=1)
+    patience: float = Field(5.0, gt=0, le=86_400)
+    answer_within: float = Field(21_600.0, gt=0, le=864_000)
+    data: Shape
+    site: tuple[SiteEntry, ...] = Field(min_length=1)
+    modules: dict[str, str] = Field(default_factory=dict)
+    rehearsal: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Agreement:
+        names = [each.name for each in self.site]
+        if len({each.lower() for each in names}) < len(names):
+            raise ValueError("two sites have the same name, or names that differ in case alone")
+        if twice := [each for each in self.data.classes if self.data.classes.count(each) > 1]:
+            raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
+        if "" in self.data.classes:
+            raise ValueError("data.classes: a class has no name; a row without a label has none")
+        if not self.data.shape:
+            raise ValueError("data.shape is empty; examples of 30 features have the shape [30]")
+        columns = self.data.columns
+        if columns and self.data.shape != (len(columns),):
+            raise ValueError(
+                f"data.columns: {len(columns)} names, and data.shape = {list(self.data.shape)}"
+            )
+        if twice := [each for each, times in Counter(columns).items() if times > 1]:
+            raise ValueError(f"data.columns: two columns have the same name, {twice[0]!r}")
+        if self.minimum > len(names):
+            raise ValueError(f"minimum = {self.minimum}, and there are {len(names)} sites")
+        if not 0 < self.port < 65_536:
+            raise ValueError(f"server = '{self.server}': the port must lie in 1..65535")
+        return self
+
+    @property
+    def host(self) -> str:
+        """Of the server, without brackets."""
+        return self.server.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Of the server."""
+        return int(self.server.rpartition(":")[2])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sites."""
+        return tuple(each.name for each in self.site)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every site."""
+        return tuple(each.examples for each in self.site)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DemoFiles:
+    """A study's data, divided into a file for each site as a simulation divides it.
+
+    Attributes:
+        shape: of all examples.
+        names: of the sites, ``examples`` how many rows each has, ``files`` the arrays of its file.
+        prints: fingerprints of all data, for a rehearsal.
+        test: arrays that the server measures models on, if there are any.
+    """
+
+    shape: Shape
+    names: tuple[str, ...]
+    examples: tuple[int, ...]
+    files: tuple[dict[str, NDArray[Any]], ...]
+    prints: tuple[str, ...]
+    test: dict[str, NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteObjects:
+    """A site's objects.
+
+    Attributes:
+        built: what its run needs.
+        world: its work.
+        budget: the most that it spends.
+    """
+
+    built: Built
+    world: SiteSide[Any]
+    budget: Budget
+
+
+class NetworkRegime(ABC):
+    """One kind of studies on a network.
+
+    Wherever a ``study`` is asked for beside an ``agreement``, it is the agreed one, calibrated.
+
+    Attributes:
+        others: what the other sites see, for people.
+        data_ledger: whether a site's ledger may be that of its data.
+    """
+
+    others: ClassVar[str]
+    data_ledger: ClassVar[bool] = True
+
+    @abstractmethod
+    def agreed(self, agreement: Agreement, study: Study) -> Study:
+        """Return the study with its noise filled in, for these sites. Its objects are made once,
+        in a folder that is thrown away, so that a study that cannot run is refused before kits are
+        handed out.
+
+        Raises:
+            SordinoError: if the agreement and the study do not fit, or the study cannot run.
+        """
+
+    @abstractmethod
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """Return how many numbers the longest vector of a message has."""
+
+    @abstractmethod
+    def server(
+        self,
+        agreement: Agreement,
+        study: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+        test: Dataset | None,
+    ) -> Built:
+        """Make the objects at the server, with its ledger in ``folder``."""
+
+    def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
+        """Return the federation as the kernel sees it, from a moment, which may be copied."""
+        return simulation, moment
+
+    @abstractmethod
+    def site(
+        self,
+        agreement: Agreement,
+        study: Study,
+        index: int,
+        data: Dataset,
+        limited: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+    ) -> SiteObjects:
+        """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
+        study with this site's own limit (:meth:`limited`).
+        """
+
+    @abstractmethod
+    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
+        """Return the agreed study as a site runs it: with its own ledger and its own limit.
+
+        Args:
+            ledger: a folder with the ledger of its data; None for a ledger of this run.
+            limit: epsilon that it spends at most, whatever was agreed to.
+
+        Raises:
+            StudyError: if they do not fit the study.
+        """
+
+    @abstractmethod
+    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+        """Read a site's own file, as agreed.
+
+        Raises:
+            DataError: naming what differs.
+        """
+
+    @abstractmethod
+    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+        """Return what the server measures models on: a file, or what the study names.
+
+        Raises:
+            StudyError: if it does not fit.
+        """
+
+    @abstractmethod
+    def demo(self, study: Study) -> DemoFiles:
+        """Divide the study's data as a simulation divides it.
+
+        Raises:
+            StudyError: if a network cannot carry the study.
+        """
+
+    @abstractmethod
+    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+        """Return what the study costs a site."""
+
+    @abstractmethod
+    def released(self, study: Study, index: int) -> str:
+        """Return what leaves a site each time that it is asked, for people."""
+
+    def own(self, study: Study, index: int) -> Own:
+        """Return what a site's promise is about: what it releases itself."""
+        return Own("Everything that this site sends", self.unbounded(study, index))
+
+    def unbounded(self, study: Study, index: int) -> str | None:
+        """Return why what a site releases has no finite price though the study protects somebody,
+        or None.
+        """
+        return None
+
+
+def refuse_limit(study: Study, limit: float | None) -> None:
+    """Refuse a limit where it would mean nothing.
+
+    Raises:
+        StudyError: naming it.
+    """
+    if limit is not None and study.privacy.unit == "none":
+        raise StudyError(
+            "--epsilon-limit: this study protects nobody (privacy.unit = 'none'), and no limit "
+            "holds. Do not join, or agree on a study with a guarantee"
+        )
+    if limit is not None and study.form != "sound":
+        raise StudyError(
+            "--epsilon-limit: this study is of a paper's literal form, which has no proven bound, "
+            "and no limit holds. Do not join, or agree on the sound form"
+        )
+    if limit is not None and not limit > 0:
+        raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
+
+
+def stand_in(rows: int, shape: Shape) -> Dataset:
+    """Return a client's data where it is not: so many rows, and no memory (one zero, seen many
+    times). So the server and every site make the same objects of the same study, and each computes
+    only on what it has.
+    """
+
+    def zeros(shape: tuple[int, ...], kind: str) -> Any:
+        zero = np.zeros((), np.dtype(kind))
+        return np.lib.stride_tricks.as_strided(zero, shape, (0,) * len(shape))
+
+    x, y = zeros((rows, *shape.shape), shape.type), zeros((rows,), "int64")
+    return Dataset("elsewhere", x, y, shape.classes)
