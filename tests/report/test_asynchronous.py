@@ -6,7 +6,6 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,21 +15,17 @@ from sordino.clients.report import client_budgets
 from sordino.core import vocabulary
 from sordino.core.runs import Run, load
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import figures, together, write, write_comparison
+from sordino.report import together, write, write_comparison
+from sordino.report.drawing import draw
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
 from .test_page import read
 
-DRAWN: tuple[Callable[[Run], str | None], ...] = (
-    arrivals.progress,
-    arrivals.norms,
-    arrivals.staleness,
-    arrivals.presence,
-    arrivals.spending,
-    arrivals.rates,
-    figures.clock,
-)
+
+def drawn(run: Run, key: str) -> str | None:
+    """A figure as SVG text; None where there is nothing to show."""
+    return next((draw(each) for each in arrivals.figures(run) if each.key == key), None)
 
 
 def texts(picture: str | None) -> list[str]:
@@ -58,59 +53,59 @@ def test_stages_are_marked_where_they_begin_and_only_those_that_were_reached(arr
         (100.0, "2"),
         (200.0, "3"),
     ]
-    assert {"1", "2", "3"} <= set(texts(arrivals.progress(run)))
-    assert "update" in texts(arrivals.progress(run))
+    said = texts(draw(next(iter(arrivals.figures(run)))))
+    assert {"1", "2", "3", "update"} <= set(said)
     one = load(arrive("one", stages=[{"number": 1, "start": 0, "length": 9999, "clip": 1.0}]))
     assert arrivals.marks(one) == []
 
 
 def test_bound_is_a_staircase_on_a_logarithmic_axis_where_decades_apart(arrive: Maker) -> None:
     log = [{**row, "norm": 0.01} if row["kind"] == "round" else row for row in arrival_rows()]
-    corners = outline(arrivals.norms(load(arrive(log=log))), "#d55e00")
+    corners = outline(drawn(load(arrive(log=log)), "norms"), "#d55e00")
     heights = sorted({round(y, 2) for _, y in corners})
     assert len(heights) == 3
     # halved twice: equal steps
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], rel=1e-2)
     linear = load(arrive("linear"))
-    heights = sorted({round(y, 2) for _, y in outline(arrivals.norms(linear), "#d55e00")})
+    heights = sorted({round(y, 2) for _, y in outline(drawn(linear, "norms"), "#d55e00")})
     assert heights[1] - heights[0] == pytest.approx(2 * (heights[2] - heights[1]), rel=1e-2)
 
 
 def test_rows_without_a_signal_are_said_and_leave_a_gap(arrive: Maker) -> None:
-    assert "nothing above the noise" in texts(arrivals.norms(load(arrive())))
+    assert "nothing above the noise" in texts(drawn(load(arrive()), "norms"))
     seen = [{**row, "norm": 0.5} if row["kind"] == "round" else row for row in arrival_rows()]
-    assert "nothing above the noise" not in texts(arrivals.norms(load(arrive("seen", log=seen))))
+    assert "nothing above the noise" not in texts(drawn(load(arrive("seen", log=seen)), "norms"))
     blind = [{**row, "norm": 0.0} if row["kind"] == "round" else row for row in arrival_rows()]
-    assert "nothing above the noise" in texts(arrivals.norms(load(arrive("blind", log=blind))))
+    assert "nothing above the noise" in texts(drawn(load(arrive("blind", log=blind)), "norms"))
 
 
 def test_staleness_is_summed_over_all_rows(arrive: Maker) -> None:
     run = load(arrive())
     assert arrivals.histogram(run) == {3: 120, 4: 60, 5: 120}
     assert arrivals.too_stale(run) == {9: 1}
-    said = texts(arrivals.staleness(run))
+    said = texts(drawn(run, "staleness"))
     assert {"mean 4", "tau_max 5", "applied", "too stale, not applied"} <= set(said)
 
 
 def test_a_bound_far_away_and_a_few_far_beyond_do_not_crush_the_picture(arrive: Maker) -> None:
     assert "tau_max 1000, to the right of this" in texts(
-        arrivals.staleness(load(arrive(staleness=1000)))
+        drawn(load(arrive(staleness=1000)), "staleness")
     )
     log = [*arrival_rows(), {"kind": "stale", "round": 299, "client": 0, "staleness": 4000}]
-    assert "1 more, up to 4000 →" in texts(arrivals.staleness(load(arrive("far", log=log))))
+    assert "1 more, up to 4000 →" in texts(drawn(load(arrive("far", log=log)), "staleness"))
     assert arrivals.shown_to(Counter({0: 5}), None) == 0
 
 
 def test_who_is_away_and_who_has_left(arrive: Maker) -> None:
     run = load(arrive())
-    gone = outline(arrivals.presence(run), "#6b7280")
-    away = outline(arrivals.presence(run), "#d55e00")
+    gone = outline(drawn(run, "presence"), "#6b7280")
+    away = outline(drawn(run, "presence"), "#d55e00")
     assert min(x for x, _ in away) <= min(x for x, _ in gone)
     calm = [row for row in arrival_rows() if row["kind"] not in ("lost", "joined", "left")]
-    assert arrivals.presence(load(arrive("calm", log=calm))) is None
+    assert drawn(load(arrive("calm", log=calm)), "presence") is None
     last = [*calm, {"kind": "left", "round": 299, "client": 0}]
     # as the run ended: nothing to see
-    assert arrivals.presence(load(arrive("last", log=last))) is None
+    assert drawn(load(arrive("last", log=last)), "presence") is None
 
 
 @pytest.mark.parametrize("count", [2, 5, 30, 31, 1000])
@@ -119,7 +114,7 @@ def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> 
     result = {"epsilon": 2.0, "spent": [0.9 * each for each in own]}
     run = load(arrive(clients=[{"client": i} for i in range(count)], epsilons=own, result=result))
     assert client_budgets(run, count) == own
-    picture = arrivals.spending(run)
+    picture = drawn(run, "spending")
     assert picture is not None
     assert len(picture) < 100_000
     assert {"spent", "its budget"} <= set(texts(picture))
@@ -134,20 +129,20 @@ def test_no_promise_no_picture_of_spending(arrive: Maker) -> None:
         {"result": {"spent": [1.0]}},
     ]
     for i, changes in enumerate(without):
-        assert arrivals.spending(load(arrive(str(i), **changes))) is None
+        assert drawn(load(arrive(str(i), **changes)), "spending") is None
 
 
 def test_a_rate_that_never_changes_is_no_picture(arrive: Maker) -> None:
     log = [{**row, "rate": 0.1} if row["kind"] == "round" else row for row in arrival_rows()]
-    assert arrivals.rates(load(arrive(log=log))) is None
-    (x0, y0), *_, (x1, y1) = polyline(arrivals.rates(load(arrive("falls"))) or "")
+    assert drawn(load(arrive(log=log)), "rates") is None
+    (x0, y0), *_, (x1, y1) = polyline(drawn(load(arrive("falls")), "rates") or "")
     assert x0 < x1
     assert y0 < y1
 
 
 def test_nothing_to_draw(arrive: Maker) -> None:
     run = load(arrive(log=[], status="running", result=None))
-    assert [draw(run) for draw in DRAWN] == [None] * len(DRAWN)
+    assert [figure.key for figure in arrivals.figures(run)] == ["partition"]
 
 
 @pytest.mark.parametrize("value", ["x", -1, "inf", 10**400, [1], [[1]], [[-1, 2]], {"a": 1}, None])
@@ -176,8 +171,8 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(arrive: Maker, value: obje
         except StudyError as error:
             assert re.search(r"run\.json: .* must be .*; got .*Restore", str(error))  # noqa: PT017
             continue
-        for draw in DRAWN:
-            ET.fromstring(draw(run) or "<none/>")
+        for figure in arrivals.figures(run):
+            ET.fromstring(draw(figure))
         assert write(folder).is_file()
 
 

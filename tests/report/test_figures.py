@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,12 +12,30 @@ import pytest
 
 import drawings
 from sordino.base.errors import StudyError
-from sordino.core.runs import load
-from sordino.report import figures, partition, partition_figure, together
+from sordino.clients.report import division, learning
+from sordino.core.figures import MOST_DOTS, Figure, Matrix
+from sordino.core.runs import Run, load
+from sordino.regimes.synchronous.report import figures
+from sordino.report import matrix, together
+from sordino.report.drawing import draw
 
 from .conftest import Maker, readable, rows
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def curves(run: Run, over: str = "round") -> str | None:
+    """Accuracy and epsilon, drawn; None where there is nothing to draw."""
+    return next(map(draw, learning(run, "", "", over)), None)
+
+
+def shown(run: Run) -> dict[str, Figure | Matrix]:
+    """The figures of a run in rounds by their keys."""
+    return {each.key: each for each in figures(run)}
+
+
+def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
+    return draw(division(counts, classes))
 
 
 def polyline(picture: str, index: int = 0) -> list[tuple[float, float]]:
@@ -32,7 +51,7 @@ def polyline(picture: str, index: int = 0) -> list[tuple[float, float]]:
 
 
 def test_accuracy_curve_is_an_affine_image_of_the_log(make: Maker) -> None:
-    picture = figures.learning(load(make()), "steps")
+    picture = curves(load(make()), "steps")
     assert picture is not None
     (x0, y0), (x1, y1), (x2, y2) = polyline(picture)
     # rounds 1, 3, 5 stand at 2, 7, 12 steps; 41.21 %, 75.01 % and 73.13 % correct
@@ -42,8 +61,8 @@ def test_accuracy_curve_is_an_affine_image_of_the_log(make: Maker) -> None:
 
 
 def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
-    private = figures.learning(load(make("a")), "round")
-    without = figures.learning(load(make("b", form="paper")), "round")
+    private = curves(load(make("a")))
+    without = curves(load(make("b", form="paper")))
     assert private is not None
     assert without is not None
     assert "epsilon spent" in private
@@ -53,18 +72,8 @@ def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
 
 def test_nothing_to_draw(make: Maker) -> None:
     run = load(make(log=[], status="running", result=None))
-    drawn = [
-        figures.learning(run, "round"),
-        figures.pace(run),
-        figures.share_clipped(run),
-        figures.signal(run),
-    ]
-    assert [
-        *drawn,
-        figures.absences(run),
-        figures.clock(run),
-        together.compared([run], ["a"], "round"),
-    ] == [None] * 7
+    assert list(shown(run)) == ["partition"]  # who holds what is known from the start
+    assert together.compared([run], ["a"], "round") is None
 
 
 @pytest.mark.parametrize("value", ["x", -1, "inf", 1e154, 1.7e308, 10**400])
@@ -75,25 +84,17 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
             odd.append({**rows()[4], "round": 6, key: value})
     for key in ("R_c", "R_s"):
         with suppress(StudyError):
-            ET.fromstring(figures.pace(load(make(key, **{key: value}))) or "<none/>")
+            ET.fromstring(draw(shown(load(make(key, **{key: value})))["pace"]))
     run = load(make(log=readable(odd, "synchronous")))
-    for draw in (
-        figures.pace,
-        figures.share_clipped,
-        figures.signal,
-        figures.absences,
-        figures.clock,
-    ):
-        ET.fromstring(draw(run) or "<none/>")
+    for each in shown(run).values():
+        ET.fromstring(draw(each))
     for over in ("round", "steps"):
-        ET.fromstring(figures.learning(run, over) or "<none/>")
         ET.fromstring(together.compared([run], ["a"], over) or "<none/>")
 
 
 def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
     calm = load(make("calm"))
-    assert figures.absences(calm) is None
-    assert figures.clock(calm) is None  # every round took one second
+    assert not {"absences", "clock"} & set(shown(calm))  # every round took one second
     slow = [{**row, "time": row["time"] ** 2} for row in rows()]
     run = load(
         make(
@@ -101,11 +102,10 @@ def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> 
             log=[*slow, {"kind": "lost", "round": 2, "client": 1}, {"kind": "late", "round": "x"}],
         )
     )
-    absences, clock = figures.absences(run), figures.clock(run)
-    assert absences is not None
-    assert clock is not None
-    assert "lost" in absences
-    ET.fromstring(absences)
+    assert {"absences", "clock"} <= set(shown(run))
+    picture = draw(shown(run)["absences"])
+    assert "lost" in picture
+    ET.fromstring(picture)
 
 
 @pytest.mark.parametrize("clients", [0, 1, 3, 30, 31, 1000])
@@ -115,13 +115,13 @@ def test_partition_of_any_size_is_well_formed(clients: int) -> None:
     assert root.tag == f"{SVG}svg"
     assert len(picture) < 300_000
     images = list(root.iter(f"{SVG}image"))
-    assert len(images) == (2 if clients > partition.MOST_BUBBLES else 0)  # the map and its scale
+    assert len(images) == (2 if clients > MOST_DOTS else 0)  # the map and its scale
 
 
 @pytest.mark.parametrize(("clients", "most"), [(1, 1), (31, 60), (61, 60), (200, 60), (1000, 7)])
 def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
     rows = [[i * 7 % 13, i * 5 % 11, 40 * (i % 3 == 0)] for i in range(clients)]
-    bands = partition.aggregated(rows, most)
+    bands = matrix.aggregated(rows, most)
     assert len(bands) == min(most, clients)
     sizes = [(i + 1) * clients // len(bands) - i * clients // len(bands) for i in range(len(bands))]
     for label in range(3):
@@ -134,7 +134,7 @@ def test_grouped_clients_show_who_holds_which_label() -> None:
     """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels
     but at a border.
     """
-    bands = partition.aggregated(
+    bands = matrix.aggregated(
         [[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40
     )
     assert sum(max(band) == 5.0 and sum(band) == 5.0 for band in bands) == 40
@@ -184,7 +184,7 @@ def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> N
     import matplotlib as mpl
 
     run = load(make())
-    first = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
+    first = [curves(run), partition_figure([[1, 2]], ["a", "b"])]
     with mpl.rc_context({"axes.linewidth": 9.0, "font.size": 30.0, "svg.hashsalt": "else"}):
-        second = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
+        second = [curves(run), partition_figure([[1, 2]], ["a", "b"])]
     assert first == second

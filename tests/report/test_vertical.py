@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 import drawings
 from sordino.base.errors import StudyError
 from sordino.core import vocabulary
+from sordino.core.figures import smoothed
 from sordino.core.records import About, Environment, plain
 from sordino.core.runs import Run, load
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.totals import MIB, totals
-from sordino.report import band, costs, together, write, write_comparison
+from sordino.report import costs, together, write, write_comparison
 from sordino.report.album import pictures
 from sordino.report.page import render, render_comparison
 
@@ -377,7 +378,7 @@ def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(1, 5))
 def test_smoothing_keeps_means(values: list[float], last: int) -> None:
-    found = band.smoothed(values, last)
+    found = smoothed(values, last)
     assert found[0] == values[0]
     assert found == pytest.approx(
         [fmean(values[max(0, i + 1 - last) : i + 1]) for i in range(len(values))]

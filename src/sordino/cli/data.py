@@ -84,10 +84,11 @@ def partition(
         return
     counts = divided.counts.tolist()
     if out is not None:
+        from sordino.clients.report import division
         from sordino.core.files import replace_file
-        from sordino.report import partition_figure
+        from sordino.report.drawing import draw
 
-        replace_file(out, partition_figure(counts, divided.test.classes).encode())
+        replace_file(out, draw(division(counts, divided.test.classes)).encode())
         say.people(f"Picture: {out}")
     if as_json:
         say.machine({"classes": divided.test.classes, "counts": counts})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from sordino.clients.records import Holder, horizontal
+from sordino.core import vocabulary
+from sordino.core.figures import MOST_DOTS, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import known, number
 from sordino.core.runs import Run
-from sordino.core.teller import Drawn, Members, Teller
-from sordino.report import figures, partition
-from sordino.report.album import evaluated, measured
+from sordino.core.teller import Members, Teller
+from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import clean
 from sordino.report.words import bound
 
@@ -42,21 +44,126 @@ def held(run: Run) -> str:
     return f"{sum(sizes):,} examples".replace(",", "\u202f")
 
 
-def holdings(run: Run) -> Drawn:
-    """How examples are divided among clients."""
-    words, held = (
-        run.vocabulary,
-        [known(client.labels) or () for client in horizontal(run).members],
+def holdings(run: Run) -> Iterator[Matrix]:
+    """Yield how examples are divided among clients, where labels are counted."""
+    held = [known(client.labels) or () for client in horizontal(run).members]
+    if any(held):
+        names = [called(client) for client in horizontal(run).members]
+        yield division(held, known(run.about.facts.classes) or (), run.vocabulary, names)
+
+
+def division(
+    counts: Sequence[Sequence[int]],
+    classes: Sequence[str],
+    words: Vocabulary | None = None,
+    names: Sequence[str] = (),
+) -> Matrix:
+    """Return the figure of how many examples of each class (column) each client (row) has.
+
+    >>> division([[3, 0], [1, 2]], ["cat", "dog"]).label
+    'Examples of each label at each client'
+    """
+    words = words or vocabulary.of(None)
+    many = len(counts) > MOST_DOTS
+    return Matrix(
+        key="partition",
+        title="Who holds what",
+        caption=(MANY if many else FEW).format(
+            client=words.client, clients=words.clients, Clients=words.clients.capitalize()
+        ),
+        label=f"Examples of each label at each {words.client}",
+        rows=names,
+        columns=classes,
+        counts=counts,
+        y=f"{words.clients}, ordered by the label they hold most of" if many else words.client,
+        corner=words.client,
+        remark=SIMULATED.format(clients=words.clients),
     )
-    if not any(held):
-        return "", None, "", ""
-    names = [called(client) for client in horizontal(run).members]
-    picture = partition.partition_figure(held, known(run.about.facts.classes) or (), words, names)
-    caption = MANY if len(held) > partition.MOST_BUBBLES else FEW
-    told = caption.format(
-        client=words.client, clients=words.clients, Clients=words.clients.capitalize()
+
+
+def learning(
+    run: Run, title: str, caption: str, over: str = "round", marks: Sequence[Mark] = ()
+) -> Iterator[Figure]:
+    """Yield accuracy, and below it epsilon with its budget, over "round" or "steps".
+
+    Args:
+        title, caption: what follows the names of the curves.
+        marks: where something new begins.
+    """
+    measure, words = run.vocabulary.accuracy, run.vocabulary
+    factor = 100 if measure.percent else 1
+    xs, accuracy = points(run.rounds, over, measure.key)
+    vx, validation = points(run.rounds, over, "validation")
+    # without a promise, a finite number would look like one
+    es, epsilon = points(run.rounds, over, "epsilon") if run.private else ([], [])
+    panels = []
+    if xs:
+        curves = [Series(x=xs, y=[factor * a for a in accuracy], name="test" if vx else "")]
+        if vx:
+            shares = [100 * a for a in validation]
+            curves.append(Series(x=vx, y=shares, name="validation", colour="green", dashed=True))
+        label = f"{measure.told} (%)" if measure.percent else measure.told
+        panels.append(Panel(label=label, series=curves, marks=marks, percent=measure.percent))
+    if es:
+        spent = Series(x=es, y=epsilon, colour="orange")
+        budget = Mark(run.budget, "budget")
+        lines = [budget, *([] if xs else marks)]
+        panels.append(Panel(label="epsilon spent", series=[spent], marks=lines, limits=(0.0, None)))
+    if panels:
+        counted = {"round": words.round, "steps": words.steps_of_one}[over]
+        shown = " and ".join([measure.told] * bool(xs) + ["epsilon"] * bool(es))
+        yield Figure(
+            key=f"learning-{over}",
+            title=f"{measured(run)} {title}",
+            caption=caption,
+            label=f"{shown[:1].upper()}{shown[1:]} over {counted}",
+            x=counted,
+            panels=panels,
+        )
+
+
+def measured(run: Run) -> str:
+    """Return what a curve over the course of a run shows: the start of a title."""
+    measure = run.vocabulary.accuracy
+    if not run.values(measure.key):
+        return "Epsilon"
+    name = measure.told[:1].upper() + measure.told[1:]
+    return f"{name} and epsilon" if run.private else name
+
+
+def evaluated(run: Run) -> str:
+    """Return how to read such a curve."""
+    words = run.vocabulary
+    spent = (
+        f"epsilon spent by the {words.client} that spent most; it must stay under the dashed "
+        "budget."
     )
-    return "Who holds what", picture, told, SIMULATED.format(clients=words.clients)
+    if not run.values(words.accuracy.key):
+        return spent.capitalize()
+    return f"{words.accuracy.share}, after the {words.rounds} that were evaluated." + (
+        f" Below, {spent}" if run.private else ""
+    )
+
+
+def clock(run: Run, caption: str) -> Iterator[Figure]:
+    """Yield the virtual time at which rounds closed, unless every round took equally long."""
+    xs, ys = points(run.rounds, "round", "time")
+    lasted = [
+        (b - a) / max(y - x, 1.0)
+        for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(xs, ys, strict=True)])
+    ]
+    if lasted and max(lasted) - min(lasted) >= 1e-9 * max(1.0, max(lasted)):
+        words = run.vocabulary
+        label = f"Virtual time at which each {words.round} was {words.closed}"
+        panel = Panel(label="virtual seconds", series=[Series(x=xs, y=ys)], limits=(0.0, None))
+        yield Figure(
+            key="clock",
+            title="Virtual time",
+            caption=caption,
+            label=label,
+            x=words.round,
+            panels=[panel],
+        )
 
 
 def called(client: Holder) -> str:
@@ -120,11 +227,10 @@ def client_budgets(run: Run, count: int) -> list[float]:
     return stated if len(stated) == len(own) == count else [run.budget] * count
 
 
-def pictures(run: Run) -> Iterable[Drawn]:
-    """Accuracy and epsilon over rounds, and how examples are divided."""
-    words = run.vocabulary
-    yield f"{measured(run)} over {words.rounds}", figures.learning(run, "round"), evaluated(run), ""
-    yield holdings(run)
+def figures(run: Run) -> Iterator[Figure | Matrix]:
+    """Yield accuracy and epsilon over rounds, and how examples are divided."""
+    yield from learning(run, f"over {run.vocabulary.rounds}", evaluated(run))
+    yield from holdings(run)
 
 
-TELLER = Teller(members=holders, pictures=pictures, held=held, unseen=unseen)
+TELLER = Teller(members=holders, pictures=figures, held=held, unseen=unseen)

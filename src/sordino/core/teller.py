@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from sordino.core.figures import Figure, Matrix
 from sordino.core.records import known
 from sordino.core.runs import Run
 
 Fact = tuple[str, str, str]
 """Name, value, remark."""
 
-Drawn = tuple[str, str | None, str, str]
-"""Title, picture (SVG) if there is one, how to read it, a mark of where it comes from."""
+Drawn = Figure | Matrix | tuple[str, str | None, str, str]
+"""A figure as data; or, of regimes not yet converted: title, SVG, caption, remark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from sordino.report.page import write, write_comparison
-from sordino.report.partition import partition_figure
 
-__all__ = ["partition_figure", "write", "write_comparison"]
+__all__ = ["write", "write_comparison"]

@@ -13,7 +13,6 @@ from sordino.report.canvas import QUIET
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DECADES = 20.0  # from this ratio of highest to lowest on, an axis is logarithmic
 LONG = 1e5  # from this count on, digits are grouped
 
 

@@ -7,37 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.core.records import Round, at, number
-
-Curve = tuple[list[float], list[float]]
-LARGEST = 1e100
-"""Numbers beyond it are not drawn: margins of an axis and means of a few of them overflow."""
-
-
-def points(rows: Sequence[Round], x: str, y: str) -> Curve:
-    """The rows that have both numbers, and can be drawn, as two lists.
-
-    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=1e308)]
-    >>> points(rows, "round", "loss")
-    ([1.0], [0.5])
-    """
-    pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]
-    kept = [
-        (a, b)
-        for a, b in pairs
-        if a is not None and b is not None and abs(a) <= LARGEST and abs(b) <= LARGEST
-    ]
-    return [a for a, _ in kept], [b for _, b in kept]
-
-
-def smoothed(values: Sequence[float], last: int) -> list[float]:
-    """Each value's mean with those before it, so many at most.
-
-    >>> smoothed([1.0, 0.0, 0.5], 2)
-    [1.0, 0.5, 0.25]
-    """
-    parts = (values[max(0, i - last + 1) : i + 1] for i in range(len(values)))
-    return [sum(part) / len(part) for part in parts]
+from sordino.core.figures import Curve
 
 
 @dataclass(frozen=True, slots=True)

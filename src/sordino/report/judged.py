@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from sordino.core.figures import Colour, Figure, Matrix, Panel, Series
 from sordino.core.records import Metrics, OfClass, Owners, at, known, number
 from sordino.core.runs import Run
-from sordino.core.teller import Course, Drawn
-from sordino.report.canvas import BLUE, INK, ORANGE, canvas, clean, figure, svg
+from sordino.core.teller import Course
+from sordino.report.canvas import clean
 from sordino.report.words import percent, plain
 
-MOST_BARS, MOST_CELLS, MOST_NUMBERS = 40, 30, 12
-"""Classes whose bars are drawn, whose confusions are, and whose confusions are written out."""
+MOST_BARS, MOST_CELLS = 40, 30
+"""Classes whose bars are drawn, and whose confusions are."""
 MOST_CLIENTS = 60
 NAMES = (
     ("accuracy", "accuracy", "rows that are told right"),
@@ -104,7 +105,7 @@ def _served(run: Run, found: Owners) -> Course:
     )
 
 
-def pictures(run: Run) -> Iterator[Drawn]:
+def figures(run: Run) -> Iterator[Figure | Matrix]:
     """Recall and precision of each class, and which classes are taken for which."""
     found = run.metrics
     classes = () if found is None else known(found.classes) or ()
@@ -112,64 +113,48 @@ def pictures(run: Run) -> Iterator[Drawn]:
         return
     names = [clean(known(each.name) or "", 24) for each in classes]
     if len(classes) <= MOST_BARS:
-        yield (
-            "How well each class is told",
-            bars(names, classes),
-            "Recall: of the test rows of a class, those that are taken for it. Precision: of the "
-            "rows taken for it, those that are of it.",
-            "",
+        kinds: tuple[tuple[str, Colour, list[object]], ...] = (
+            ("recall", "blue", [each.recall for each in classes]),
+            ("precision", "orange", [each.precision for each in classes]),
+        )
+        yield Figure(
+            key="by-class",
+            title="How well each class is told",
+            caption="Recall: of the test rows of a class, those that are taken for it. Precision: "
+            "of the rows taken for it, those that are of it.",
+            label="Recall and precision of each class",
+            x="test rows (%)",
+            lying=True,
+            names=names,
+            panels=[
+                Panel(
+                    label="",
+                    limits=(0.0, 100.0),
+                    series=[
+                        Series(
+                            kind="bar",
+                            name=name,
+                            colour=colour,
+                            x=range(len(names)),
+                            y=[100 * (number(share) or 0.0) for share in shares],
+                        )
+                        for name, colour, shares in kinds
+                    ],
+                )
+            ],
         )
     matrix = known(found.confusion) or ()
     if len(classes) <= MOST_CELLS and matrix:
-        yield (
-            "What is taken for what",
-            confusion(names, matrix),
-            "Each row is a true class: the darker a cell, the larger the share of its test rows "
-            "that is taken for the class of the column. On the diagonal they are told right.",
-            "",
+        yield Matrix(
+            key="confusion",
+            title="What is taken for what",
+            caption="Each row is a true class: the darker a cell, the larger the share of its test "
+            "rows that is taken for the class of the column. On the diagonal they are told right.",
+            label="Test rows of each true class, by the class they are taken for",
+            rows=names,
+            columns=names,
+            counts=matrix,
+            x="taken for",
+            y="true class",
+            kind="shares",
         )
-
-
-def bars(names: Sequence[str], classes: Sequence[OfClass]) -> str:
-    """Recall and precision of each class, in percent, as SVG text."""
-    with canvas("by-class"):
-        drawn, (axis,) = figure(1, 0.8 + 0.34 * len(names))
-        axis.grid(visible=False, axis="y")
-        for label, shift, colour in (("recall", -0.2, BLUE), ("precision", 0.2, ORANGE)):
-            shares = [100 * (number(getattr(each, label)) or 0.0) for each in classes]
-            places = [i + shift for i in range(len(names))]
-            axis.barh(places, shares, height=0.36, color=colour, label=label)
-        axis.set_yticks(range(len(names)), list(names))
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_xlim(0, 100)
-        axis.set_xlabel("test rows (%)")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
-        return svg(drawn, "Recall and precision of each class")
-
-
-def confusion(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
-    """Shares of true classes (rows) that are taken for classes (columns), as SVG text."""
-    shares = [[n / max(sum(row), 1) for n in row] for row in matrix]
-    with canvas("confusion"):
-        side = 0.4 * len(names) + 1.4
-        drawn, (axis,) = figure(1, min(max(side, 2.4), 5.6))
-        axis.grid(visible=False)
-        axis.set_facecolor("#fbfbf8")  # on a dark page the darkest cells would vanish
-        axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
-        if len(names) <= MOST_NUMBERS:
-            for i, row in enumerate(matrix):
-                for j, n in enumerate(row):
-                    axis.text(
-                        j, i, str(n), ha="center", va="center", size=8.5,
-                        color="#ffffff" if shares[i][j] > 0.55 else "#1b1e22",
-                    )  # fmt: skip
-        turned = sum(map(len, names)) > 40
-        axis.set_xticks(
-            range(len(names)), list(names), rotation=40 if turned else 0,
-            ha="right" if turned else "center", rotation_mode="anchor",
-        )  # fmt: skip
-        axis.set_yticks(range(len(names)), list(names))
-        axis.tick_params(length=0, labelcolor=INK)
-        axis.set_xlabel("taken for")
-        axis.set_ylabel("true class")
-        return svg(drawn, "Test rows of each true class, by the class they are taken for")

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
+from sordino.core.figures import points
 from sordino.core.runs import Run
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import logarithmic
-from sordino.report.band import points
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sordino.core.figures import Curve, points, smoothed
 from sordino.core.records import Round
 from sordino.core.runs import Run
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import from_zero, label_of, of_percent
-from sordino.report.band import Band, Curve, band, points, smoothed
+from sordino.report.band import Band, band
 from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
-"""The pictures of a run in which gradients are applied as they arrive.
+"""The figures of a run in which gradients are applied as they arrive.
 
-Like :mod:`sordino.report.figures`: numbers in, SVG text out, None where there is nothing to show.
-The x axis counts updates; dotted lines are borders of stages, numbered above the picture.
+The x axis counts updates; dotted lines are borders of stages, numbered above the figure.
 """
 
 from __future__ import annotations
@@ -9,27 +8,63 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from sordino.clients.records import Stage, horizontal
-from sordino.clients.report import client_budgets
+from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning
+from sordino.core.figures import DECADES, Colour, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.runs import Run
 from sordino.regimes.asynchronous.records import AsynchronousRound
-from sordino.report.axes import DECADES, Mark, draw_marks, logarithmic
-from sordino.report.band import points
-from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.figures import learning
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_BARS = 30
 MOST_BINS = 60
 MOST_STEPS = 400
 MOST_COUNTED = 10**7  # staleness and counts beyond these were never measured
 MOST_UPDATES = 10**9
+
+NORM = "Length of a gradient: the root of the mean square since the last row of the log."
+NOISY = (
+    "Length of a released gradient, without its noise: the root of the mean square since the last "
+    "row, less what noise adds on average; a triangle where nothing was left."
+)
+BOUND = (
+    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a "
+    "curve near it shows that much is cut; one below it need not mean that nothing is."
+)
+STALE = (
+    "How many updates were made while a gradient was under way. tau_max is what learning rates are "
+    "planned for; staler gradients are paid for and not applied."
+)
+GONE = (
+    "Edges that did not work: some had vanished with their task and came back, some have "
+    "spent their budget and will not."
+)
+EACH = (
+    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
+    "used. The line is its own budget; an edge that reaches it leaves."
+)
+RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
+TIME = "Simulated seconds until each update was done. Where it is steep, few answers came in."
+
+
+def figures(run: Run) -> Iterator[Figure | Matrix]:
+    """Yield the figures of a run of arrivals, those that have something to show."""
+    borders = marks(run)
+    staged = " Dotted lines are borders of stages, numbered above." if borders else ""
+    reserved = (
+        " Budgets are booked in blocks before they are used, so it rises in steps."
+        if run.private
+        else ""
+    )
+    yield from learning(run, "over updates", evaluated(run) + reserved + staged, marks=borders)
+    yield from norms(run)
+    yield from staleness(run)
+    yield from rates(run, RATE + staged)
+    yield from spending(run)
+    yield from presence(run)
+    yield from clock(run, TIME)
+    yield from holdings(run)
 
 
 def stages(run: Run) -> list[Stage]:
@@ -48,129 +83,111 @@ def numbered(stage: Stage) -> str:
 
 
 def marks(run: Run) -> list[Mark]:
-    """Where stages begin, numbered; none where there is only one."""
+    """Return where stages begin, numbered; nothing where there is only one."""
     begun = stages(run)
-    if len(begun) < 2:
-        return []
-    return [Mark(float(known(stage.start) or 0), numbered(stage)) for stage in begun]
+    return [
+        Mark(float(known(stage.start) or 0), numbered(stage), axis="x", style="dotted")
+        for stage in begun
+        if len(begun) > 1
+    ]
 
 
-def progress(run: Run) -> str | None:
-    """Accuracy and epsilon over updates."""
-    return learning(run, "round", marks(run))
+def _over_updates(run: Run, key: str, title: str, caption: str, label: str, panel: Panel) -> Figure:
+    """Return a figure of one panel over all updates so far."""
+    return Figure(
+        key=key,
+        title=title,
+        caption=caption,
+        label=label,
+        x=run.vocabulary.round,
+        panels=[panel],
+        limits=(0, 1.02 * max(run.number, 1)),
+    )
 
 
-def norms(run: Run) -> str | None:
-    """Length of the gradients, noise taken off, against the clipping bound."""
+def norms(run: Run) -> Iterator[Figure]:
+    """Yield the length of gradients, noise taken off, against the clipping bound."""
     xs, ys = points(run.rounds, "round", "norm")
     if not xs:
-        return None
-    seen = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0]
+        return
     limits = bounds(run)
-    heights = [y for _, y in seen] + [clip for _, clip in limits]
-    with canvas("norms"):
-        drawn, (axis,) = figure(1, 2.7)
-        spread = bool(heights) and max(heights) > DECADES * min(heights)
-        low, high = (
-            (min(heights) / 2, 1.6 * max(heights))
-            if spread
-            else (0.0, 1.12 * max(heights, default=1.0))
-        )
-        axis.set_ylim(low, high)
-        if spread:
-            logarithmic(axis, low, high)
-        unseen = [x for x, y in zip(xs, ys, strict=True) if y <= 0]
-        axis.plot(
-            *_gapped(xs, ys),
-            color=BLUE,
-            linewidth=1.4,
-            marker="o",
-            markersize=2.6,
-            label="without noise",
-        )
-        if limits:
-            corners = [*limits, (float(run.number), limits[-1][1])]
-            axis.step(
-                *zip(*corners, strict=True),
-                where="post",
-                color=ORANGE,
-                linestyle="--",
-                linewidth=1.5,
-                label="clipping bound G_s",
+    heights = [y for y in ys if y > 0] + [clip for _, clip in limits]
+    spread = bool(heights) and max(heights) > DECADES * min(heights)
+    low = min(heights) / 2 if spread else 0.0
+    series = [Series(x=xs, y=[y if y > 0 else math.nan for y in ys], name="without noise")]
+    if limits:
+        starts, clips = zip(*limits, strict=True)
+        series.append(
+            Series(
+                kind="step",
+                name="clipping bound G_s",
+                colour="orange",
+                dashed=True,
+                x=[*starts, float(run.number)],
+                y=[*clips, clips[-1]],
             )
-        _end(axis, run)
-        if unseen:
-            axis.plot(
-                unseen,
-                [low] * len(unseen),
-                "v",
-                color=QUIET,
-                markersize=4.5,
-                clip_on=False,
-                label="nothing above the noise",
+        )
+    if unseen := [x for x, y in zip(xs, ys, strict=True) if y <= 0]:
+        series.append(
+            Series(
+                kind="dots",
+                name="nothing above the noise",
+                colour="quiet",
+                x=unseen,
+                y=[low] * len(unseen),
             )
-        axis.set_ylabel("norm")
-        if limits or unseen:
-            drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.0, handlelength=1.6)
-        draw_marks([axis], marks(run))
-        return svg(drawn, f"Gradient norm{' and clipping bound' if limits else ''} over updates")
+        )
+    yield _over_updates(
+        run,
+        "norms",
+        "Gradient norm and clipping bound" if limits else "Gradient norm",
+        NOISY + BOUND if limits else NORM,
+        f"Gradient norm{' and clipping bound' if limits else ''} over updates",
+        Panel(label="norm", series=series, marks=marks(run), limits=(low, None), log=spread),
+    )
 
 
-def staleness(run: Run) -> str | None:
-    """How many gradients were so many updates behind."""
+def staleness(run: Run) -> Iterator[Figure]:
+    """Yield how many gradients were so many updates behind."""
     applied, refused = histogram(run), too_stale(run)
     if not applied and not refused:
-        return None
+        return
     bound = number(horizontal(run).staleness)
     longest = max([*applied, *refused])
     largest = shown_to(applied + refused, bound)
     width = max(math.ceil((largest + 1) / MOST_BINS), 1)
     edges = [i * width - 0.5 for i in range(largest // width + 2)]
-    with canvas("staleness"):
-        drawn, (axis,) = figure(1, 2.7)
-        for counts, colour, name in (
-            (applied, BLUE, "applied"),
-            (refused, ORANGE, "too stale, not applied"),
-        ):
-            if counts:
-                axis.stairs(
-                    _binned(counts, width, len(edges) - 1),
-                    edges,
-                    fill=True,
-                    color=colour,
-                    alpha=0.9,
-                    label=name,
-                )
-        axis.set_xlim(-0.5 - 0.02 * largest, 1.06 * max(largest, 1) + 0.5)
-        if applied:
-            mean = sum(tau * n for tau, n in applied.items()) / applied.total()
-            axis.axvline(mean, color=INK, linewidth=1.4, label=f"mean {mean:.3g}")
-        if bound is not None and math.isfinite(bound):
-            within = bound <= 1.6 * max(largest, 1)
-            if within:
-                axis.set_xlim(right=1.06 * max(largest, bound, 1) + 0.5)
-            line = axis.axvline(
-                bound + 0.5, color=INK, linestyle="--", linewidth=1.2, label=f"tau_max {bound:.0f}"
-            )
-            if not within:
-                line.set_data([], [])
-                line.set_label(f"tau_max {bound:.0f}, to the right of this")
-        if largest < 20:
-            axis.set_xticks(range(largest + 1))
-        _whole(axis)
-        axis.set_xlabel("staleness tau, in updates")
-        axis.set_ylabel("gradients")
-        if longest > largest:
-            beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
-            axis.annotate(
-                f"{beyond} more, up to {longest} →",
-                (1, 0.12),
-                xycoords="axes fraction",
-                ha="right",
-                size=9,
-            )
-        drawn.legend(loc="outside lower left", ncols=4, columnspacing=1.2, handlelength=1.6)
-        return svg(drawn, "How stale gradients were")
+    kinds: tuple[tuple[Counter[int], Colour, str], ...] = (
+        (applied, "blue", "applied"),
+        (refused, "orange", "too stale, not applied"),
+    )
+    series = [
+        Series(kind="histogram", name=name, colour=colour, x=edges, y=_binned(counts, width, edges))
+        for counts, colour, name in kinds
+        if counts
+    ]
+    lines, end = [], max(largest, 1)
+    if applied:
+        mean = sum(tau * n for tau, n in applied.items()) / applied.total()
+        lines.append(Mark(mean, f"mean {mean:.3g}", axis="x", style="solid", legend=True))
+    if bound is not None and math.isfinite(bound):
+        within = bound <= 1.6 * end
+        end = max(end, int(bound)) if within else end
+        text = f"tau_max {bound:.0f}" + ("" if within else ", to the right of this")
+        lines.append(Mark(bound + 0.5, text, axis="x", legend=True))
+    beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
+    yield Figure(
+        key="staleness",
+        title="Staleness",
+        caption=STALE,
+        label="How stale gradients were",
+        x="staleness tau, in updates",
+        panels=[
+            Panel(label="gradients", series=series, marks=lines, limits=(0.0, None), whole=True)
+        ],
+        limits=(-0.5 - 0.02 * largest, 1.06 * end + 0.5),
+        note=f"{beyond} more, up to {longest} →" if longest > largest else "",
+    )
 
 
 def histogram(run: Run) -> Counter[int]:
@@ -206,113 +223,103 @@ def too_stale(run: Run) -> Counter[int]:
     return Counter(tau for tau in taus if tau is not None and tau < MOST_COUNTED)
 
 
-def presence(run: Run) -> str | None:
-    """Edges that were away for a while or left for good; None if all stayed to the end."""
+def presence(run: Run) -> Iterator[Figure]:
+    """Yield edges that were away for a while or left for good, unless all stayed to the end."""
     count = len(run.clients)
     lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
     if not lost and (not left or left[0] > 0.98 * run.number):
-        return None
+        return
     last = max(run.number, *lost[-1:], *left[-1:], 1)
     stride = max(math.ceil(last / MOST_STEPS), 1)
     xs = [*range(0, last, stride), last]
+    steps = [*xs, last + stride]
     gone = [bisect_right(left, x) for x in xs]
     away = [max(bisect_right(lost, x) - bisect_right(joined, x), 0) for x in xs]
-    with canvas("presence"):
-        drawn, (axis,) = figure(1, 2.4)
-        steps = [*xs, last + stride]
-        both = [a + g for a, g in zip(away, gone, strict=True)]
-        if left:
-            axis.stairs(gone, steps, fill=True, color=QUIET, label="left for good: budget spent")
-        if lost:
-            axis.stairs(
-                both, steps, baseline=gone, fill=True, color=ORANGE, label="away for a while"
-            )
-        top = max([*both, 1])
-        if count and top > 0.6 * count:
-            top = max(top, count)
-            axis.axhline(count, color=INK, linestyle="--", linewidth=1, label=f"all {count}")
-        axis.set_ylim(0, 1.1 * top)
-        _whole(axis)
-        axis.set_ylabel(f"edges, of {count}")
-        _end(axis, run)
-        drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6)
-        draw_marks([axis], marks(run))
-        return svg(drawn, "Edges that were away or had left, over updates")
+    series = []
+    if left:
+        name = "left for good: budget spent"
+        series.append(Series(kind="histogram", name=name, colour="quiet", x=steps, y=gone))
+    if lost:
+        name = "away for a while"
+        series.append(
+            Series(kind="histogram", name=name, colour="orange", x=steps, y=away, base=gone)
+        )
+    most = max(a + g for a, g in zip(away, gone, strict=True))
+    whole = [Mark(count, f"all {count}", legend=True)] if count and most > 0.6 * count else []
+    yield _over_updates(
+        run,
+        "presence",
+        "Edges away and gone",
+        GONE,
+        "Edges that were away or had left, over updates",
+        Panel(
+            label=f"edges, of {count}",
+            series=series,
+            marks=[*whole, *marks(run)],
+            limits=(0.0, None),
+            whole=True,
+        ),
+    )
 
 
-def spending(run: Run) -> str | None:
-    """Epsilon of each edge against its budget; None without a result, and for one edge."""
+def spending(run: Run) -> Iterator[Figure]:
+    """Yield epsilon of each edge against its budget; nothing without a result, or for one edge."""
     stated = known(run.result.spent) or ()
     spent = [
         value for each in stated if (value := number(each)) is not None and math.isfinite(value)
     ]
     if not run.private or len(spent) < 2 or len(spent) != len(stated):
-        return None
-    budgets = client_budgets(run, len(spent))
-    with canvas("spending"):
-        drawn, (axis,) = figure(1, 2.7)
-        few = len(spent) <= MOST_BARS
-        pairs = list(zip(budgets, spent, strict=True))
-        if not few:
-            pairs.sort(reverse=True)
-        if few:
-            axis.bar(
-                range(len(pairs)), [used for _, used in pairs], width=0.7, color=BLUE, label="spent"
-            )
-            axis.hlines(
-                [own for own, _ in pairs],
-                [i - 0.42 for i in range(len(pairs))],
-                [i + 0.42 for i in range(len(pairs))],
-                color=INK,
-            )
-            axis.plot([], [], color=INK, label="its budget")
-            axis.set_xticks(
-                range(len(pairs)),
-                [str(i) for i in range(len(pairs))],
-                fontsize=9 if len(pairs) < 21 else 7.5,
-            )
-            axis.set_xlabel("edge")
-            axis.grid(False, axis="x")
-        else:
-            edges = [i - 0.5 for i in range(len(pairs) + 1)]
-            axis.stairs(
-                [used for _, used in pairs], edges, fill=True, color=BLUE, alpha=0.85, label="spent"
-            )
-            axis.stairs(
-                [own for own, _ in pairs],
-                edges,
-                baseline=None,
-                color=INK,
-                linewidth=1.2,
-                label="its budget",
-            )
-            axis.set_xlabel(f"{len(pairs)} edges, ordered by budget and by what they spent")
-        axis.set_xlim(-0.6, len(pairs) - 0.4)
-        axis.set_ylim(0, 1.1 * max(*budgets, *spent))
-        axis.set_ylabel("epsilon")
-        drawn.legend(loc="outside lower left", ncols=2, columnspacing=1.2, handlelength=1.6)
-        return svg(drawn, "Epsilon spent by each edge, and its budget")
+        return
+    pairs = list(zip(client_budgets(run, len(spent)), spent, strict=True))
+    few = len(pairs) <= MOST_BARS
+    if not few:
+        pairs.sort(reverse=True)
+    edges = [i - 0.5 for i in range(len(pairs) + 1)]
+    series = [
+        Series(
+            kind="bar" if few else "histogram",
+            name="spent",
+            x=range(len(pairs)) if few else edges,
+            y=[used for _, used in pairs],
+        ),
+        Series(
+            kind="histogram",
+            name="its budget",
+            colour="ink",
+            filled=False,
+            x=edges,
+            y=[budget for budget, _ in pairs],
+        ),
+    ]
+    yield Figure(
+        key="spending",
+        title="Epsilon of each edge",
+        caption=EACH,
+        label="Epsilon spent by each edge, and its budget",
+        x="edge" if few else f"{len(pairs)} edges, ordered by budget and by what they spent",
+        panels=[Panel(label="epsilon", series=series, limits=(0.0, None))],
+        names=[str(i) for i in range(len(pairs))] if few else (),
+        limits=(-0.6, len(pairs) - 0.4),
+    )
 
 
-def rates(run: Run) -> str | None:
-    """The learning rate; None where it never changes."""
+def rates(run: Run, caption: str = RATE) -> Iterator[Figure]:
+    """Yield the learning rate, unless it never changes."""
     xs, ys = points(run.rounds, "round", "rate")
     pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0]
     if not pairs or max(y for _, y in pairs) <= min(y for _, y in pairs) * (1 + 1e-9):
-        return None
-    with canvas("rates"):
-        drawn, (axis,) = figure(1, 2.4)
-        logarithmic(axis, 0.7 * min(y for _, y in pairs), 1.4 * max(y for _, y in pairs))
-        axis.plot(
-            [x for x, _ in pairs],
-            [y for _, y in pairs],
-            color=GREEN,
-            drawstyle="steps-pre" if len(stages(run)) > 1 else "default",
-        )
-        axis.set_ylabel("learning rate")
-        _end(axis, run)
-        draw_marks([axis], marks(run))
-        return svg(drawn, "Learning rate over updates")
+        return
+    xs, ys = (list(each) for each in zip(*pairs, strict=True))
+    staged = len(stages(run)) > 1
+    line = Series(x=xs, y=ys, colour="green", kind="step" if staged else "line", holds="before")
+    yield _over_updates(
+        run,
+        "rates",
+        "Learning rate",
+        caption,
+        "Learning rate over updates",
+        Panel(label="learning rate", series=[line], marks=marks(run), log=True),
+    )
 
 
 def bounds(run: Run) -> list[tuple[float, float]]:
@@ -323,15 +330,11 @@ def bounds(run: Run) -> list[tuple[float, float]]:
     ]
 
 
-def _gapped(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The curve with a gap where nothing was seen."""
-    return list(xs), [y if y > 0 else math.nan for y in ys]
-
-
-def _binned(counts: Mapping[int, int], width: int, bins: int) -> list[int]:
-    found = [0] * bins
+def _binned(counts: Mapping[int, int], width: int, edges: Sequence[float]) -> list[int]:
+    """Return how many of each value lie between edges ``width`` apart."""
+    found = [0] * (len(edges) - 1)
     for tau, n in counts.items():
-        if tau // width < bins:
+        if tau // width < len(found):
             found[tau // width] += n
     return found
 
@@ -340,14 +343,3 @@ def _places(run: Run, kind: str) -> list[int]:
     """Updates done when rows of a kind were logged."""
     found = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
     return [at for at in found if at is not None and at < MOST_UPDATES]
-
-
-def _end(axis: Axes, run: Run) -> None:
-    axis.set_xlim(0, 1.02 * max(run.number, 1))
-    axis.set_xlabel(run.vocabulary.round)
-
-
-def _whole(axis: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,70 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 
 from sordino.clients.records import Stage, horizontal
-from sordino.clients.report import client_budgets, held, holders, holdings, unseen
+from sordino.clients.report import client_budgets, held, holders, unseen
 from sordino.core.records import known, number
 from sordino.core.runs import Run
-from sordino.core.teller import Course, Drawn, Fact, Teller
+from sordino.core.teller import Course, Fact, Teller
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import figures
-from sordino.report.album import evaluated, measured
 from sordino.report.words import bound, plain
-
-NORM = "Length of a gradient: the root of the mean square since the last row of the log."
-NOISY = (
-    "Length of a released gradient, without its noise: the root of the mean square since the last "
-    "row, less what noise adds on average; a triangle where nothing was left."
-)
-BOUND = (
-    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a "
-    "curve near it shows that much is cut; one below it need not mean that nothing is."
-)
-STALE = (
-    "How many updates were made while a gradient was under way. tau_max is what learning rates are "
-    "planned for; staler gradients are paid for and not applied."
-)
-GONE = (
-    "Edges that did not work: some had vanished with their task and came back, some have "
-    "spent their budget and will not."
-)
-EACH = (
-    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
-    "used. The line is its own budget; an edge that reaches it leaves."
-)
-RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
-
-
-def pictures(run: Run) -> Iterable[Drawn]:
-    """Of a run of arrivals."""
-    staged = " Dotted lines are borders of stages, numbered above." if arrivals.marks(run) else ""
-    reserved = (
-        " Budgets are booked in blocks before they are used, so it rises in steps."
-        if run.private
-        else ""
-    )
-    yield (
-        f"{measured(run)} over updates",
-        arrivals.progress(run),
-        evaluated(run) + reserved + staged,
-        "",
-    )
-    bounded = bool(arrivals.bounds(run))
-    title = "Gradient norm and clipping bound" if bounded else "Gradient norm"
-    yield title, arrivals.norms(run), NOISY + BOUND if bounded else NORM, ""
-    yield "Staleness", arrivals.staleness(run), STALE, ""
-    yield "Learning rate", arrivals.rates(run), RATE + staged, ""
-    yield "Epsilon of each edge", arrivals.spending(run), EACH, ""
-    yield "Edges away and gone", arrivals.presence(run), GONE, ""
-    yield (
-        "Virtual time",
-        figures.clock(run),
-        "Simulated seconds until each update was done. Where it is steep, few answers came in.",
-        "",
-    )
-    yield holdings(run)
 
 
 def facts(run: Run) -> list[Fact]:
@@ -193,7 +137,7 @@ TELLER = Teller(
     courses=courses,
     terms=terms,
     members=holders,
-    pictures=pictures,
+    pictures=arrivals.figures,
     held=held,
     unseen=unseen,
 )

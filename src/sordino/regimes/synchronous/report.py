@@ -7,77 +7,180 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from sordino.clients.records import horizontal
-from sordino.clients.report import held, holders, holdings, unseen
-from sordino.core.records import known, number
+from sordino.clients.report import clock, evaluated, held, holders, holdings, learning, unseen
+from sordino.core.figures import Figure, Mark, Matrix, Panel, Series, points, smoothed
+from sordino.core.records import Row, known, number
 from sordino.core.runs import Run
-from sordino.core.teller import Course, Drawn, Fact, Teller
+from sordino.core.teller import Course, Fact, Teller
 from sordino.regimes.synchronous.records import Synchronous
-from sordino.report import figures
-from sordino.report.album import evaluated, measured
 from sordino.report.words import plain
 
+MOST_ROUNDS = 10**7  # rounds that late and lost answers are counted in
+SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
+
+TAU = "tau, the local steps that each client took in a round."
 PACE = (
     " The dashed pace uses up steps and rounds together; above it steps run out first, "
     "below it rounds do."
 )
+CLIPPED_UPDATES = "Share of clients whose update was cut to the bound"
+CLIPPED_GRADIENTS = "Share of gradients cut to the clipping norm"
+CLIPPED = (
+    ", as it was released, with noise. Near 100 % the norm is small and most of the signal is cut; "
+    "near 0 % it is large and noise is wasted."
+)
+SIGNAL = (
+    "Estimated length of the signal in one {of}, divided by that of its noise; mean "
+    f"of the last {SMOOTH} rounds. Much below 1, it moves the model mostly at random, and only the "
+    "sum over clients and rounds learns. 0 means that no signal was seen above the noise."
+)
+ABSENT = (
+    "Late answers came after their round was closed: paid for, not used. Lost clients never "
+    "answered: the ledger counts them as if they had."
+)
+WAITED = (
+    "Simulated seconds until each round was closed. A steep piece is a round that waited for "
+    "somebody slow."
+)
 
 
-def pictures(run: Run) -> Iterable[Drawn]:
-    """Of a run in rounds."""
-    what = measured(run)
-    yield (
-        f"{what} over rounds",
-        figures.learning(run, "round"),
-        evaluated(run) + " A round is one exchange with the server.",
-        "",
-    )
-    yield (
-        f"{what} over local steps",
-        None if run.of_clients else figures.learning(run, "steps"),
-        "The same over local steps. Privacy is paid for by the step, communication by the round.",
-        "",
-    )
-    pace = "tau, the local steps that each client took in a round."
-    yield "Local steps per round", figures.pace(run), pace + ("" if run.of_clients else PACE), ""
-    yield (
-        "Clipped updates" if run.of_clients else "Clipped gradients",
-        figures.share_clipped(run),
-        (
-            "Share of clients whose update was cut to the bound"
-            if run.of_clients
-            else "Share of gradients cut to the clipping norm"
+def figures(run: Run) -> Iterator[Figure | Matrix]:
+    """Yield the figures of a run in rounds, those that have something to show."""
+    of_clients = run.of_clients
+    told = evaluated(run) + " A round is one exchange with the server."
+    yield from learning(run, "over rounds", told)
+    if not of_clients:
+        paid = (
+            "The same over local steps. Privacy is paid for by the step, communication by the "
+            "round."
         )
-        + ", as it was released, with noise. Near 100 % the norm is small and most of the signal "
-        "is cut; near 0 % it is large and noise is wasted.",
-        "",
+        yield from learning(run, "over local steps", paid, "steps")
+    yield from _pace(run)
+    xs, clipped = points(run.rounds, "round", "clipped")
+    yield from _curve(
+        run,
+        "clipped",
+        "Clipped updates" if of_clients else "Clipped gradients",
+        f"{CLIPPED_UPDATES if of_clients else CLIPPED_GRADIENTS}{CLIPPED}",
+        "Clipped gradients per round",
+        Panel(
+            label="clipped (%)",
+            series=[Series(x=xs, y=[100 * y for y in clipped], colour="purple")],
+            limits=(0.0, 100.0),
+        ),
     )
-    yield (
+    xs, ratios = points(run.rounds, "round", "snr")
+    powers = smoothed([y * abs(y) for y in ratios], SMOOTH)
+    yield from _curve(
+        run,
+        "signal",
         "Signal to noise",
-        figures.signal(run),
-        "Estimated length of the signal in one "
-        f"{'round' if run.of_clients else 'step of a client'}, divided by that of its noise; mean "
-        f"of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, "
-        "and only the sum over clients and rounds learns. 0 means that no signal was seen above "
-        "the noise.",
-        "",
+        SIGNAL.format(of="round" if of_clients else "step of a client"),
+        "Signal to noise",
+        Panel(
+            label="signal / noise",
+            series=[Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")],
+            limits=(0.0, None),
+        ),
     )
-    yield (
-        "Late and lost answers",
-        figures.absences(run),
-        "Late answers came after their round was closed: paid for, not used. Lost clients never "
-        "answered: the ledger counts them as if they had.",
-        "",
+    yield from _absences(run)
+    yield from clock(run, WAITED)
+    yield from holdings(run)
+
+
+def _curve(
+    run: Run, key: str, title: str, caption: str, label: str, panel: Panel
+) -> Iterator[Figure]:
+    """Yield one panel over rounds, where it has values."""
+    if any(series.x for series in panel.series):
+        yield Figure(
+            key=key,
+            title=title,
+            caption=caption,
+            label=label,
+            x=run.vocabulary.round,
+            panels=[panel],
+        )
+
+
+def _pace(run: Run) -> Iterator[Figure]:
+    """Yield local steps per round, with the even pace R_c / R_s."""
+    xs, tau = points(run.rounds, "round", "tau")
+    steps, rounds = number(run.about.facts.R_c), number(run.about.R_s)
+    even = steps / rounds if steps and rounds else math.inf
+    told = Mark(even, f"pace R_c / R_s = {even:.3g}", legend=True)
+    panel = Panel(
+        label="tau",
+        series=[Series(x=[xs[0] - 1, *xs], y=[tau[0], *tau], kind="step", holds="before")]
+        if xs
+        else [],
+        marks=[told] if math.isfinite(even) else [],
+        limits=(0.0, None),
+        whole=True,
     )
-    waited = (
-        "Simulated seconds until each round was closed. A steep piece is a round that waited "
-        "for somebody slow."
+    yield from _curve(
+        run,
+        "pace",
+        "Local steps per round",
+        TAU + ("" if run.of_clients else PACE),
+        "Local steps per round",
+        panel,
     )
-    yield "Virtual time", figures.clock(run), waited, ""
-    yield holdings(run)
+
+
+def _absences(run: Run) -> Iterator[Figure]:
+    """Yield late and lost answers per round, one upon the other."""
+    late, lost = (_per_round(run, kind) for kind in ("late", "lost"))
+    missing = {
+        int(x): int(y) for x, y in zip(*points(run.rounds, "round", "missing"), strict=True) if y
+    }
+    if not late and not lost and not missing:
+        return
+    last = int(max([*run.values("round"), *missing, *late, *lost]))
+    xs = range(1, last + 1)
+    edges = [x - 0.5 for x in range(1, last + 2)]
+    series = [
+        Series(kind="histogram", name="late", x=edges, y=[late.get(x, 0) for x in xs]),
+        Series(
+            kind="histogram",
+            name="lost",
+            colour="orange",
+            x=edges,
+            y=[lost.get(x, 0) for x in xs],
+            base=[late.get(x, 0) for x in xs],
+        ),
+    ]
+    if missing:
+        series.append(
+            Series(
+                kind="step",
+                holds="around",
+                name="missing when the round closed",
+                colour="ink",
+                x=[0, *xs],
+                y=[missing.get(1, 0), *(missing.get(x, 0) for x in xs)],
+            )
+        )
+    title = "Late and lost answers"
+    panel = Panel(label="answers", series=series, limits=(0.0, None), whole=True)
+    yield from _curve(run, "absences", title, ABSENT, f"{title} per round", panel)
+
+
+def _per_round(run: Run, kind: str) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for row in run.others:
+        if (
+            isinstance(row, Row)
+            and row.kind == kind
+            and (place := known(row.round)) is not None
+            and 1 <= place < MOST_ROUNDS
+        ):
+            found[place] = found.get(place, 0) + 1
+    return found
 
 
 def coded(values: Sequence[int]) -> list[str]:
@@ -157,7 +260,7 @@ TELLER = Teller(
     courses=courses,
     terms=terms,
     members=holders,
-    pictures=pictures,
+    pictures=figures,
     held=held,
     unseen=unseen,
 )

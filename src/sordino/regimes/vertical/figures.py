@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
+from sordino.core.figures import DECADES, points
 from sordino.core.records import known, number
 from sordino.core.runs import Run
 from sordino.regimes.vertical.records import VerticalRound, vertical
 from sordino.regimes.vertical.totals import MIB, totals
-from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic, of_percent
-from sordino.report.band import points
+from sordino.report.axes import Mark, draw_marks, from_zero, logarithmic, of_percent
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
 from sordino.report.costs import amount
 from sordino.report.words import bound, plain

@@ -1,9 +1,4 @@
-"""The picture of a partition: who holds how many examples of which label.
-
->>> picture = partition_figure([[3, 0], [1, 2]], ["cat", "dog"])
->>> picture.startswith("<svg") and "cat" in picture
-True
-"""
+"""Figures of counts by row and column: who holds which labels, what is taken for what."""
 
 from __future__ import annotations
 
@@ -11,64 +6,83 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sordino.core.vocabulary import Vocabulary, of
-from sordino.report.canvas import BLUE, QUIET, canvas, clean, figure, svg
+from sordino.core.figures import Matrix
+from sordino.report.canvas import BLUE, INK, QUIET, canvas, clean, figure, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_BUBBLES = 30
 MOST_ROWS = 60
+MOST_NUMBERS = 12  # rows of shares whose counts are written out
 SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
+PAPER = "#fbfbf8"  # behind a map: on a dark page the darkest cells would vanish
 
 
-def partition_figure(
-    counts: Sequence[Sequence[int]],
-    classes: Sequence[str],
-    words: Vocabulary | None = None,
-    clients: Sequence[str] = (),
-) -> str:
-    """How many examples of each class (column) each client (row) has, as SVG text."""
-    words = words or of(None)
-    names = [clean(str(name), 24) for name in classes] or [""]
-    rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
-    with canvas("partition"):
-        many = len(rows) > MOST_BUBBLES
+def draw_matrix(shown: Matrix) -> str:
+    """Return a figure of counts as SVG text."""
+    return _shares(shown) if shown.kind == "shares" else _numbers(shown)
+
+
+def _numbers(shown: Matrix) -> str:
+    """Dots while there are few rows, else a map of averaged rows."""
+    names = [clean(str(name), 24) for name in shown.columns] or [""]
+    rows = [[*row, *[0] * len(names)][: len(names)] for row in shown.counts]
+    called = [clean(name, 24) for name in shown.rows] or [str(i) for i in range(len(rows))]
+    many = shown.many
+    with canvas(shown.key):
         height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
         drawn, (axis,) = figure(1, height)
         if many:
             _heat(drawn, axis, rows)
         else:
-            _bubbles(
-                axis,
-                rows,
-                [clean(name, 24) for name in clients] or [str(i) for i in range(len(rows))],
-            )
+            _bubbles(axis, rows, called)
         if len(names) <= 40:
-            turned = sum(len(name) for name in names) > 60
-            axis.set_xticks(
-                range(len(names)),
-                names,
-                rotation=35 if turned else 0,
-                ha="right" if turned else "center",
-                rotation_mode="anchor",
-            )
+            _name_columns(axis, names, sum(map(len, names)) > 60)
         axis.set_xlim(-0.6, len(names) - 0.4)
         axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_ylabel(
-            f"{words.clients}, ordered by the label they hold most of" if many else words.client
+        axis.set_xlabel(shown.x)
+        axis.set_ylabel(shown.y)
+        order = (
+            sorted(range(len(rows)), key=lambda i: _place(rows[i])) if many else range(len(rows))
         )
-        table = {"head": [words.client, *names], "rows": _rows(rows, clients, many), "cells": True}
-        return svg(drawn, f"Examples of each label at each {words.client}", table)
+        table = {
+            "head": [shown.corner, *names],
+            "rows": [[called[i], *rows[i]] for i in order],
+            "cells": True,
+        }
+        return svg(drawn, shown.label, table)
 
 
-def _rows(
-    rows: Sequence[Sequence[int]], clients: Sequence[str], many: bool
-) -> list[list[str | int]]:
-    """The counts as a table, in the order in which they are drawn."""
-    names = [clean(name, 24) for name in clients] or [str(i) for i in range(len(rows))]
-    order = sorted(range(len(rows)), key=lambda i: _place(rows[i])) if many else range(len(rows))
-    return [[names[i], *rows[i]] for i in order]
+def _shares(shown: Matrix) -> str:
+    """A map of each row's shares, with the counts written out while there are few."""
+    rows, names = ([clean(name, 24) for name in each] for each in (shown.rows, shown.columns))
+    shares = [[n / max(sum(row), 1) for n in row] for row in shown.counts]
+    with canvas(shown.key):
+        side = 0.4 * len(names) + 1.4
+        drawn, (axis,) = figure(1, min(max(side, 2.4), 5.6))
+        axis.grid(visible=False)
+        axis.set_facecolor(PAPER)
+        axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
+        for i, row in enumerate(shown.counts if len(names) <= MOST_NUMBERS else ()):
+            for j, n in enumerate(row):
+                colour = "#ffffff" if shares[i][j] > 0.55 else "#1b1e22"
+                axis.text(j, i, str(n), ha="center", va="center", size=8.5, color=colour)
+        _name_columns(axis, names, sum(map(len, names)) > 40)
+        axis.set_yticks(range(len(rows)), rows)
+        axis.tick_params(length=0, labelcolor=INK)
+        axis.set_xlabel(shown.x)
+        axis.set_ylabel(shown.y)
+        return svg(drawn, shown.label)
+
+
+def _name_columns(axis: Axes, names: Sequence[str], turned: bool) -> None:
+    axis.set_xticks(
+        range(len(names)),
+        list(names),
+        rotation=38 if turned else 0,
+        ha="right" if turned else "center",
+        rotation_mode="anchor",
+    )
 
 
 def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
@@ -77,7 +91,6 @@ def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
     >>> aggregated([[0, 8], [9, 1], [0, 4], [7, 1]], 2)
     [[8.0, 1.0], [0.0, 6.0]]
     """
-
     ordered = sorted(rows, key=_place)
     groups = min(most, len(ordered))
     edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
@@ -128,7 +141,7 @@ def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
     bands = aggregated(rows, MOST_ROWS)
     most = max((n for row in bands for n in row), default=0) or 1
     axis.grid(False)
-    axis.set_facecolor("#fbfbf8")  # on a dark page the darkest cells would vanish
+    axis.set_facecolor(PAPER)
     seen = np.ma.masked_equal(np.array(bands, np.float64, ndmin=2), 0.0)
     extent = (-0.5, len(rows[0]) - 0.5, len(rows) - 0.5, -0.5)
     shown = axis.imshow(
