@@ -74,7 +74,7 @@ def simulate(**options: Any) -> float:
         start = time.process_time()
         built.simulation.run(built.first, Silent())
         taken = time.process_time() - start
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
     return taken
 
 

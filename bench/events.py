@@ -83,8 +83,9 @@ def learning(pieces: int = 20, **options: Any) -> float:
         engine, taken = world.engine(), []
         active = np.ones((PIECE, len(world.activity.columns)), bool)
         paid = Allowance(
-            world.vault.charge(
-                [bill.charge for bill in world.bill(1, 1, 1, "bench")], world.unlimited
+            world.ledgers.charge(
+                [request.charge for request in world.requests_between(1, 1, 1, "bench")],
+                world.unlimited,
             )
         )
         for number in range(pieces):
@@ -92,7 +93,7 @@ def learning(pieces: int = 20, **options: Any) -> float:
             start = time.process_time()
             engine.run(piece.x, piece.y, active, ~active, paid)
             taken.append(time.process_time() - start)
-        world.vault.close()
+        world.ledgers.close()
     return min(taken[2:]) / PIECE
 
 
@@ -103,7 +104,7 @@ def end_to_end(events: int = 2_000_000) -> float:
         start = time.perf_counter()
         world.run(world.first(), Silent())
         taken = time.perf_counter() - start
-        world.vault.close()
+        world.ledgers.close()
     return taken
 
 

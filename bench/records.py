@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.privacy import Budget, Charge, Gaussian, PoissonSampled, Vault
+from sordino.privacy import Budget, Charge, Gaussian, LedgerSession, PoissonSampled
 from sordino.privacy.records import Records
 
 STEP = PoissonSampled(sampling_rate=0.01, event=Gaussian(noise_multiplier=4.0))
@@ -35,7 +35,7 @@ def timed(what: str, start: float) -> float:
     return now
 
 
-def charged(vault: Vault, rounds: int) -> list[float]:
+def charged(ledgers: LedgerSession, rounds: int) -> list[float]:
     """Milliseconds of each charge of all clients."""
     found = []
     for number in range(rounds):
@@ -47,12 +47,12 @@ def charged(vault: Vault, rounds: int) -> list[float]:
                 why="",
                 method="m",
                 round=number,
-                key=f"{vault.run}/{unit}/{number}",
+                key=f"{ledgers.run}/{unit}/{number}",
             )
-            for unit in vault.names
+            for unit in ledgers.names
         ]
         start = time.perf_counter()
-        vault.charge(charges, BUDGET)
+        ledgers.charge(charges, BUDGET)
         found.append((time.perf_counter() - start) * 1000)
     return found
 
@@ -68,15 +68,15 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
         for run in ("first", "second", "third"):
             parts = divided(rows, len(run))
             start = time.perf_counter()
-            with Vault.for_data(folder, run, parts) as vault:
+            with LedgerSession.for_data(folder, run, parts) as ledgers:
                 timed(f"{run} run: sets opened", start)
-                each = charged(vault, 20)
+                each = charged(ledgers, 20)
                 print(
                     f"{'charge of all clients, median, most':<40}{np.median(each):>12.1f} ms "
                     f"{max(each):.1f} ms"
                 )
                 start = time.perf_counter()
-                vault.finish()
+                ledgers.finish()
                 start = timed(f"{run} run: sets closed", start)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{'bytes a record':<40}{size / records:>12.1f}")
@@ -93,12 +93,12 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, start, later = Path(name), time.perf_counter(), [0.0]
         for number in range(runs):
-            with Vault.for_data(folder, f"run {number}", divided(small, number)) as vault:
-                first, *others = charged(vault, 4)
+            with LedgerSession.for_data(folder, f"run {number}", divided(small, number)) as ledgers:
+                first, *others = charged(ledgers, 4)
                 later += others
                 if number == runs - 1:
-                    vault.epsilon("client:0", 1e-6, "rdp")
-                vault.finish()
+                    ledgers.epsilon("client:0", 1e-6, "rdp")
+                ledgers.finish()
         print(f"{'a run, mean':<40}{(time.perf_counter() - start) / runs * 1000:>12.1f} ms")
         print(
             f"{'charge in the last run: first, others':<40}{first:>12.1f} ms "
@@ -110,7 +110,7 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
             ledger.refresh()
             timed("ledger opened and its chain walked", start)
         start = time.perf_counter()
-        with Vault.for_data(folder, "last", divided(small, runs)) as vault:
+        with LedgerSession.for_data(folder, "last", divided(small, runs)) as ledgers:
             timed("the last run: sets opened", start)
 
 

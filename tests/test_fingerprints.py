@@ -412,7 +412,7 @@ def test_accuracies_with_other_noise_have_other_draws() -> None:
             rows=600,
             mechanism=Noise(clip=1.0, noise_multiplier=scale),
             planned=1,
-            vault=None,  # type: ignore[arg-type]  # a permit is given
+            ledgers=None,  # type: ignore[arg-type]  # a permit is given
             budget=Budget(epsilon=1.0, delta=1e-5),
             entropy=Seeded(0),
             method="test",

@@ -682,8 +682,8 @@ def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several
         planned, _ = assemble.plan(wanted)
         built = assemble.build(wanted, tmp_path / "draft", "draft", None)
         found = built.simulation.payable
-        built.simulation.vault.finish()
-        built.simulation.vault.close()
+        built.simulation.ledgers.finish()
+        built.simulation.ledgers.close()
         assert found is not None
         most = 10**9 if planned.steps is None else planned.steps
         told = [min(most, most if each.steps is None else each.steps) for each in planned.left]

@@ -35,10 +35,10 @@ from sordino.privacy import (
     Event,
     Gaussian,
     Grouped,
+    LedgerSession,
     NonPrivate,
     Permit,
     Repeated,
-    Vault,
     covers_one,
     covers_round,
 )
@@ -117,7 +117,7 @@ class Spies:
     def leaves(self, unit: str, event: Event, count: int = 1) -> None:
         """Something has left: the ledger holds it, and all before it, by now."""
         self.left[unit, event] += count
-        assert self.left[unit, event] <= dict(self.world.vault.spent(unit)).get(event, 0)
+        assert self.left[unit, event] <= dict(self.world.ledgers.spent(unit)).get(event, 0)
 
     def client(self, client: Any, task: Train, permits: Any) -> None:
         self.asked[client.index, task.round] -= 1
@@ -196,25 +196,25 @@ def spied() -> Iterator[Spies]:
         yield spies
 
 
-def held(vault: Vault) -> Left:
+def held(ledgers: LedgerSession) -> Left:
     """What the ledger holds, by the ledger's own names of units."""
     found: Left = Counter()
-    for name in set(vault.names.values()):
-        for event, count in vault.ledger.spent(name):
+    for name in set(ledgers.names.values()):
+        for event, count in ledgers.ledger.spent(name):
             found[name, event] += count
     return found
 
 
-def named(left: Left, vault: Vault) -> Left:
+def named(left: Left, ledgers: LedgerSession) -> Left:
     found: Left = Counter()
     for (unit, event), count in left.items():
-        found[vault.names[unit], event] += count
+        found[ledgers.names[unit], event] += count
     return found
 
 
 def horizontal(spies: Spies, world: Any, end: Any) -> None:
     """Rounds and arrivals."""
-    left, booked = named(spies.left, world.vault), held(world.vault)
+    left, booked = named(spies.left, world.ledgers), held(world.ledgers)
     if isinstance(world, Simulation):
         unanswered: Left = Counter()
         for (site, number), open_ in spies.asked.items():
@@ -225,12 +225,12 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
                         for event, count in world.clients[site].price(spies.tasks[site, number])
                     }
                 )
-        assert left + named(unanswered, world.vault) == booked
+        assert left + named(unanswered, world.ledgers) == booked
         return
     assert isinstance(world, Arrivals)
     assert set(left) <= set(booked)
     for i, unit in enumerate(world.units):
-        key = world.vault.names[unit], world.edges[i].price
+        key = world.ledgers.names[unit], world.edges[i].price
         assert (
             left[key]
             <= end.state.given[i]
@@ -258,7 +258,7 @@ def vertical(spies: Spies, world: Events, full: Any) -> None:
     for unit in (LABELS, ENTITIES):
         expected[unit, label(full)] += most(LABELS, label(full), memoised=full.privacy.memoised)
     assert set(spies.seen) == set(units(full)) - {ENTITIES}
-    assert named(expected, world.vault) == held(world.vault)
+    assert named(expected, world.ledgers) == held(world.ledgers)
 
 
 def holds(name: str, folder: Path, *changes: str) -> None:
@@ -275,9 +275,9 @@ def holds(name: str, folder: Path, *changes: str) -> None:
                 vertical(spies, world, built.study)
             else:
                 horizontal(spies, world, end)
-            world.vault.ledger.verify()
+            world.ledgers.ledger.verify()
         finally:
-            world.vault.close()
+            world.ledgers.close()
 
 
 @pytest.mark.parametrize("ledger", ["run", "data"])
@@ -310,12 +310,12 @@ def forgetful(unit: str) -> Callable[..., Any]:
     """Booking that leaves out the last charge on a unit, once."""
     book, done = Kernel.book, list[str]()
 
-    def books(kernel: Any, bills: Sequence[Any]) -> Any:
-        found = [i for i, bill in enumerate(bills) if bill.charge.unit == unit]
+    def books(kernel: Any, requests: Sequence[Any]) -> Any:
+        found = [i for i, request in enumerate(requests) if request.charge.unit == unit]
         if found and not done:
             done.append(unit)
-            bills = [bill for i, bill in enumerate(bills) if i != found[-1]]
-        return book(kernel, bills)
+            requests = [request for i, request in enumerate(requests) if i != found[-1]]
+        return book(kernel, requests)
 
     return books
 
@@ -336,14 +336,14 @@ def test_a_permit_of_another_unit_is_no_permit(
 ) -> None:
     """Booked is the right charge, and what is handed out is a permit of somebody else's data."""
     name, unit = KINDS[kind]
-    charge = Vault.charge
+    charge = LedgerSession.charge
 
-    def charges(vault: Vault, charges: Any, budget: Any) -> Any:
-        found = charge(vault, charges, budget)
-        other = next((name for name in vault.names if name != unit), "client:another")
+    def charges(ledgers: LedgerSession, charges: Any, budget: Any) -> Any:
+        found = charge(ledgers, charges, budget)
+        other = next((name for name in ledgers.names if name != unit), "client:another")
         return [each.named(other) if each.unit == unit else each for each in found]
 
-    monkeypatch.setattr(Vault, "charge", charges)
+    monkeypatch.setattr(LedgerSession, "charge", charges)
     with pytest.raises(LocalProtocolError, match="the ledger booked"):
         holds(name, tmp_path)
 
@@ -367,16 +367,16 @@ def test_a_release_that_is_not_booked_shows(
 def test_an_evaluation_on_private_rows_needs_a_permit_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charge, first = Vault.charge, list[Any]()
+    charge, first = LedgerSession.charge, list[Any]()
 
-    def charges(vault: Vault, charges: Any, budget: Any) -> Any:
+    def charges(ledgers: LedgerSession, charges: Any, budget: Any) -> Any:
         if charges[0].unit == UNIT and first:
             return first[0]
-        found = charge(vault, charges, budget)
+        found = charge(ledgers, charges, budget)
         first.extend([found] if charges[0].unit == UNIT else [])
         return found
 
-    monkeypatch.setattr(Vault, "charge", charges)
+    monkeypatch.setattr(LedgerSession, "charge", charges)
     with pytest.raises(LocalProtocolError, match="not for this evaluation"):
         holds("dp-sgd/cnn, private share", tmp_path)
     monkeypatch.setattr(PaidEvaluation, "release", lambda one, *told: 0.5)

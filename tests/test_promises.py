@@ -23,7 +23,7 @@ from sordino.core import assemble, session
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.network.agreement import Agreed
-from sordino.privacy import Gaussian, NonPrivate, Vault, accountant, encode
+from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
@@ -81,7 +81,7 @@ def personal(tmp_path: Path, second: pl.DataFrame, regime: str, epsilons: str, *
     )
 
 
-def plenty(_: Vault, events: Any, __: Any) -> dict[str, int]:
+def plenty(_: LedgerSession, events: Any, __: Any) -> dict[str, int]:
     return dict.fromkeys(events, 40)
 
 
@@ -127,7 +127,7 @@ def test_a_run_whose_promise_was_exceeded_is_found(
 ) -> None:
     """As versions before admitted it."""
     monkeypatch.setattr(Prices, "admit", lambda *_: lambda _: None)
-    monkeypatch.setattr(Vault, "remaining", plenty)
+    monkeypatch.setattr(LedgerSession, "remaining", plenty)
     study = personal(tmp_path, ALL, HURRIED[0], "[1.0, 8.0]", HURRIED[1])
     played(study, tmp_path / "run")
     (problem,) = verify(tmp_path / "run").problems
@@ -153,7 +153,7 @@ def test_a_promise_binds_other_runs_until_its_run_has_ended(
     outcome = played(more, tmp_path / "more")
     assert outcome.epsilon <= 1.0
     with monkeypatch.context() as patch:
-        patch.setattr(Vault, "remaining", plenty)
+        patch.setattr(LedgerSession, "remaining", plenty)
         with pytest.raises(BudgetExceeded, match="sordino ledger end"):
             played(more, tmp_path / "again")
     raw = read(

@@ -21,7 +21,7 @@ import torch
 from sordino.base.message import Train, Update
 from sordino.core import assemble as builder
 from sordino.core import study as studies
-from sordino.privacy import Budget, Charge, Vault
+from sordino.privacy import Budget, Charge, LedgerSession
 from sordino.regimes.synchronous.methods import estimate
 from sordino.training.dpsgd import PrivateClient
 
@@ -41,7 +41,7 @@ def study(model: str) -> studies.Study:
     return studies.read(Path(__file__).with_name("table.toml"), changes)
 
 
-def work(client: PrivateClient, task: Train, vault: Vault) -> Update:
+def work(client: PrivateClient, task: Train, ledgers: LedgerSession) -> Update:
     """What the client sends, booked on a ledger of this experiment, which promises nothing."""
     price = client.price(task)
     charges = [
@@ -56,7 +56,7 @@ def work(client: PrivateClient, task: Train, vault: Vault) -> Update:
         )
         for part, (event, count) in enumerate(price)
     ]
-    return client.answer(task, vault.charge(charges, Budget(math.inf, 1e-5, "rdp")))
+    return client.answer(task, ledgers.charge(charges, Budget(math.inf, 1e-5, "rdp")))
 
 
 def clipped_mean(client: PrivateClient, weights: np.ndarray) -> np.ndarray:
@@ -91,9 +91,9 @@ def measure(built: builder.Built) -> None:
         answers, true_mu, true_rho, first = [], 0.0, 0.0, []
         for client in clients:
             task = Train(round=number, steps=TAU, weights=weights, wants_first=True)
-            answers.append(work(client, task, built.simulation.vault))
+            answers.append(work(client, task, built.simulation.ledgers))
             last = work(
-                client, replace_steps(task, TAU - 1), built.simulation.vault
+                client, replace_steps(task, TAU - 1), built.simulation.ledgers
             ).weights  # w': the same addresses give the same path
             start, end, moved = (
                 clipped_mean(client, weights),

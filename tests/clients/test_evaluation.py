@@ -164,7 +164,7 @@ def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(tab
         told = free(weights)["accuracy"] * paid.rows
         if 0.0 < told < paid.rows:
             off.append(told - paid.right(weights))
-    built.simulation.vault.close()
+    built.simulation.ledgers.close()
     assert len(off) > 100
     assert 0.7 * z < float(np.std(off)) < 1.3 * z
 
@@ -175,8 +175,8 @@ def test_the_same_model_is_paid_for_once_and_says_the_same(table: Path) -> None:
     weights = np.zeros_like(built.first.model)
     one, two = built.evaluation(weights), built.evaluation(weights)
     assert one == two
-    assert built.simulation.vault.spent(UNIT)[0][1] == 1
-    built.simulation.vault.close()
+    assert built.simulation.ledgers.spent(UNIT)[0][1] == 1
+    built.simulation.ledgers.close()
 
 
 def test_without_budget_nothing_is_measured(table: Path) -> None:
@@ -191,7 +191,7 @@ def test_without_budget_nothing_is_measured(table: Path) -> None:
     assert "accuracy" in told[0]
     assert told[-1] == {}
     assert paid.spent() <= 0.2
-    built.simulation.vault.close()
+    built.simulation.ledgers.close()
 
 
 def test_test_rows_do_not_train(table: Path) -> None:

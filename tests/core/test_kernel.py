@@ -79,7 +79,7 @@ def test_a_regime_stepped_through_its_journal_stands_where_it_stood(
         patch.setattr(regime, "step", steps)
         built = builder.build(study_of(CASES[name], tmp_path), tmp_path, "run")
         built.simulation.run(built.first, Watch())
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
     rules, state = first
     assert len(journal) > 5
     for event, expected in zip(journal, seen, strict=True):
@@ -98,7 +98,9 @@ def test_events_play_the_same_when_every_word_is_bytes(
     built = builder.build(study_of(CASES[name], tmp_path, random), tmp_path, "run")
     world: Any = built.simulation
     paid = Allowance(
-        world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "test")], world.unlimited)
+        world.ledgers.charge(
+            [request.charge for request in world.requests_between(1, 1, 1, "test")], world.unlimited
+        )
     )
     read, batch = world.stream.read(0, 30 * world.batch), world.batch
     active, silent = world.activity.drawn(read.x[: 30 * batch], 0, 30, 1000)
@@ -132,7 +134,7 @@ def test_events_play_the_same_when_every_word_is_bytes(
                 told(played.dropped),
             )
         )
-    world.vault.close()
+    world.ledgers.close()
     assert ends[0] == ends[1]
     assert {"Embedding", "Labels"} <= kinds
     # where all are active, and nobody learns
@@ -156,4 +158,4 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
     ):
         assert rules.step(state, event) == (state, ())
     assert rules.step(state, Lapsed(0, 7))[0] is state
-    built.simulation.vault.close()
+    built.simulation.ledgers.close()

@@ -132,7 +132,7 @@ class Lives:
         """End all processes."""
         for site, outbox in self.open:
             outbox.close()
-            site.vault.close()
+            site.ledgers.close()
 
 
 def _no_line(limit: int) -> Any:
@@ -268,10 +268,10 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     weights = np.zeros(desks[0].dimension, np.float32)
     task = Train(1, 2, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
 
-    def late(desk: Desk, bills: Any) -> Any:
+    def late(desk: Desk, requests: Any) -> Any:
         if desk is desks[0] and not desks[1].outbox.kept.booked:
             assert list(desks[1].said(book)) == [frames.Booked(1)]
-        return charged(desk, bills)
+        return charged(desk, requests)
 
     monkeypatch.setattr(Desk, "_charged", late)
     assert list(desks[0].said(book)) == [frames.Booked(1)]
@@ -279,7 +279,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
         desk._pay(task)
         assert isinstance(desk._answered(task), Masked)
         desk.outbox.close()
-        desk._site.vault.close()
+        desk._site.ledgers.close()
     with LedgerReader.open(tmp_path / "ledger" / "ledger.sqlite", readonly=True) as ledger:
         assert [each.round for each in ledger.entries()] == [1, 1]
 

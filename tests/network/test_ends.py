@@ -22,7 +22,7 @@ from sordino.network.journal import NAME as JOURNAL
 from sordino.network.standing import Heard
 from sordino.network.status import Reporter, read
 from sordino.network.transport.base import Event, Mailbox
-from sordino.privacy import Vault
+from sordino.privacy import LedgerSession
 
 from .conftest import Makes
 
@@ -302,18 +302,18 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
 ) -> None:
     """It may hold updates without noise, and this run goes no further."""
     found = federate("client", ["budget.rounds=20"], scripted=False)
-    true, spent = Vault.charge, list[Any]()
+    true, spent = LedgerSession.charge, list[Any]()
 
-    def charge(self: Vault, *given: Any) -> Any:
+    def charge(self: LedgerSession, *given: Any) -> Any:
         if any(self is each for each in spent):
             raise BudgetExceeded("spent elsewhere")
         return true(self, *given)
 
     def told(courier: Any, kernel: Any) -> None:
         if kernel.state.round >= 2 and not spent:
-            spent.append(kernel.world.vault)
+            spent.append(kernel.world.ledgers)
 
-    monkeypatch.setattr(Vault, "charge", charge)
+    monkeypatch.setattr(LedgerSession, "charge", charge)
     found.told = told
     found.start()
     with pytest.raises(BudgetExceeded):

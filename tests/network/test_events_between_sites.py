@@ -436,10 +436,10 @@ def test_a_site_books_before_it_speaks_and_what_it_missed_is_over(ends: Ends) ->
     for event, asked in ((1, False), (1, True), (5, True)):
         task = Turn(event, asked)
         assert world.objection(0, task) is None
-        bills = world.own_bills(0, task, ())
-        assert {bill.charge.unit for bill in bills} == {"party:0", "entities"}
-        permits = world.vault.charge([bill.charge for bill in bills], world.budget)
-        assert world.own_bills(0, task, permits) == []
+        requests = world.site_requests(0, task, ())
+        assert {request.charge.unit for request in requests} == {"party:0", "entities"}
+        permits = world.ledgers.charge([request.charge for request in requests], world.budget)
+        assert world.site_requests(0, task, permits) == []
         said = world.answer(0, task.number, task, permits)
         assert said is world.answer(0, task.number, task, permits)
         assert said.event == event
@@ -456,18 +456,20 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
     study = part.limited(agreed.study, 0, None, 10.0)
     found = part.site(agreed.agreement, agreed.study, 0, own, study, tmp_path, "run", None)
     assert found.budget.epsilon == 10.0
-    bills = [] if found.world.objection(0, Turn(1)) else found.world.own_bills(0, Turn(1), ())
-    counted = [bill.charge for bill in bills if bill.counts]
+    requests = (
+        [] if found.world.objection(0, Turn(1)) else found.world.site_requests(0, Turn(1), ())
+    )
+    counted = [request.charge for request in requests if request.counts]
     assert {each.unit for each in counted} == {"entities"}
     with pytest.raises(BudgetExceeded):
-        found.world.vault.charge(counted, found.budget)
+        found.world.ledgers.charge(counted, found.budget)
     other = tmp_path / "other"
     other.mkdir()
     whole = part.site(agreed.agreement, agreed.study, 0, own, agreed.study, other, "run", None)
     assert whole.world.objection(0, Turn(1)) is None
-    again = whole.world.own_bills(0, Turn(1), ())
+    again = whole.world.site_requests(0, Turn(1), ())
     assert [(b.charge.event, b.charge.count) for b in again] == [
-        (b.charge.event, b.charge.count) for b in bills
+        (b.charge.event, b.charge.count) for b in requests
     ]
 
 
@@ -486,7 +488,7 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
         out.mkdir()
         built = made(study, out, "run")
         promises.append(str(session.describe(built, "run").guarantee))
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
     assert promises[0].startswith("No privacy guarantee for what this site has: embeddings")
     assert promises[1].startswith("Everything that this site sends will be (epsilon = 3,")
     agreed = Agreed(laid.server)

@@ -294,7 +294,7 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
                         most = world.most if limited else math.inf
                         sent.append(checked(effect.site, state.round, answer, unknown, most))
             state = whole_round(world, state, sent) if state.ended is None else state
-    world.vault.close()
+    world.ledgers.close()
 
 
 def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[Any]]:
@@ -336,10 +336,10 @@ def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[An
     courier.feeder, courier.kernel = feeder, kernel
     try:
         last = kernel.run()
-        entries = [(e.unit, e.round, e.count) for e in serving.vault.ledger.entries()]
+        entries = [(e.unit, e.round, e.count) for e in serving.ledgers.ledger.entries()]
         return last, courier, entries
     finally:
-        serving.vault.close()
+        serving.ledgers.close()
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -385,7 +385,7 @@ def opened(found: Laid, folder: Path, index: int) -> Iterator[Desk]:
     finally:
         desk.close()
         outbox.close()
-        site.vault.close()
+        site.ledgers.close()
 
 
 def tasks(regime: str, number: int, dimension: int, size: int, site: int) -> Sequence[Task]:
@@ -417,10 +417,10 @@ def booking(desk: Desk, number: int) -> bytes:
 
 def standing(desk: Desk) -> tuple[Any, ...]:
     """Where a site stands: its ledger, its answers, its log and its own half of a model."""
-    vault = desk._site.vault
+    ledgers = desk._site.ledgers
     party = getattr(desk._site.inner, "party", None)
     own = b"" if party is None else party.flat.weights.numpy().tobytes()
-    return vault.head(), desk.outbox.kept, desk.moment, own
+    return ledgers.head(), desk.outbox.kept, desk.moment, own
 
 
 def _warm() -> None:
@@ -460,7 +460,7 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
             if step % 1000 == 0:
                 grown.append(memory())
         grown.append(memory())
-        entries = list(desk._site.vault.ledger.entries())
+        entries = list(desk._site.ledgers.ledger.entries())
     assert grown[-1] - grown[len(grown) // 2] < GROWTH
     assert released
     covered = {e.round + i for e in entries for i in range(e.count)}

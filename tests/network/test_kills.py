@@ -32,7 +32,7 @@ from sordino.network.kernel import LiveKernel
 from sordino.network.outbox import Outbox
 from sordino.network.summing import kernels
 from sordino.network.transport.base import Mailbox
-from sordino.privacy import Vault
+from sordino.privacy import LedgerSession
 from sordino.privacy.reading import LedgerReader
 
 from .conftest import Makes
@@ -189,7 +189,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     try:
         return kernel.run()
     finally:
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
 
 
 def refuse_below(found: Federation, name: str) -> None:
@@ -222,7 +222,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
         fate.threatens(patch, Journal, "append", _torn_input)
         fate.threatens(patch, Journal, "cut")
         fate.threatens(patch, Outbox, "keep", _torn_slot)
-        fate.threatens(patch, Vault, "charge")
+        fate.threatens(patch, LedgerSession, "charge")
         fate.threatens(patch, checkpoint, "write")
         fate.threatens(patch, server, "replace_file")
         fate.threatens(patch, Recorder, "row")

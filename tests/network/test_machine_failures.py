@@ -122,4 +122,4 @@ def lives(found: demo.Laid, *turns: Turn, party: int = 0) -> list[FromSite]:
         if desk is not None:
             desk.close()
         outbox.close()
-        site.vault.close()
+        site.ledgers.close()

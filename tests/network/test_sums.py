@@ -471,13 +471,13 @@ def test_a_site_that_forgot_its_answer_is_charged_for_another(tmp_path: Path) ->
         asked = Train(1, 5, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
         permits: tuple[Permit, ...] = ()
         if booked:
-            told = world.round_bills(1, Book(1, rules.priced(noise)))
-            permits = world.vault.charge([each.charge for each in told], world.budget)
-        bills = world.own_bills(1, asked, permits)
-        permits += world.vault.charge([each.charge for each in bills], world.budget)
+            told = world.round_requests(1, Book(1, rules.priced(noise)))
+            permits = world.ledgers.charge([each.charge for each in told], world.budget)
+        requests = world.site_requests(1, asked, permits)
+        permits += world.ledgers.charge([each.charge for each in requests], world.budget)
         said.append(world.answer(1, 1, asked, permits).values)
-        keys.append([each.key for each in world.vault.ledger.entries()])
-        world.vault.close()
+        keys.append([each.key for each in world.ledgers.ledger.entries()])
+        world.ledgers.close()
     assert said[0] != said[1]
     assert [len(each) for each in keys] == [1, 2]
     assert keys[1][0] == keys[0][0]

@@ -224,7 +224,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     try:
         last = kernel.run()
     finally:
-        serving.vault.close()
+        serving.ledgers.close()
     from safetensors.numpy import load_file
 
     kept = load_file(run / "model.safetensors")

@@ -121,8 +121,8 @@ def test_a_party_learns_from_no_derivative_that_its_model_cannot_take(ends: Any)
             0,
             turn.number,
             turn,
-            party.vault.charge(
-                [bill.charge for bill in party.own_bills(0, turn, ())], party.budget
+            party.ledgers.charge(
+                [request.charge for request in party.site_requests(0, turn, ())], party.budget
             ),
         )
         assert np.isfinite(before).all()

@@ -69,7 +69,7 @@ class Victim:
         return [(each.site, each.what, each.detail) for each in read(self.desk._site.folder)]
 
     def entries(self) -> int:
-        return sum(1 for _ in self.desk._site.vault.ledger.entries())
+        return sum(1 for _ in self.desk._site.ledgers.ledger.entries())
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     assert made.said(frames.Welcome("run")) == []
     yield made
     outbox.close()
-    site.vault.close()
+    site.ledgers.close()
 
 
 BEYOND: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from sordino.privacy import (
     Event,
     Gaussian,
     Ledger,
+    LedgerSession,
     NonPrivate,
     PoissonSampled,
-    Vault,
     decode,
     encode,
 )
@@ -288,13 +288,17 @@ def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
     def held(unit: str, row: int) -> Records:
         return Records(unit, "sample", np.array([[row, row]], np.uint64))
 
-    first = Vault.for_data(tmp_path / "kept", "one", [held("client:0", 1), held("client:1", 2)])
+    first = LedgerSession.for_data(
+        tmp_path / "kept", "one", [held("client:0", 1), held("client:1", 2)]
+    )
     receipts = first.charge(
         [charge("run1/0", "client:0", count=3), charge("run1/1", "client:1", count=4)], FREE
     )
     assert [receipt.unit for receipt in receipts] == ["client:0", "client:1"]
     first.close()
-    second = Vault.for_data(tmp_path / "kept", "two", [held("client:0", 2), held("client:1", 3)])
+    second = LedgerSession.for_data(
+        tmp_path / "kept", "two", [held("client:0", 2), held("client:1", 3)]
+    )
     assert second.histories("client:0") == (((STEP, 4),),)
     assert second.spent("client:1") == ()
     second.charge([charge("run2/0", "client:0", count=5)], FREE)
@@ -303,7 +307,7 @@ def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
 
 
 def test_a_runs_own_ledger_is_opened_again_for_the_same_data_only(tmp_path: Path) -> None:
-    Vault.for_run(tmp_path / "l.sqlite", UNITS).close()
-    Vault.for_run(tmp_path / "l.sqlite", UNITS).close()
+    LedgerSession.for_run(tmp_path / "l.sqlite", UNITS).close()
+    LedgerSession.for_run(tmp_path / "l.sqlite", UNITS).close()
     with pytest.raises(LedgerError, match="kept for other data"):
-        Vault.for_run(tmp_path / "l.sqlite", {"client:0": "zzzz", "client:1": "bbbb"})
+        LedgerSession.for_run(tmp_path / "l.sqlite", {"client:0": "zzzz", "client:1": "bbbb"})

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import LedgerError, ResumeError, StudyError
-from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
+from sordino.privacy import Budget, Charge, Gaussian, Ledger, LedgerSession, PoissonSampled, storage
 from sordino.privacy import reading as ledger_module
 from sordino.privacy.ledger import LedgerExists
 from sordino.privacy.records import Records
@@ -84,8 +84,10 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     def run(name: int) -> None:
         barrier.wait()
         try:
-            with Vault.for_data(tmp_path / "kept", f"run {name}", held(client_0="aaaa")) as vault:
-                made.append(vault.charge([charge(f"run{name}")], FREE))
+            with LedgerSession.for_data(
+                tmp_path / "kept", f"run {name}", held(client_0="aaaa")
+            ) as ledgers:
+                made.append(ledgers.charge([charge(f"run{name}")], FREE))
         except BaseException as error:
             failed.append(error)
 
@@ -95,8 +97,8 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert failed == []
-    with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
-        assert vault.histories("anybody") == (((STEP, 4),),)
+    with LedgerSession.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as ledgers:
+        assert ledgers.histories("anybody") == (((STEP, 4),),)
     # notes of records stand between them, as it happens
     assert len({receipts[0].seq for receipts in made}) == 4
 
@@ -106,7 +108,7 @@ def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> N
         Ledger.create(tmp_path / "missing" / "l.sqlite", UNITS)
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="no folder for ledgers"):
-        Vault.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
+        LedgerSession.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
 
 
 def test_another_process_is_waited_for_and_then_named(
@@ -207,24 +209,24 @@ def test_another_method_is_another_release_and_other_words_are_not(path: Path) -
 
 
 def test_equal_data_has_one_budget_in_one_file(tmp_path: Path) -> None:
-    with Vault.for_data(
+    with LedgerSession.for_data(
         tmp_path, "run", held(client_0="same", client_1="same", client_2="else")
-    ) as vault:
-        vault.charge(
+    ) as ledgers:
+        ledgers.charge(
             [charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE
         )
-        assert vault.spent("client:0") == vault.spent("client:1") == ((STEP, 2),)
-        assert vault.spent("client:2") == ((STEP, 1),)
-        assert vault.head()[0] == 6  # two units, a note of their records, three charges
+        assert ledgers.spent("client:0") == ledgers.spent("client:1") == ((STEP, 2),)
+        assert ledgers.spent("client:2") == ((STEP, 1),)
+        assert ledgers.head()[0] == 6  # two units, a note of their records, three charges
         with pytest.raises(LedgerError, match="no ledger is kept for 'client:9'"):
-            vault.spent("client:9")
+            ledgers.spent("client:9")
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
 
 
 def test_ledgers_that_knew_files_are_not_taken_for_nobodys(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "0123456789abcdef.sqlite", UNITS).close()
     with pytest.raises(LedgerError, match="were kept for files"):
-        Vault.for_data(tmp_path, "run", held(client_0="aaaa"))
+        LedgerSession.for_data(tmp_path, "run", held(client_0="aaaa"))
 
 
 def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(
@@ -233,7 +235,7 @@ def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(
     from sordino import verify  # above the ledger
 
     kept, run = tmp_path / "kept", tmp_path / "run"
-    Vault.for_data(kept, "one", held(client_0="a")).close()
+    LedgerSession.for_data(kept, "one", held(client_0="a")).close()
     run.mkdir()
     (run / "run.json").write_text('{"run": "one"}')
     (run / "study.toml").write_text(f'[privacy]\nledger = "{kept}"\n')
@@ -243,7 +245,7 @@ def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(
 
     monkeypatch.setattr(os, "listdir", closed)
     with pytest.raises(LedgerError, match="no permission to read this folder"):
-        Vault.for_data(kept, "two", held(client_0="a"))
+        LedgerSession.for_data(kept, "two", held(client_0="a"))
     assert "no permission to read this folder" in verify.verify(run).problems[0]
 
 
@@ -251,12 +253,12 @@ def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
     tight = Budget(epsilon=3.0, delta=1e-5, accountant="rdp")
     left = tight.remaining_steps(STEP, ())
     assert left
-    with Vault.for_data(tmp_path, "run", held(client_0="aaaa", client_1="bbbb")) as vault:
+    with LedgerSession.for_data(tmp_path, "run", held(client_0="aaaa", client_1="bbbb")) as ledgers:
         with pytest.raises(Exception, match="client:1: this release would bring epsilon"):
-            vault.charge(
+            ledgers.charge(
                 [charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight
             )
-        assert vault.spent("client:0") == vault.spent("client:1") == ()
+        assert ledgers.spent("client:0") == ledgers.spent("client:1") == ()
 
 
 @pytest.mark.parametrize("count", [np.int64(52), np.int32(52), np.uint8(52)])

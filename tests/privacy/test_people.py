@@ -21,9 +21,9 @@ from sordino.privacy import (
     Gaussian,
     Grouped,
     Ledger,
+    LedgerSession,
     NonPrivate,
     PoissonSampled,
-    Vault,
     accountant,
 )
 from sordino.privacy.chain import BEGIN
@@ -44,11 +44,16 @@ def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = N
 
 
 def booked(
-    vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = ""
+    ledgers: LedgerSession,
+    unit: str,
+    event: Event,
+    count: int,
+    budget: Budget = WIDE,
+    key: str = "",
 ) -> None:
-    if vault.ledger.noted(BEGIN, vault.run) is None:
-        vault.begin(vault.run, {}, {})
-    vault.charge(
+    if ledgers.ledger.noted(BEGIN, ledgers.run) is None:
+        ledgers.begin(ledgers.run, {}, {})
+    ledgers.charge(
         [
             Charge(
                 unit=unit,
@@ -57,7 +62,7 @@ def booked(
                 why="",
                 method="m",
                 round=1,
-                key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}",
+                key=f"{ledgers.run}/{unit}/{key}/{ledgers.head()[0]}",
             )
         ],
         budget,
@@ -69,17 +74,19 @@ def epsilon(*spent: tuple[Event, int]) -> float:
 
 
 def test_a_record_is_known_in_whatever_set_it_comes(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, 5)]) as vault:
-        booked(vault, "a", STEP, 10)
-        booked(vault, "b", STEP, 30)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
-        vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("x", 9, 3), of("y", 3, 5), of("z", 7)]) as vault:
-        assert vault.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
-        assert vault.epsilon("y", 1e-5, "rdp") == epsilon((STEP, 30))  # the highest, not the sum
-        assert vault.epsilon("z", 1e-5, "rdp") == 0.0
-        booked(vault, "y", OTHER, 1)
-        assert vault.epsilon("y", 1e-5, "rdp") == max(
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, 5)]) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        booked(ledgers, "b", STEP, 30)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        ledgers.finish()
+    with LedgerSession.for_data(
+        tmp_path, "two", [of("x", 9, 3), of("y", 3, 5), of("z", 7)]
+    ) as ledgers:
+        assert ledgers.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
+        assert ledgers.epsilon("y", 1e-5, "rdp") == epsilon((STEP, 30))  # the highest, not the sum
+        assert ledgers.epsilon("z", 1e-5, "rdp") == 0.0
+        booked(ledgers, "y", OTHER, 1)
+        assert ledgers.epsilon("y", 1e-5, "rdp") == max(
             epsilon((STEP, 30), (OTHER, 1)), epsilon((STEP, 10), (OTHER, 1))
         )
 
@@ -88,105 +95,109 @@ def test_either_word_is_enough(tmp_path: Path) -> None:
     def rows(*pairs: tuple[int, int]) -> Records:
         return Records("a", "sample", np.array(pairs, dtype=np.uint64))
 
-    with Vault.for_data(tmp_path, "one", [rows((1, 11), (2, 12))]) as vault:
-        booked(vault, "a", STEP, 10)
-        vault.finish()
+    with LedgerSession.for_data(tmp_path, "one", [rows((1, 11), (2, 12))]) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        ledgers.finish()
     for run, pair, count in (("two", (1, 99), 10), ("three", (98, 12), 10), ("four", (97, 96), 0)):
-        with Vault.for_data(tmp_path, run, [rows(pair)]) as vault:
-            assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, count))
+        with LedgerSession.for_data(tmp_path, run, [rows(pair)]) as ledgers:
+            assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, count))
     # a record that was known under two names
-    with Vault.for_data(tmp_path, "both", [rows((1, 12))]) as vault:
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
+    with LedgerSession.for_data(tmp_path, "both", [rows((1, 12))]) as ledgers:
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
 
 
 def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", *[1] * 40, 2), of("b", 1, 3)]) as vault:
-        booked(vault, "a", STEP, 10)
-        booked(vault, "b", STEP, 4)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
-        assert vault.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 10))
+    with LedgerSession.for_data(tmp_path, "one", [of("a", *[1] * 40, 2), of("b", 1, 3)]) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        booked(ledgers, "b", STEP, 4)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 10))
 
 
 def test_rows_of_a_person_do(tmp_path: Path) -> None:
-    with Vault.for_data(
+    with LedgerSession.for_data(
         tmp_path, "one", [of("a", 1, 2, 3, people=[7, 7, 8]), of("b", 4, people=[7])]
-    ) as vault:
-        booked(vault, "a", OTHER, 1)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 1))
-        booked(vault, "b", OTHER, 1)
+    ) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 1))
+        booked(ledgers, "b", OTHER, 1)
         both = epsilon((Gaussian(noise_multiplier=10.0), 1), (OTHER, 1))
-        assert vault.epsilon("b", 1e-5, "rdp") == vault.epsilon("a", 1e-5, "rdp") == both
-        vault.finish()
+        assert ledgers.epsilon("b", 1e-5, "rdp") == ledgers.epsilon("a", 1e-5, "rdp") == both
+        ledgers.finish()
     # other rows of the same person
-    with Vault.for_data(tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]) as vault:
-        assert vault.epsilon("c", 1e-5, "rdp") == both
-        assert vault.epsilon("d", 1e-5, "rdp") == 0.0
+    with LedgerSession.for_data(
+        tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]
+    ) as ledgers:
+        assert ledgers.epsilon("c", 1e-5, "rdp") == both
+        assert ledgers.epsilon("d", 1e-5, "rdp") == 0.0
 
 
 def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as vault:
-        booked(vault, "a", OTHER, 1)
-        vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("a", 1, people=[7]), of("b", 3, people=[8])]) as vault:
-        assert math.isinf(vault.epsilon("a", 1e-5, "rdp"))
-        assert vault.epsilon("b", 1e-5, "rdp") == 0.0
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        ledgers.finish()
+    with LedgerSession.for_data(
+        tmp_path, "two", [of("a", 1, people=[7]), of("b", 3, people=[8])]
+    ) as ledgers:
+        assert math.isinf(ledgers.epsilon("a", 1e-5, "rdp"))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == 0.0
         with pytest.raises(
             BudgetExceeded, match=r"a: records in it were used before .* without data\.person"
         ):
-            booked(vault, "a", OTHER, 1)
+            booked(ledgers, "a", OTHER, 1)
 
 
 def test_raw_releases_are_never_forgotten(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "raw", [of("a", 1, 2), of("b", 3)]) as vault:
-        booked(vault, "a", NonPrivate(reason="plain gradients without noise"), 5, LATER)
-        vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("x", 2, 3), of("y", 3, 4)]) as vault:
+    with LedgerSession.for_data(tmp_path, "raw", [of("a", 1, 2), of("b", 3)]) as ledgers:
+        booked(ledgers, "a", NonPrivate(reason="plain gradients without noise"), 5, LATER)
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("x", 2, 3), of("y", 3, 4)]) as ledgers:
         with pytest.raises(
             BudgetExceeded,
             match=r"x: records in it.*plain gradients.*\(entry \d+, method 'm'\).*unit = 'none'",
         ):
-            booked(vault, "x", STEP, 1)
-        booked(vault, "y", STEP, 1)
-        booked(vault, "x", STEP, 1, LATER)
+            booked(ledgers, "x", STEP, 1)
+        booked(ledgers, "y", STEP, 1)
+        booked(ledgers, "x", STEP, 1, LATER)
 
 
 def test_sample_then_client(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1), of("b", *range(10, 200))]) as vault:
-        booked(vault, "a", STEP, 3)
-        booked(vault, "b", STEP, 3)
-        vault.finish()
-    with Vault.for_data(
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1), of("b", *range(10, 200))]) as ledgers:
+        booked(ledgers, "a", STEP, 3)
+        booked(ledgers, "b", STEP, 3)
+        ledgers.finish()
+    with LedgerSession.for_data(
         tmp_path, "two", [of("a", 1, kind="client"), of("b", *range(10, 100), kind="client")]
-    ) as vault:
+    ) as ledgers:
         # a client with one record is this record
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 3))
-        assert math.isinf(vault.epsilon("b", 1e-5, "rdp"))
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 3))
+        assert math.isinf(ledgers.epsilon("b", 1e-5, "rdp"))
         with pytest.raises(BudgetExceeded, match="no useful bound is known for 90 records"):
-            booked(vault, "b", OTHER, 1)
+            booked(ledgers, "b", OTHER, 1)
 
 
 def test_client_then_sample_is_two_steps(tmp_path: Path) -> None:
-    with Vault.for_data(
+    with LedgerSession.for_data(
         tmp_path, "one", [of("a", 1, 2, kind="client"), of("b", 3, kind="client")]
-    ) as vault:
-        booked(vault, "a", OTHER, 1)
-        booked(vault, "b", OTHER, 1)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
-        vault.finish()
-    with Vault.for_data(tmp_path, "again", [of("a", 1, 2, kind="client")]) as vault:
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
-        booked(vault, "a", OTHER, 1)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 2))
-        vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("x", 2, 3)]) as vault:
-        assert vault.epsilon("x", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 2))
+    ) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        booked(ledgers, "b", OTHER, 1)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "again", [of("a", 1, 2, kind="client")]) as ledgers:
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
+        booked(ledgers, "a", OTHER, 1)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 2))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("x", 2, 3)]) as ledgers:
+        assert ledgers.epsilon("x", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 2))
 
 
 def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
     tight = Budget(epsilon((STEP, 10)) * (1 + 1e-9), 1e-5, "rdp")
     with (
-        Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
-        Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
     ):
         booked(one, "a", STEP, 6, tight)
         with pytest.raises(BudgetExceeded):
@@ -201,52 +212,54 @@ def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
 def test_a_row_that_looks_like_another_is_in_one_set_of_each_run(kind: str, tmp_path: Path) -> None:
     """Rows 2 of the first run are two records; of the others, it may be one."""
     with (
-        Vault.for_data(tmp_path, "both", [of("a", 1, 2, kind=kind), of("b", 2, 3, kind=kind)]) as x,
-        Vault.for_data(tmp_path, "one", [of("a", 1, 2, kind=kind)]) as one,
-        Vault.for_data(tmp_path, "two", [of("b", 2, 3, kind=kind)]) as two,
+        LedgerSession.for_data(
+            tmp_path, "both", [of("a", 1, 2, kind=kind), of("b", 2, 3, kind=kind)]
+        ) as x,
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, kind=kind)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3, kind=kind)]) as two,
     ):
         booked(x, "a", STEP, 2)
         booked(x, "b", STEP, 3)
         booked(one, "a", STEP, 4)
         booked(two, "b", STEP, 5)
-        for vault in (x, one, two):
-            vault.finish()
-    with Vault.for_data(tmp_path, "last", [of("c", 2)]) as vault:
-        found = vault.epsilon("c", 1e-5, "rdp")
+        for ledgers in (x, one, two):
+            ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "last", [of("c", 2)]) as ledgers:
+        found = ledgers.epsilon("c", 1e-5, "rdp")
     assert found == (epsilon((STEP, 12)) if kind == "sample" else epsilon((Grouped(STEP, 2), 12)))
 
 
 def test_a_client_in_two_runs_at_once_is_itself_in_both(tmp_path: Path) -> None:
     client = of("a", 1, 2, kind="client")
     with (
-        Vault.for_data(tmp_path, "one", [client]) as one,
-        Vault.for_data(tmp_path, "two", [client]) as two,
+        LedgerSession.for_data(tmp_path, "one", [client]) as one,
+        LedgerSession.for_data(tmp_path, "two", [client]) as two,
     ):
         booked(one, "a", STEP, 2)
         booked(two, "a", STEP, 3)
-        for vault in (one, two):
-            assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
-            vault.finish()
-    with Vault.for_data(tmp_path, "three", [client]) as vault:
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
+        for ledgers in (one, two):
+            assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
+            ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "three", [client]) as ledgers:
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 5))
 
 
 def test_a_process_of_a_run_that_was_ended_charges_nothing_more(tmp_path: Path) -> None:
     """Its set was opened again by another run, in which the shared record counts once."""
     with (
-        Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
-        Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
     ):
         booked(one, "a", STEP, 1)
         booked(two, "b", STEP, 1)
-        for vault in (one, two):
-            with Ledger.open(vault.ledger.path) as ledger:
-                close_sets(ledger, vault.run)
-        with Vault.for_data(tmp_path, "both", [of("a", 1, 2), of("b", 2, 3)]) as both:
+        for ledgers in (one, two):
+            with Ledger.open(ledgers.ledger.path) as ledger:
+                close_sets(ledger, ledgers.run)
+        with LedgerSession.for_data(tmp_path, "both", [of("a", 1, 2), of("b", 2, 3)]) as both:
             booked(both, "a", STEP, 1)
-            for vault, unit in ((one, "a"), (two, "b")):
+            for ledgers, unit in ((one, "a"), (two, "b")):
                 with pytest.raises(LedgerError, match="was ended"):
-                    booked(vault, unit, STEP, 1)
+                    booked(ledgers, unit, STEP, 1)
 
 
 RACE = """
@@ -254,11 +267,12 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 from test_people import *
-vault = Vault.for_data(Path(sys.argv[1]), sys.argv[2], [of("a", *map(int, sys.argv[3].split(",")))])
+rows = of("a", *map(int, sys.argv[3].split(",")))
+ledgers = LedgerSession.for_data(Path(sys.argv[1]), sys.argv[2], [rows])
 tight, done = Budget(epsilon((STEP, 40)) * (1 + 1e-9), 1e-5, "rdp"), 0
 try:
     for i in range(100):
-        booked(vault, "a", STEP, 1, tight, str(i))
+        booked(ledgers, "a", STEP, 1, tight, str(i))
         done += 1
 except BudgetExceeded:
     pass
@@ -282,27 +296,27 @@ def test_two_processes_cannot_both_spend_the_last(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_finds_its_sets(tmp_path: Path) -> None:
     wanted = [of("a", 1, 2), of("b", 3)]
-    with Vault.for_data(tmp_path, "one", wanted) as vault:
-        booked(vault, "a", STEP, 5)
-    with Vault.for_data(tmp_path, "one", wanted[::-1]) as vault:
-        booked(vault, "a", STEP, 5)
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
-        vault.finish()
-    with Vault.for_data(tmp_path, "one", wanted) as vault:  # ended, and told again
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
-        vault.finish()
+    with LedgerSession.for_data(tmp_path, "one", wanted) as ledgers:
+        booked(ledgers, "a", STEP, 5)
+    with LedgerSession.for_data(tmp_path, "one", wanted[::-1]) as ledgers:
+        booked(ledgers, "a", STEP, 5)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "one", wanted) as ledgers:  # ended, and told again
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        ledgers.finish()
 
 
 def test_linked_files_are_the_same_people(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as vault:
-        booked(vault, "a", STEP, 5)
-        vault.finish()
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as ledgers:
+        booked(ledgers, "a", STEP, 5)
+        ledgers.finish()
         words = np.array([[10**6 + 1, 10**6 + 1], [10**6 + 2, 10**6 + 2]], dtype=np.uint64)
-        assert link(vault.ledger, words, words + np.uint64(100)) == 2
-        assert link(vault.ledger, words, words + np.uint64(100)) == 0
-    with Vault.for_data(tmp_path, "two", [of("b", 101), of("c", 103)]) as vault:
-        assert vault.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 5))
-        assert vault.epsilon("c", 1e-5, "rdp") == 0.0
+        assert link(ledgers.ledger, words, words + np.uint64(100)) == 2
+        assert link(ledgers.ledger, words, words + np.uint64(100)) == 0
+    with LedgerSession.for_data(tmp_path, "two", [of("b", 101), of("c", 103)]) as ledgers:
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 5))
+        assert ledgers.epsilon("c", 1e-5, "rdp") == 0.0
 
 
 SOME = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
@@ -327,20 +341,20 @@ def test_against_a_book_that_keeps_every_record_by_itself(
             taken |= set(own)
             if own:
                 sets.append((f"client:{i}", own, charges))
-        with Vault.for_data(
+        with LedgerSession.for_data(
             folder, f"run {number}", [of(unit, *rows) for unit, rows, _ in sets]
-        ) as vault:
+        ) as ledgers:
             for unit, rows, charges in sets:
                 for event, count in charges:
-                    booked(vault, unit, event, count, key=str(number))
+                    booked(ledgers, unit, event, count, key=str(number))
                     for row in rows:
                         own_events = twin.setdefault(row, {})
                         own_events[event] = own_events.get(event, 0) + count
             for unit, rows, _ in sets:
                 truth = max(epsilon(*twin.get(row, {}).items()) for row in rows)
-                assert vault.epsilon(unit, 1e-5, "rdp") == truth
+                assert ledgers.epsilon(unit, 1e-5, "rdp") == truth
             if ended[number]:
-                vault.finish()
+                ledgers.finish()
 
 
 @pytest.mark.parametrize(
@@ -357,12 +371,12 @@ def test_against_a_book_that_keeps_every_record_by_itself(
 )
 def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str) -> None:
     for run in ("one", "two"):
-        with Vault.for_data(tmp_path, run, [of("a", 1, 2)]) as vault:
-            vault.ledger.verify()
-            booked(vault, "a", STEP, 3)
+        with LedgerSession.for_data(tmp_path, run, [of("a", 1, 2)]) as ledgers:
+            ledgers.ledger.verify()
+            booked(ledgers, "a", STEP, 3)
             if run == "one":
-                vault.finish()
-            vault.ledger.verify()
+                ledgers.finish()
+            ledgers.ledger.verify()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
         assert db.execute(change).rowcount
     with (
@@ -372,14 +386,16 @@ def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str
         ledger.verify()
     before = (tmp_path / "ledger.sqlite").read_bytes()
     with pytest.raises(LedgerError, match=r"the records that it knows are not those"):
-        Vault.for_data(tmp_path, "three", [of("a", 1, 2)])
+        LedgerSession.for_data(tmp_path, "three", [of("a", 1, 2)])
     assert (tmp_path / "ledger.sqlite").read_bytes() == before  # and no run signs them
 
 
 def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, kind="client")]) as vault:
-        booked(vault, "a", STEP, 10)
-        booked(vault, "b", OTHER, 2)
+    with LedgerSession.for_data(
+        tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, kind="client")]
+    ) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        booked(ledgers, "b", OTHER, 2)
         for _ in range(2):
             wanted = [
                 of("x", 3, 9),
@@ -388,7 +404,7 @@ def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
                 of("b", 4, kind="client"),
                 of("c", 1, kind="client"),
             ]
-            seen = histories(vault.ledger, wanted)
+            seen = histories(ledgers.ledger, wanted)
             assert max(epsilon(*spent) for spent in seen["x"]) == epsilon((STEP, 10))
             assert max(epsilon(*spent) for spent in seen["y"]) == epsilon(
                 (Gaussian(noise_multiplier=10.0), 2)
@@ -396,4 +412,4 @@ def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
             assert seen["z"] == ((),)
             assert seen["b"] == (((OTHER, 2),),)
             assert epsilon(*seen["c"][0]) == epsilon((STEP, 10))
-            vault.finish()
+            ledgers.finish()

@@ -21,7 +21,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.runs import load
-from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
+from sordino.privacy import Budget, Charge, Ledger, LedgerSession, accountant
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
@@ -566,10 +566,10 @@ def test_each_client_pays_by_its_own_epsilon_or_nobody_pays(
         Charge(unit=unit, event=found.own[2], count=1, why="", method="tune", round=0, key=unit)
         for unit in units
     ]
-    with Vault.for_run(tmp_path / "own.sqlite", units) as vault:
+    with LedgerSession.for_run(tmp_path / "own.sqlite", units) as ledgers:
         with pytest.raises(Exception, match=r"client:1: .* over the budget of 1 "):
-            vault.charge_each(charges, budgets)
-        assert not vault.spent("client:0")
+            ledgers.charge_each(charges, budgets)
+        assert not ledgers.spent("client:0")
     given = "privacy.noise_multipliers=[9.0, 9.0, 9.0, 9.0]"
     with pytest.raises(StudyError, match="leave it out"):
         priced(tmp_path, own, given)

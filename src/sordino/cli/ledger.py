@@ -217,7 +217,7 @@ def end(
     from sordino.privacy import Ledger
     from sordino.privacy.chain import BEGIN
     from sordino.privacy.records import close_sets
-    from sordino.privacy.vault import data_ledger
+    from sordino.privacy.session import data_ledger
 
     path = data_ledger(folder)
     if not path.is_file():

@@ -35,7 +35,7 @@ def link(
     from sordino.data.pairs import paired
     from sordino.privacy import Ledger
     from sordino.privacy.records import link as join
-    from sordino.privacy.vault import data_ledger
+    from sordino.privacy.session import data_ledger
 
     path = data_ledger(folder)
     if not path.is_file():

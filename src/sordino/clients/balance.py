@@ -18,7 +18,7 @@ from sordino.core.plan import Plan
 from sordino.privacy import Budget, Event, Ledger
 from sordino.privacy.records import Burden, Records, burdens
 from sordino.privacy.records.group import CLIENT, SAMPLE
-from sordino.privacy.vault import data_ledger
+from sordino.privacy.session import data_ledger
 
 if TYPE_CHECKING:
     from sordino.clients.regime import HorizontalRegime

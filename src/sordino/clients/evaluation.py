@@ -39,7 +39,7 @@ from sordino.data.identity import at_one, first_rows
 from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
 from sordino.mechanisms import Gaussian
-from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
+from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
@@ -153,7 +153,7 @@ class PaidEvaluation:
         rows: m, public.
         mechanism: of sensitivity 1.
         planned: evaluations that it was calibrated for.
-        vault, budget: where it is charged, under :data:`UNIT`, and what may be spent there.
+        ledgers, budget: where it is charged, under :data:`UNIT`, and what may be spent there.
         entropy: of the noise.
         method, lineage: as in other charges.
     """
@@ -162,7 +162,7 @@ class PaidEvaluation:
     rows: int
     mechanism: Gaussian
     planned: int
-    vault: Vault
+    ledgers: LedgerSession
     budget: Budget
     entropy: Entropy
     method: str
@@ -181,13 +181,13 @@ class PaidEvaluation:
             key=f"{self.lineage}/evaluation {digest}",
         )
         try:
-            (permit,) = self.vault.charge([charge], self.budget)
+            (permit,) = self.ledgers.charge([charge], self.budget)
         except BudgetExceeded:
             return {}
         accuracy = self.release(weights, digest, permit)
         return {
             "accuracy": accuracy,
-            "test_epsilon": self.vault.check(UNIT, self.budget, permit.seq),
+            "test_epsilon": self.ledgers.check(UNIT, self.budget, permit.seq),
         }
 
     def release(self, weights: Vector, digest: str, permit: Permit) -> float:
@@ -211,7 +211,7 @@ class PaidEvaluation:
 
     def spent(self) -> float:
         """Epsilon of the test rows so far."""
-        return self.vault.epsilon(UNIT, self.budget.delta, self.budget.accountant)
+        return self.ledgers.epsilon(UNIT, self.budget.delta, self.budget.accountant)
 
 
 def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:

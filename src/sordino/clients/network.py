@@ -78,7 +78,7 @@ class HorizontalNetwork(NetworkRegime):
         with tempfile.TemporaryDirectory() as folder:
             have = divided(agreement, full)
             built = self.regime.assembled(full, have, Path(folder), "trial", None)
-            built.simulation.vault.close()
+            built.simulation.ledgers.close()
         if not isinstance(built.simulation, SiteSide):
             raise StudyError(
                 f"regime '{study.regime}' does not say what a site refuses "
@@ -260,7 +260,7 @@ class HorizontalNetwork(NetworkRegime):
         have, trial = divided(agreement, own), own.model_copy(update={"privacy": changed})
         with tempfile.TemporaryDirectory() as folder:
             built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
-            built.simulation.vault.close()
+            built.simulation.ledgers.close()
         return built.plan
 
     def own(self, study: Study, index: int) -> Own:

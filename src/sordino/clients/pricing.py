@@ -11,7 +11,7 @@ from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.narration import Table, Told, number
 from sordino.core.plan import ACCOUNTANTS, Plan, limits, step_event
 from sordino.core.vocabulary import Vocabulary
-from sordino.privacy import Budget, Event, Vault, epsilon_after, noise_multiplier
+from sordino.privacy import Budget, Event, LedgerSession, epsilon_after, noise_multiplier
 from sordino.privacy.leftout import left_out
 from sordino.privacy.rounding import epsilon_text
 
@@ -141,7 +141,7 @@ def told(study: HorizontalStudy, priced: Plan, words: Vocabulary) -> list[Told]:
 
 
 def payable(
-    priced: Plan, ledgers: Vault, units: Sequence[str], event: Event, most: Budget
+    priced: Plan, ledgers: LedgerSession, units: Sequence[str], event: Event, most: Budget
 ) -> tuple[int, ...] | None:
     """Steps that each client can still pay for, given what its ledger already holds; None without
     a limit.

@@ -24,7 +24,7 @@ from sordino.clients.setup import SharedSetup
 from sordino.clients.simulation import Clients, Protocol, Simulation, TrainingMoment
 from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
 from sordino.core import regimes
-from sordino.core.built import Built, budget, vault
+from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn
 from sordino.core.method import Method
 from sordino.core.narration import Told
@@ -158,7 +158,7 @@ class SampledRegime(HorizontalRegime[P]):
         own, line = protective(study, run, setup.shaping, folder), lineage(study, run)
         units = tuple(f"client:{i}" for i in range(len(sizes)))
         prints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
-        ledgers = vault(
+        ledgers = open_ledgers(
             study,
             folder,
             run,
@@ -192,7 +192,7 @@ class SampledRegime(HorizontalRegime[P]):
                 method=study.method.name,
                 lineage=line,
             ),
-            vault=ledgers,
+            ledgers=ledgers,
             budget=most,
         )
         kind = regimes.facts(self.name)

@@ -39,7 +39,7 @@ from sordino.core.surroundings import device, lineage, protective
 from sordino.core.watch import Moment
 from sordino.data.dataset import Span
 from sordino.data.features.applied import is_ours
-from sordino.privacy import Vault
+from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
 from sordino.training.evaluate import Evaluator
@@ -185,7 +185,7 @@ class SharedSetup:
         )
 
     def evaluation(
-        self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str
+        self, study: HorizontalStudy, ledgers: LedgerSession, entropy: Entropy, lineage: str
     ) -> PaidEvaluation | None:
         """How models are measured on private rows; None where there are none."""
         if self.secret is None:
@@ -202,7 +202,7 @@ class SharedSetup:
             rows=len(y),
             mechanism=mechanism,
             planned=planned,
-            vault=ledgers,
+            ledgers=ledgers,
             budget=most,
             entropy=entropy,
             method=study.method.name,

@@ -21,8 +21,8 @@ from sordino.core.effect import Begin, Effect, Event, Request, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Away, Bill, World
-from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.core.world import Away, ChargeRequest, World
+from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
 
 
@@ -129,13 +129,13 @@ class Simulation(World[TrainingState]):
     Attributes:
         regime: the rules.
         given: who works, and where.
-        vault: where charges go.
+        ledgers: where charges go.
         budget: what a client may spend in all.
     """
 
     regime: Protocol
     given: Clients
-    vault: Vault
+    ledgers: LedgerSession
     budget: Budget
 
     @property
@@ -182,13 +182,13 @@ class Simulation(World[TrainingState]):
         """Seconds of this client in this round, or how long it is away."""
         return trip(self.given.latency, self.given.churn, self.given.entropy, site, training(task))
 
-    def bills(
+    def requests(
         self, state: TrainingState, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """Every client the price of its own task."""
         given = self.given
         return [
-            Bill((each.site,), charge, self.budget)
+            ChargeRequest((each.site,), charge, self.budget)
             for each in effects
             if isinstance(each, Send)
             for charge in charges(

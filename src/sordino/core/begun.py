@@ -25,7 +25,7 @@ from sordino.core.study.base import Study
 from sordino.core.surroundings import ENDED, KEY, asked, environment
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
-from sordino.privacy.vault import refuse_closed
+from sordino.privacy.session import refuse_closed
 
 LEDGER = "ledger.sqlite"
 LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended

@@ -19,7 +19,7 @@ from sordino.core.records import Facts, Metrics
 from sordino.core.study.base import Study
 from sordino.core.watch import Moment
 from sordino.data.notices import notice
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.storage import seen_by_others
 
@@ -101,7 +101,7 @@ def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 
 
-def vault(
+def open_ledgers(
     study: Study,
     folder: Path,
     run: str,
@@ -112,7 +112,7 @@ def vault(
     labels: Mapping[str, str] | None = None,
     *,
     public: bool,
-) -> Vault:
+) -> LedgerSession:
     """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
     ``fingerprints``, and ``labels`` for people, by unit; ``data`` are fingerprints of all data that
@@ -132,19 +132,19 @@ def vault(
         whole = keyed(whole, run, make=not begun)
     if study.privacy.ledger != "run":
         kept = Path(study.privacy.ledger).expanduser()
-        found = Vault.for_data(kept, run, known, others, begun=begun, data=whole)
+        found = LedgerSession.for_data(kept, run, known, others, begun=begun, data=whole)
         if (warning := seen_by_others(kept)) is not None:
             notice(warning)
         return found
     if known:  # the run folder is shown to others, and the key of its records is not in it
         key = record_key(run, make=not begun)
-        return Vault.for_data(folder, run, known, others, begun=begun, key=key, data=whole)
+        return LedgerSession.for_data(folder, run, known, others, begun=begun, key=key, data=whole)
     prints = {
         unit: each if public or each.startswith(ELSEWHERE) else keyed(each, run, make=not begun)
         for unit, each in fingerprints.items()
     }
     ledger = folder / "ledger.sqlite"
-    return Vault.for_run(ledger, prints, labels=labels, begun=begun, run=run, data=whole)
+    return LedgerSession.for_run(ledger, prints, labels=labels, begun=begun, run=run, data=whole)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -63,7 +63,7 @@ from sordino.core.effect import (
 )
 from sordino.core.moment import Flight, Moment, S
 from sordino.core.watch import Watcher
-from sordino.core.world import Away, Bill, World
+from sordino.core.world import Away, ChargeRequest, World
 from sordino.privacy import Budget, Permit
 
 M = TypeVar("M", bound=Moment[Any])
@@ -167,12 +167,12 @@ class Kernel(Generic[S, M]):
         """Book, then do."""
         first = effects[0]
         if len(effects) == 1 and type(first) is Send:  # as after nearly every arrival
-            if bills := self.world.bills(self.state, effects, self.paid):
-                self.book(bills)
+            if requests := self.world.requests(self.state, effects, self.paid):
+                self.book(requests)
             self.dispatch(first.site, first.message)
             return
         priced = [effect for effect in effects if type(effect) is Send or type(effect) is Book]
-        permits = self.book(self.world.bills(self.state, priced, self.paid)) if priced else ()
+        permits = self.book(self.world.requests(self.state, priced, self.paid)) if priced else ()
         log: records.Round | None = None
         save = False
         for effect in effects:
@@ -247,30 +247,30 @@ class Kernel(Generic[S, M]):
             self.away[site] = trip.until
         self.tell(Left(site))
 
-    def book(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
+    def book(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
         """Charge durably and hand out the permits; equal budgets share one transaction.
 
         Raises:
             BudgetExceeded: after a row in the log.
         """
-        groups: dict[Budget, list[Bill]] = {}
-        for bill in bills:
-            groups.setdefault(bill.budget, []).append(bill)
+        groups: dict[Budget, list[ChargeRequest]] = {}
+        for request in requests:
+            groups.setdefault(request.budget, []).append(request)
         found: list[Permit] = []
         for budget, own in groups.items():
             try:
-                permits = self.world.vault.charge([bill.charge for bill in own], budget)
+                permits = self.world.ledgers.charge([request.charge for request in own], budget)
             except BudgetExceeded as refusal:
                 self.write(
                     records.Refused(round=self.state.number, time=self.time, why=str(refusal))
                 )
                 raise
             fresh: dict[int, list[Permit]] = {}
-            for bill, permit in zip(own, permits, strict=True):
-                for site in bill.sites:
+            for request, permit in zip(own, permits, strict=True):
+                for site in request.sites:
                     fresh.setdefault(site, []).append(permit)
                 # as of this entry: a run that is being replayed has booked later ones already
-                if bill.counts:
+                if request.counts:
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
             for site, handed in fresh.items():
@@ -284,7 +284,7 @@ class Kernel(Generic[S, M]):
     def _price(self) -> None:
         """The highest epsilon, with what was booked since the last row."""
         for unit, (seq, budget) in self._unpriced.items():
-            for spent in self.world.vault.histories(unit, seq):
+            for spent in self.world.ledgers.histories(unit, seq):
                 if (spent, budget) not in self._prices:
                     self._prices[spent, budget] = self.world.price(unit, spent, budget)
                 self.epsilon = max(self.epsilon, self._prices[spent, budget])

@@ -41,7 +41,7 @@ def data_of(built: Built) -> str | UnsetType:
     """
     if built.study.privacy.ledger != "run":
         return UNSET
-    prints = built.simulation.vault.ledger.units()
+    prints = built.simulation.ledgers.ledger.units()
     if not prints or any(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):
         return UNSET
     told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))

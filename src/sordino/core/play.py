@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sordino.core.watch import Moment, Packed, Watcher
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, LedgerSession
 
 M = TypeVar("M", bound=Moment)
 
@@ -15,7 +15,7 @@ class Play(Protocol[M]):
     """A federation on one machine, of any regime; its moments are of that regime's kind."""
 
     @property
-    def vault(self) -> Vault:
+    def ledgers(self) -> LedgerSession:
         """Where charges go."""
         ...
 

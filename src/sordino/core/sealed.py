@@ -45,7 +45,7 @@ def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) 
 def spent_now(built: Built) -> Spent:
     """What each unit of the ledger has spent, the highest of its records; each history once."""
     sim = built.simulation
-    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
+    histories = {unit: sim.ledgers.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
     prices = {
         history: chosen.epsilon(history, sim.budget.delta)

@@ -64,7 +64,7 @@ from sordino.core.records import About, Place, Result, Row, Spent, known, number
 from sordino.core.study.base import Study
 from sordino.core.surroundings import destroyed, forget, surrounded
 from sordino.core.watch import Moment
-from sordino.privacy import Budget, Charge, NonPrivate, Vault
+from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate
 from sordino.training.allocator import tune
 
 
@@ -152,17 +152,17 @@ def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> 
         try:
             _refuse_hopeless(built)
         except BudgetExceeded:
-            built.simulation.vault.finish()
+            built.simulation.ledgers.finish()
             raise
         about = replace(describe(built, run), begun=made.now(full), data=made.data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         found = replace(surrounded(full), companions=companions_here() or UNSET)
         replace_file(draft / "environment.json", records.text(found, indent=1).encode())
-        built.simulation.vault.begin(
+        built.simulation.ledgers.begin(
             run, records.plain(begun.facts(draft, full, records.plain(about))), _promised(built)
         )
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
         folder = folders.take(draft, folder, out, study.name)
     except BaseException:
         held.close()
@@ -251,11 +251,11 @@ def _play(
     begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
     built = build(study, folder, run, known(about.payable))
     sim = built.simulation
-    before = begun.read(folder, sim.vault.begun(run))
+    before = begun.read(folder, sim.ledgers.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
     saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
-    sim.vault.refuse_older({} if saved is None else saved.heads)
+    sim.ledgers.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
         moment.ended is None
@@ -282,26 +282,26 @@ def _play(
             every=study.checkpoint_stride,
             begun=moment.number,
             show=show,
-            heads=sim.vault.heads,
+            heads=sim.ledgers.heads,
         ) as recorder:
             try:
-                book_public(run, sim.vault)
+                book_public(run, sim.ledgers)
                 moment = sim.run(moment, recorder)
             except BudgetExceeded as refusal:
                 refused = refusal
     if isinstance(refused, HeldBack):  # once the other run has ended, this one can go on
-        sim.vault.close()
+        sim.ledgers.close()
         raise refused
     if refused is not None:
-        sim.vault.finish()
-        sim.vault.close()
+        sim.ledgers.finish()
+        sim.ledgers.close()
         forget(folder)  # a ledger never gets back what was spent: this run goes no further
         if destroyed(folder):  # else it may be gone through again, to the same refusal
             checkpoint.remove(folder / CHECKPOINTS)
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
-    sim.vault.finish()
-    sim.vault.close()
+    sim.ledgers.finish()
+    sim.ledgers.close()
     forget(folder)
     return outcome
 
@@ -316,13 +316,13 @@ def _promised(built: Built) -> dict[str, Budget]:
     return found | ({} if built.evaluation is None else {UNIT: built.evaluation.budget})
 
 
-def book_public(run: str, vault: Vault) -> None:
+def book_public(run: str, ledgers: LedgerSession) -> None:
     """Book rows that were declared public as public, before anything is computed from them.
 
     Raises:
         BudgetExceeded: if one of them has a promise of a run that has not ended.
     """
-    if PUBLIC in vault.names:
+    if PUBLIC in ledgers.names:
         charge = Charge(
             unit=PUBLIC,
             event=NonPrivate(reason="they were declared public, and used without any protection"),
@@ -332,7 +332,7 @@ def book_public(run: str, vault: Vault) -> None:
             round=0,
             key=f"{run}/public",
         )
-        vault.charge([charge], Budget(math.inf, 1e-5))
+        ledgers.charge([charge], Budget(math.inf, 1e-5))
 
 
 def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: float) -> Outcome:
@@ -343,7 +343,7 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     """
     sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
-    noted = sim.vault.sealed(run)
+    noted = sim.ledgers.sealed(run)
     before = None if noted is None else sealed.read(folder, noted)
     spent = sealed.spent_now(built) if before is None else before.spent
     if before is None and (measured := built.metrics(moment.model)) is not None:
@@ -353,8 +353,8 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     if before is not None:
         sealed.refuse_another_end(folder, before, seal)
     replace_file(folder / sealed.MODEL, model)
-    sim.vault.seal(run, records.plain(seal))
-    seq, digest = sim.vault.head()
+    sim.ledgers.seal(run, records.plain(seal))
+    seq, digest = sim.ledgers.head()
     place = Place(
         seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data"
     )
@@ -408,7 +408,7 @@ def _refuse_hopeless(built: Built) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
-        why, remedy = built.simulation.vault.blame(built.simulation.units), built.remedy
+        why, remedy = built.simulation.ledgers.blame(built.simulation.units), built.remedy
         raise BudgetExceeded(
             f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid} at "
             f"noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent "

@@ -25,7 +25,7 @@ from sordino.core.effect import (
 )
 from sordino.core.moment import Block, S
 from sordino.mechanisms.secure.setting import MOST_CLIENTS, lowest_threshold
-from sordino.privacy import Budget, Charge, Permit, Vault
+from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.privacy.accounting import Spent
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class ChargeRequest:
     """A charge, and who may work when it is booked.
 
     Attributes:
@@ -105,14 +105,14 @@ class World(Generic[S]):
     """A federation, as the kernel sees it. What a regime has no need of is answered here.
 
     Attributes:
-        vault: where charges go.
+        ledgers: where charges go.
         widest: numbers in the longest vector of a message, where it may be longer than the model.
         hands_out: whether sites are given the model when the run is over.
         continuous: whether tasks follow each other without a moment at which nobody works.
     """
 
     __slots__ = ()
-    vault: Vault
+    ledgers: LedgerSession
     widest: int = 0
     hands_out: bool = True
     continuous: bool = False
@@ -142,13 +142,15 @@ class World(Generic[S]):
         """Seconds until the answer is there, or how the site vanishes."""
         return 0.0
 
-    def bills(
+    def requests(
         self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """What must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
-    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
+    def reissued(
+        self, state: S, blocks: Mapping[int, Sequence[Block]], /
+    ) -> Sequence[ChargeRequest]:
         """What was booked for these blocks: a run goes on, and its permits are looked up."""
         return ()
 
@@ -258,11 +260,13 @@ class SiteSide(World[S]):
     remembers: bool = False
     repeats_noise: bool = False
 
-    def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit], /
+    ) -> Sequence[ChargeRequest]:
         """What a site books in its own ledger before it works on a task; it holds ``permits``."""
         raise NotImplementedError
 
-    def round_bills(self, site: int, effect: Book, /) -> Sequence[Bill]:
+    def round_requests(self, site: int, effect: Book, /) -> Sequence[ChargeRequest]:
         """What a site books in its own ledger for a round that is charged to everybody."""
         return ()
 

@@ -35,7 +35,7 @@ from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.recorder import Recorder
 from sordino.core.watch import Watcher
-from sordino.core.world import Bill, SiteSide
+from sordino.core.world import ChargeRequest, SiteSide
 from sordino.network import frames
 from sordino.network.ahead import Ahead
 from sordino.network.ends import STOPPED
@@ -257,7 +257,7 @@ class Desk:
         site = self._site.index
         self._paid = (
             *self._world.held(site, task.number, self._paid),
-            *self._charged(self._world.own_bills(site, task, self._paid)),
+            *self._charged(self._world.site_requests(site, task, self._paid)),
         )
 
     def _remember(self, task: Task, body: bytes) -> None:
@@ -295,14 +295,14 @@ class Desk:
         """Number of the moment that was kept last."""
         return self._watcher.saved if isinstance(self._watcher, Recorder) else 0
 
-    def _charged(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
+    def _charged(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
         """Book what is promised within this site's limit, and the rest beside it."""
         found: list[Permit] = []
         for counts in (True, False):
-            own = [bill for bill in bills if bill.counts == counts]
+            own = [request for request in requests if request.counts == counts]
             if own:
                 budget = self._site.budget if counts else own[0].budget
-                found += self._site.vault.charge([bill.charge for bill in own], budget)
+                found += self._site.ledgers.charge([request.charge for request in own], budget)
         return tuple(found)
 
     def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
@@ -314,7 +314,7 @@ class Desk:
         try:
             if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
                 return self._refuse(number, objection, "round")
-            permits = self._charged(self._world.round_bills(self._site.index, effect))
+            permits = self._charged(self._world.round_requests(self._site.index, effect))
         except (BudgetExceeded, LedgerError) as refusal:
             return self._refuse(number, OWN, "budget", str(refusal))
         except StudyError as refusal:
@@ -361,7 +361,7 @@ class Desk:
         """A row of the log, where one is due."""
         if self.moment.number % self._site.every:
             return
-        histories = self._site.vault.histories(self._site.unit)
+        histories = self._site.ledgers.histories(self._site.unit)
         epsilon = max((self._price(spent) for spent in histories), default=0.0)
         now = self.moment
         self._watcher.row(records.Round(round=now.number, steps=now.steps, epsilon=epsilon))

@@ -40,7 +40,7 @@ from sordino.network.scripted import ScriptedKernel
 from sordino.network.seals import Seals
 from sordino.network.summing import kernels
 from sordino.network.transport.base import Hub, Mailbox
-from sordino.privacy import Budget, Event, Vault
+from sordino.privacy import Budget, Event, LedgerSession
 
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
@@ -189,9 +189,9 @@ class Serving:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
-    def vault(self) -> Vault:
+    def ledgers(self) -> LedgerSession:
         """See :class:`~sordino.core.play.Play`."""
-        found: Vault = self.inner.vault
+        found: LedgerSession = self.inner.ledgers
         return found
 
     @property
@@ -249,7 +249,7 @@ class Serving:
     def _owed(self, world: ServerSide[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
         if not world.charges_everybody:
             return ()
-        ledger, unit = self.vault.ledger, self.vault.names[self.units[site]]
+        ledger, unit = self.ledgers.ledger, self.ledgers.names[self.units[site]]
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
     def _kernel(

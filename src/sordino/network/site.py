@@ -27,7 +27,7 @@ from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner
 from sordino.network.transport.base import Line, Lost, Stranger
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, LedgerSession
 
 FIRST_SAID = (1, 10, 100)
 """Answers of a connection after which memory is handed back."""
@@ -62,9 +62,9 @@ class Site:
     partner: Partner | None = None
 
     @property
-    def vault(self) -> Vault:
+    def ledgers(self) -> LedgerSession:
         """See :class:`~sordino.core.play.Play`."""
-        found: Vault = self.inner.vault
+        found: LedgerSession = self.inner.ledgers
         return found
 
     @property

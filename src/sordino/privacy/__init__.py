@@ -21,7 +21,7 @@ from sordino.privacy.event import (
 )
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.permit import Allowance, Permit, covers_one, covers_round
-from sordino.privacy.vault import Vault
+from sordino.privacy.session import LedgerSession
 
 __all__ = [
     "NAMES",
@@ -36,6 +36,7 @@ __all__ = [
     "Gaussian",
     "Grouped",
     "Ledger",
+    "LedgerSession",
     "NonPrivate",
     "Note",
     "Nothing",
@@ -44,7 +45,6 @@ __all__ = [
     "Pure",
     "Repeated",
     "Selected",
-    "Vault",
     "Verified",
     "accountant",
     "covers_one",

@@ -214,14 +214,14 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
     simulation = built.simulation
     try:
         if note.data is None:
-            note = msgspec.structs.replace(note, data=simulation.vault.data)
+            note = msgspec.structs.replace(note, data=simulation.ledgers.data)
             _keep(folder / NOTE, note)
-        refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.vault.data)
-        session.book_public(note.tuning, simulation.vault)
-        simulation.vault.charge_each(*_charges(price, own, simulation.units, note))
-        simulation.vault.finish()
+        refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.ledgers.data)
+        session.book_public(note.tuning, simulation.ledgers)
+        simulation.ledgers.charge_each(*_charges(price, own, simulation.units, note))
+        simulation.ledgers.finish()
     finally:
-        simulation.vault.close()
+        simulation.ledgers.close()
     return note
 
 

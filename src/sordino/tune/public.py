@@ -31,7 +31,7 @@ from sordino.core.study.sections import SHARE
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.data.sets import is_ours
-from sordino.privacy import Vault
+from sordino.privacy import LedgerSession
 from sordino.privacy.records.group import SAMPLE
 from sordino.tune.grid import Candidate, again
 
@@ -178,11 +178,11 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
         joined = [records(part, PUBLIC, SAMPLE) for part in parts]
         known = [replace(joined[0], rows=np.concatenate([each.rows for each in joined]))]
     tuning = secrets.token_hex(8)
-    with Vault.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as vault:
+    with LedgerSession.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as ledgers:
         try:
-            book_public(tuning, vault)
+            book_public(tuning, ledgers)
         finally:
-            vault.finish()
+            ledgers.finish()
     return (
         f"warning: {what}: models train on these rows without any protection. The ledger in "
         f"{study.privacy.ledger} records them as public: nothing can be promised for them any more"

@@ -12,7 +12,7 @@ from sordino.base.parsing import json_of, toml_of
 from sordino.core import begun
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.chain import BEGIN, Note
-from sordino.privacy.vault import refuse_closed
+from sordino.privacy.session import refuse_closed
 from sordino.verify.found import Terms
 
 ABOUT, STUDY = "run.json", "study.toml"

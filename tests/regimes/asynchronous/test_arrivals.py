@@ -93,7 +93,7 @@ def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | Non
 
 
 def booked(world: Arrivals) -> list[int]:
-    return [sum(count for _, count in world.vault.spent(unit)) for unit in world.units]
+    return [sum(count for _, count in world.ledgers.spent(unit)) for unit in world.units]
 
 
 def booked_of(world: Arrivals, edge: int) -> int:
@@ -106,13 +106,13 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
     world: Any = built.simulation
     end = world.run(built.first, whole)
     payable, once = world.payable, booked(world)
-    world.vault.close()
+    world.ledgers.close()
     for die_after in (1, 4, len(whole.saved) - 1):
         folder = tmp_path / f"killed-{die_after}"
         built, first = made(folder, *changes), Watch(die_after)
         with pytest.raises(KeyboardInterrupt):
             built.simulation.run(built.first, first)
-        built.simulation.vault.close()
+        built.simulation.ledgers.close()
         built = made(folder, *changes, payable=payable)
         world = built.simulation
         (packed, length) = first.saved[-1]
@@ -128,8 +128,8 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         assert again.time == end.time
         assert second.rows == whole.rows
         assert booked(world) == once
-        world.vault.ledger.verify()
-        world.vault.close()
+        world.ledgers.ledger.verify()
+        world.ledgers.close()
         shutil.rmtree(folder)
 
 
@@ -150,7 +150,7 @@ def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_bu
         assert count <= world.regime.budget[edge]
         assert count - given <= world.block + world.block // 4
     for unit, own in zip(world.units, world.budgets, strict=True):
-        assert world.vault.epsilon(unit, own.delta, own.accountant) <= own.epsilon
+        assert world.ledgers.epsilon(unit, own.delta, own.accountant) <= own.epsilon
 
 
 class Recorded:
@@ -186,7 +186,7 @@ def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) 
     assert sigmas == sorted(sigmas, reverse=True)
     assert len(set(sigmas)) == 4
     world.run(built.first, Watch())
-    spent = [world.vault.epsilon(unit, 1e-3, "pld") for unit in world.units]
+    spent = [world.ledgers.epsilon(unit, 1e-3, "pld") for unit in world.units]
     assert spent == pytest.approx([1.0, 2.0, 3.0, 4.0], rel=0.1)
     assert all(value <= target for value, target in zip(spent, (1.0, 2.0, 3.0, 4.0), strict=True))
 
@@ -238,7 +238,7 @@ def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> No
     world: Any = built.simulation
     assert world.edges[0].noised == 64 * 200 + 200
     end = world.run(built.first, Watch())
-    assert np.isinf(world.vault.epsilon("client:0", 1e-3, "pld"))
+    assert np.isinf(world.ledgers.epsilon("client:0", 1e-3, "pld"))
     assert end.number == 120
 
 
@@ -307,7 +307,7 @@ def test_a_second_run_over_the_same_data_has_only_what_is_left(tmp_path: Path) -
     world: Any = first.simulation
     end = world.run(first.first, Watch())
     assert end.number == 120
-    world.vault.close()
+    world.ledgers.close()
     second = made(
         tmp_path / "two",
         kept,
@@ -318,13 +318,13 @@ def test_a_second_run_over_the_same_data_has_only_what_is_left(tmp_path: Path) -
         run="two",
     )
     world = second.simulation
-    before = [world.vault.epsilon(unit, 1e-3, "pld") for unit in world.units]
+    before = [world.ledgers.epsilon(unit, 1e-3, "pld") for unit in world.units]
     assert min(before) > 0.5
     end = world.run(second.first, Watch())
     assert "every edge has spent" in (end.ended or "")
     assert end.number < 2000
     for unit in world.units:
-        assert 2.8 < world.vault.epsilon(unit, 1e-3, "pld") <= 3.0
+        assert 2.8 < world.ledgers.epsilon(unit, 1e-3, "pld") <= 3.0
 
 
 def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     world: Any = built.simulation
     end = world.run(built.first, whole)
     payable = world.payable
-    world.vault.close()
+    world.ledgers.close()
     found = []
     for packed, _ in whole.saved:
         rest = json.loads(packed.rest)
@@ -355,7 +355,7 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     built = made(tmp_path / "run", *changes, "seed=2", payable=payable)
     world = built.simulation
     again = world.run(world.unpack(found[0]), Watch())
-    world.vault.close()
+    world.ledgers.close()
     assert again.model.tobytes() == end.model.tobytes()
 
 
@@ -371,7 +371,7 @@ def test_two_runs_over_one_ledger_share_no_noise(tmp_path: Path) -> None:
         world: Any = built.simulation
         watch = Watch()
         sent.append(world.run(built.first, watch).model)
-        world.vault.close()
+        world.ledgers.close()
     assert not np.array_equal(*sent)
 
 
@@ -390,7 +390,7 @@ def test_edges_with_equal_data_share_what_their_ledger_has_left(tmp_path: Path) 
     built = made(tmp_path / "run", data, f"privacy.ledger='{tmp_path / 'kept'}'", "method.batch=10")
     world: Any = built.simulation
     end = world.run(built.first, Watch())
-    world.vault.close()
+    world.ledgers.close()
     assert end.ended is not None
 
 
@@ -405,7 +405,7 @@ def test_an_infinite_epsilon_of_one_edge_lifts_no_other_edges_limit(tmp_path: Pa
     end = world.run(built.first, watch)
     assert end.number == 120
     assert end.state.gone == {0}
-    world.vault.close()
+    world.ledgers.close()
 
 
 def test_endless_delays_stay_finite(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_endless_delays_stay_finite(tmp_path: Path) -> None:
         built, watch = made(tmp_path / name, f"world.latency={{{latency}}}"), Watch()
         world: Any = built.simulation
         world.unpack((world.run(built.first, watch)).pack())
-        world.vault.close()
+        world.ledgers.close()
 
 
 def test_what_cannot_be_reckoned_with_is_said_and_what_was_given_is_taken(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_what_cannot_be_reckoned_with_is_said_and_what_was_given_is_taken(tmp_pa
     built = made(tmp_path / "noise", "privacy.noise_multipliers=[1.0, 2.0, 3.0, 4.0]")
     world: Any = built.simulation
     assert [edge.mechanism.noise_multiplier for edge in world.edges] == [1.0, 2.0, 3.0, 4.0]
-    world.vault.close()
+    world.ledgers.close()
 
 
 def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
         assert [simulation.budget_of(i).epsilon for i in range(4)] == [4.0] * 4
         terms = simulation.regime.terms
         told.append((terms.noise, [terms.deviation(i) for i in range(4)], simulation.payable))
-        simulation.vault.close()
+        simulation.ledgers.close()
     assert told[0] == told[1]
 
 
@@ -138,7 +138,7 @@ def test_a_client_holds_its_own_budget(tmp_path: Path) -> None:
         if isinstance(client, PrivateClient)
     ]
     assert noises == list(personal.multipliers(calibrated(read(tmp_path)), 4))
-    simulation.vault.close()
+    simulation.ledgers.close()
 
 
 def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
         wanted = sigma * 1.0 / (0.2 * terms.sizes[client])
         assert terms.deviation(client) == pytest.approx(wanted, rel=0.01)
     assert math.isclose(sum(terms.weights), 1.0)
-    simulation.vault.close()
+    simulation.ledgers.close()
 
 
 @pytest.mark.parametrize(

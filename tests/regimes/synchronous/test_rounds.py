@@ -19,7 +19,7 @@ from sordino.base.message import Train, Update
 from sordino.core import checkpoint
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
-from sordino.privacy import Budget, Event, Gaussian, Permit, PoissonSampled, Vault
+from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
@@ -34,7 +34,7 @@ class Toy:
     """A client that only counts."""
 
     index: int
-    vault: Vault
+    ledgers: LedgerSession
     # round, steps, steps in the ledger when asked
     worked: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class Toy:
             (
                 task.round,
                 task.steps,
-                sum(count for _, count in self.vault.spent(f"client:{self.index}")),
+                sum(count for _, count in self.ledgers.spent(f"client:{self.index}")),
             )
         )
         noise = (
@@ -84,7 +84,9 @@ def evaluate(weights: np.ndarray) -> Mapping[str, float]:
 
 @contextmanager
 def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
-    vault = Vault.for_run(folder / "ledger.sqlite", {f"client:{i}": f"data {i}" for i in range(N)})
+    ledgers = LedgerSession.for_run(
+        folder / "ledger.sqlite", {f"client:{i}": f"data {i}" for i in range(N)}
+    )
     steps = options.pop("steps", 30)
     terms = Terms(
         dimension=3,
@@ -107,8 +109,8 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
     )
     simulation = Simulation(
         regime=regime,
-        clients=[Toy(i, vault) for i in range(N)],
-        vault=vault,
+        clients=[Toy(i, ledgers) for i in range(N)],
+        ledgers=ledgers,
         budget=options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp")),
         units=[f"client:{i}" for i in range(N)],
         latency=options.pop("latency", Lognormal(shape=1.0)),
@@ -123,11 +125,11 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
     try:
         yield simulation, Moment(regime.start(np.zeros(3, np.float32)))
     finally:
-        vault.close()
+        ledgers.close()
 
 
 def booked(simulation: Simulation) -> list[int]:
-    return [sum(count for _, count in simulation.vault.spent(unit)) for unit in simulation.units]
+    return [sum(count for _, count in simulation.ledgers.spent(unit)) for unit in simulation.units]
 
 
 def worked(simulation: Simulation) -> list[tuple[int, int, int]]:
@@ -207,7 +209,7 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             assert again.time == end.time
             assert second.rows == whole.rows
             assert booked(simulation) == once
-            simulation.vault.ledger.verify()
+            simulation.ledgers.ledger.verify()
 
 
 def test_another_environment_books_replayed_rounds_again(tmp_path: Path) -> None:

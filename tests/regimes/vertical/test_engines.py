@@ -69,7 +69,9 @@ def world(folder: Path, *changes: str) -> Events:
 def paid(made: Events) -> Allowance:
     """For one appearance of every entity."""
     return Allowance(
-        made.vault.charge([bill.charge for bill in made.bill(1, 1, 1, "test")], made.unlimited)
+        made.ledgers.charge(
+            [request.charge for request in made.requests_between(1, 1, 1, "test")], made.unlimited
+        )
     )
 
 
@@ -184,7 +186,7 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         np.testing.assert_allclose(one.seen.losses, two.seen.losses, rtol=1e-3, atol=1e-4)
         same(engines[0].weights(), engines[1].weights(), 2e-5)
         for made in (joint, handed):
-            made.vault.close()
+            made.ledgers.close()
         for place in ("a", "b"):
             for file in (tmp_path / place).iterdir():
                 file.unlink()

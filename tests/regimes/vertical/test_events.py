@@ -168,7 +168,7 @@ def made(
 
 
 def booked(world: Events) -> dict[str, Any]:
-    return {unit: world.vault.spent(unit) for unit in world.vault.names}
+    return {unit: world.ledgers.spent(unit) for unit in world.ledgers.names}
 
 
 @pytest.mark.parametrize("changes", WORLDS.values(), ids=WORLDS)
@@ -199,7 +199,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(
             assert {name: value.tobytes() for name, value in rest.kept.items()} == {
                 name: value.tobytes() for name, value in end.kept.items()
             }
-    world.vault.ledger.verify()
+    world.ledgers.ledger.verify()
 
 
 @pytest.mark.parametrize(
@@ -628,14 +628,14 @@ def steps(spent: Any) -> Any:
 def test_one_answer_is_booked_once_however_often_it_is_used(tmp_path: Path, table: Path) -> None:
     world, first = made(tmp_path, LABEL, REPEATED)
     world.run(first, Watch())
-    assert world.vault.spent("labels") == ((Pure(epsilon=3.0), 1),)
-    assert world.vault.epsilon("labels", 1e-5, "pld") <= 3.0
+    assert world.ledgers.spent("labels") == ((Pure(epsilon=3.0), 1),)
+    assert world.ledgers.epsilon("labels", 1e-5, "pld") <= 3.0
     for unit in ("entities", "party:0", "party:2"):
         assert any(
             isinstance(event, NonPrivate) or "NonPrivate" in repr(event)
-            for event, _ in world.vault.spent(unit)
+            for event, _ in world.ledgers.spent(unit)
         )
-        assert math.isinf(world.vault.epsilon(unit, 1e-5, "pld"))
+        assert math.isinf(world.ledgers.epsilon(unit, 1e-5, "pld"))
 
 
 @pytest.mark.parametrize(
@@ -665,9 +665,9 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(
             used.append(entity)
         highest = max(seen.values())
         assert responses(highest) <= sum(
-            count for event, count in world.vault.spent("labels") if isinstance(event, Pure)
+            count for event, count in world.ledgers.spent("labels") if isinstance(event, Pure)
         )
-        assert world.vault.epsilon(unit, 1e-5, "pld") <= world.budget.epsilon
+        assert world.ledgers.epsilon(unit, 1e-5, "pld") <= world.budget.epsilon
         return run(x, y, active, silent, paid)
 
     spy.run = checks  # type: ignore[method-assign]
@@ -693,7 +693,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(
     each = {"label": 6.0 / 3, "entity": 15.0 / (1 if privacy.memoised else 3)}[privacy.unit]
     times = max(seen.values())
     told: list[Any] = [(Pure(epsilon=each), responses(times))]
-    assert steps(world.vault.spent("labels")) == steps(told)
+    assert steps(world.ledgers.spent("labels")) == steps(told)
     if privacy.unit == "entity":
         study = builder.calibrated(read(tmp_path, *changes))
         kept = study.privacy
@@ -711,7 +711,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(
                     3 * resends * times,
                 )
             )
-        assert steps(world.vault.spent("entities")) == steps(told)
+        assert steps(world.ledgers.spent("entities")) == steps(told)
         assert accountant("pld").epsilon(told, 1e-5) <= 60.0
         # calibrated for it, and no lower
         assert accountant("pld").epsilon(told, 1e-5) > (
@@ -724,7 +724,7 @@ def test_without_a_promise_the_ledger_says_that_everything_was_told(tmp_path: Pa
     watch = Watch()
     world.run(first, watch)
     for unit in ("entities", "labels", "party:0"):
-        assert math.isinf(world.vault.epsilon(unit, 1e-5, "pld"))
+        assert math.isinf(world.ledgers.epsilon(unit, 1e-5, "pld"))
     assert {row["epsilon"] for row in watch.rounds} == {"inf"}
 
 
@@ -775,8 +775,8 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
         if world.payable != [0]:
             world.run(first, watch)
         used.append(sum(row["learned"] for row in watch.rounds))
-        assert world.vault.epsilon("labels", 1e-5, "pld") <= 6.0
-        world.vault.close()
+        assert world.ledgers.epsilon("labels", 1e-5, "pld") <= 6.0
+        world.ledgers.close()
     assert limits == [[2], [1], [0]]
     assert used == [120, 60, 0]
 
@@ -818,15 +818,15 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     world, first = made(tmp_path, *asked)
     watch = Watch()
     world.run(first, watch)
-    payable, unit, once = world.payable, world.units[0], dict(world.vault.spent(world.units[0]))
-    world.vault.close()
+    payable, unit, once = world.payable, world.units[0], dict(world.ledgers.spent(world.units[0]))
+    world.ledgers.close()
     monkeypatch.setattr(surroundings, "environment", lambda study: {"machine": "another"})
     world, _ = made(tmp_path, *asked, payable=payable)
     world = replace(world, budget=replace(world.budget, epsilon=1e6))
     moment = world.unpack(watch.saved[1][0])
     assert moment.number == 80
     world.run(moment, Watch())
-    after = dict(world.vault.spent(unit))
+    after = dict(world.ledgers.spent(unit))
     assert (after != once) == again
     assert after[Pure(epsilon=3.0 if unit == "labels" else 15.0)] == 1 + again
     assert sum(after.values()) >= sum(once.values())

@@ -16,12 +16,12 @@ from sordino.clients.facts import horizontal
 from sordino.clients.mechanism import Trial
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import for_dimension
-from sordino.core.built import Built, budget, vault
+from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn, Delays
 from sordino.core.plan import Plan
 from sordino.core.surroundings import lineage
 from sordino.mechanisms import Bounded
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, LedgerSession
 from sordino.regimes.asynchronous import records
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.mechanism import announced, edge_mechanism
@@ -60,7 +60,7 @@ def build(
         summable(study.method.batch)
     edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
-    ledgers = vault(
+    ledgers = open_ledgers(
         study,
         folder,
         run,
@@ -76,7 +76,7 @@ def build(
     simulation = Arrivals(
         regime=_rules(study, known, priced, edges, pays),
         edges=edges,
-        vault=ledgers,
+        ledgers=ledgers,
         budget=budget(study, privacy.epsilon),
         budgets=budgets,
         units=units,
@@ -175,7 +175,7 @@ def _first_layer(kernels: ModelKernels) -> int:
 def _payable(
     study: AsynchronousStudy,
     edges: Sequence[Edge],
-    vault: Vault,
+    ledgers: LedgerSession,
     units: Sequence[str],
     budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
@@ -184,7 +184,7 @@ def _payable(
         return None
     events = {unit: edge.price for unit, edge in zip(units, edges, strict=True)}
     most = dict(zip(units, budgets, strict=True))
-    here = vault.remaining(events, most)
+    here = ledgers.remaining(events, most)
     left = [
         # another site has a ledger of its own
         here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())

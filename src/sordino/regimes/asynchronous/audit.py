@@ -57,8 +57,8 @@ def arrivals(study: AsynchronousStudy, canaries: int, alpha: float, name: str) -
         assert isinstance(first, PrivateEdge)
         edge, coins = _planted(study, divided, first, canaries)
         played(replace(built, simulation=replace(simulation, edges=[edge, *simulation.edges[1:]])))
-        spent = simulation.vault.spent(simulation.units[0])
-        simulation.vault.close()
+        spent = simulation.ledgers.spent(simulation.units[0])
+        simulation.ledgers.close()
     assert isinstance(edge.mechanism, Watched)
     told = Promised(
         name=f"{name}, every gradient seen",

@@ -32,8 +32,8 @@ from sordino.core.kernel import Kernel
 from sordino.core.latency import Delays
 from sordino.core.moment import Block
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Away, Bill, ServerSide, SiteSide
-from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide
+from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
 from sordino.training.plausible import Length, bearable
@@ -105,7 +105,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
     Attributes:
         regime: the rules.
         edges: in the order of their numbers.
-        vault: where charges go; ``units`` names each edge in it.
+        ledgers: where charges go; ``units`` names each edge in it.
         budget: what any edge may spend in all; ``budgets`` what each may.
         units: ledger unit of each edge.
         delays: of the virtual world.
@@ -118,7 +118,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
 
     regime: Asynchronous
     edges: Sequence[Edge]
-    vault: Vault
+    ledgers: LedgerSession
     budget: Budget
     budgets: Sequence[Budget]
     units: Sequence[str]
@@ -207,9 +207,9 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         away = self.delays.away(site, task.number)
         return Away(away) if away else self.delays.seconds(site, task.number)
 
-    def bills(
+    def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """A block for every edge whose task lies outside its own, or that is about to run out."""
         short = {
             each.site
@@ -231,7 +231,9 @@ class Arrivals(ServerSide[State], SiteSide[State]):
             for edge in sorted(short)
         ]
 
-    def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
         """See :class:`World`: the block that holds the task, with the same ends whatever the edge
         remembers, so that a restart books none twice.
         """
@@ -249,8 +251,8 @@ class Arrivals(ServerSide[State], SiteSide[State]):
 
     def booked_until(self, state: State, site: int, number: int) -> bool:
         """See :class:`World`."""
-        unit = self.vault.names[self.units[site]]
-        entries = self.vault.ledger.entries(unit)
+        unit = self.ledgers.names[self.units[site]]
+        entries = self.ledgers.ledger.entries(unit)
         return any(each.round <= number < each.round + each.count for each in entries)
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
@@ -272,7 +274,9 @@ class Arrivals(ServerSide[State], SiteSide[State]):
             return f"it is task {task.task}, and this edge's budget pays for {most}"
         return self.regime.objection(task)
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+    def reissued(
+        self, state: State, blocks: Mapping[int, Sequence[Block]]
+    ) -> Sequence[ChargeRequest]:
         """The blocks that edges had reserved and not worked off."""
         return [
             self._reserve(edge, *block) for edge, own in sorted(blocks.items()) for block in own
@@ -291,7 +295,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         """What is told of the model."""
         return self.evaluate(state.average)
 
-    def _reserve(self, edge: int, first: int, length: int) -> Bill:
+    def _reserve(self, edge: int, first: int, length: int) -> ChargeRequest:
         """Tasks ``first`` to ``first + length - 1`` of an edge."""
         price = self.edges[edge].price
         charge = Charge(
@@ -303,7 +307,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
             round=first,
             key=f"{self.lineage}/edge {edge}/task {first}",
         )
-        return Bill((edge,), charge, self.budgets[edge])
+        return ChargeRequest((edge,), charge, self.budgets[edge])
 
 
 def _last(permits: Sequence[Permit]) -> int:

@@ -17,13 +17,13 @@ from sordino.clients.facts import horizontal
 from sordino.clients.mechanism import Trial
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import for_dimension
-from sordino.core.built import Built, budget, vault
+from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn
 from sordino.core.plan import Plan
 from sordino.core.surroundings import lineage
 from sordino.mechanisms import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regimes.synchronous import personal, records, sums
 from sordino.regimes.synchronous.aggregate import PrivateSum
@@ -75,7 +75,7 @@ def build(
         replace(one, kind=kind, summed=shared(study)) if one.unit in fingerprints else one
         for one in setup.records
     ]
-    ledgers = vault(
+    ledgers = open_ledgers(
         study,
         folder,
         run,
@@ -94,7 +94,7 @@ def build(
     simulation = Simulation(
         regime=regime,
         clients=clients,
-        vault=ledgers,
+        ledgers=ledgers,
         budget=most,
         budgets=budgets,
         units=units,
@@ -200,7 +200,7 @@ def _aggregator(
 def _payable(
     study: SynchronousStudy,
     priced: Plan,
-    vault: Vault,
+    ledgers: LedgerSession,
     units: list[str],
     budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
@@ -213,16 +213,16 @@ def _payable(
     whole = aggregated(study)
     if isinstance(study.method, ClientLevel) and not whole:
         return None  # noisy models, whose price nobody could pay
-    if study.form == "paper" or vault.prices is None:
+    if study.form == "paper" or ledgers.prices is None:
         return (priced.steps,) * len(set(units))
     most = dict(zip(dict.fromkeys(units), budgets, strict=False))
-    here = [unit for unit in most if unit in vault.names]  # other sites have ledgers of their own
-    alone = len(set(budgets)) == 1 and len(set(vault.names.values())) == len(vault.names)
+    here = [unit for unit in most if unit in ledgers.names]  # other sites have ledgers of their own
+    alone = len(set(budgets)) == 1 and len(set(ledgers.names.values())) == len(ledgers.names)
     scheduled = len(schedule(study)) > 1
     if scheduled and study.data.person is None and alone:
         own = budgets[0].accountant
         left = {
-            unit: min(scheduled_steps(study, own, each) for each in vault.histories(unit))
+            unit: min(scheduled_steps(study, own, each) for each in ledgers.histories(unit))
             for unit in here
         }
         return tuple(left.get(unit, priced.steps) for unit in most)
@@ -233,7 +233,7 @@ def _payable(
         if scheduled
         else [{unit: step(study, sigma * personal.scale(study, i)) for i, unit in enumerate(most)}]
     )
-    payable = [vault.remaining(events, most) for events in booked]
+    payable = [ledgers.remaining(events, most) for events in booked]
     found = []
     for unit in most:
         each = [one[unit] for one in payable] if unit in here else [None]

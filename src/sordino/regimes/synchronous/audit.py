@@ -149,8 +149,8 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
         played(planted)
         simulation = planted.simulation
         assert isinstance(simulation, Simulation)
-        spent = simulation.vault.spent(simulation.units[0])
-        simulation.vault.close()
+        spent = simulation.ledgers.spent(simulation.units[0])
+        simulation.ledgers.close()
     told = Promised(
         name=f"{name}, every release seen",
         unit="client",

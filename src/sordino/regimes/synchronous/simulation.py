@@ -22,8 +22,8 @@ from sordino.core.effect import Book, Effect, Event, Overtaken, Request, Said, S
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Away, Bill, ServerSide, SiteSide, Summing
-from sordino.privacy import Budget, Charge, Permit, Vault
+from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide, Summing
+from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
@@ -88,7 +88,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
     Attributes:
         regime: the rules.
         clients: in the order of their numbers.
-        vault: where charges go; ``units`` names each client in it.
+        ledgers: where charges go; ``units`` names each client in it.
         budget: what any client may spend in all; ``budgets`` what each may, where that differs.
         units: ledger unit of each client.
         latency, churn: the virtual world.
@@ -102,7 +102,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
 
     regime: Synchronous
     clients: Sequence[Client]
-    vault: Vault
+    ledgers: LedgerSession
     budget: Budget
     units: Sequence[str]
     latency: Latency
@@ -185,11 +185,11 @@ class Simulation(ServerSide[State], SiteSide[State]):
         """Seconds of this client in this round, or how long it is away."""
         return trip(self.latency, self.churn, self.entropy, site, training(task))
 
-    def bills(
+    def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """The round, charged to all; or every client the price of its own task."""
-        found: list[Bill] = []
+        found: list[ChargeRequest] = []
         for effect in effects:
             match effect:
                 case Book():
@@ -217,7 +217,9 @@ class Simulation(ServerSide[State], SiteSide[State]):
         """See :class:`World`."""
         return None if self.regime.adder is None else self.regime.adder.summing
 
-    def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key.
 
         A round that this process has not booked itself, another one may have answered, and
@@ -229,15 +231,15 @@ class Simulation(ServerSide[State], SiteSide[State]):
         (event, _), *_ = self.clients[site].price(asked)
         booked = {permit.key for permit in permits if permit.new}
         return [
-            replace(bill, charge=replace(bill.charge, key=bill.charge.key + self.life))
-            for bill in self.round_bills(site, Book(asked.round, event))
-            if bill.charge.key not in booked
+            replace(request, charge=replace(request.charge, key=request.charge.key + self.life))
+            for request in self.round_requests(site, Book(asked.round, event))
+            if request.charge.key not in booked
         ]
 
-    def round_bills(self, site: int, effect: Book) -> Sequence[Bill]:
+    def round_requests(self, site: int, effect: Book) -> Sequence[ChargeRequest]:
         """See :class:`World`."""
         unit = self.units[site]
-        return [bill for bill in self._round(effect) if bill.charge.unit == unit]
+        return [request for request in self._round(effect) if request.charge.unit == unit]
 
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
@@ -245,12 +247,12 @@ class Simulation(ServerSide[State], SiteSide[State]):
 
     def forgotten(self, state: State) -> int | None:
         """See :class:`World`."""
-        booked = max((each.round for each in self.vault.ledger.entries()), default=0)
+        booked = max((each.round for each in self.ledgers.ledger.entries()), default=0)
         return booked if booked > state.number else None
 
     def overtaken(self, site: int, number: int) -> Overtaken:
         """See :class:`World`. What a round has most of are local steps."""
-        ledger, names = self.vault.ledger, self.vault.names
+        ledger, names = self.ledgers.ledger, self.ledgers.names
         found = []
         for unit in self.units:
             rounds: dict[int, int] = {}
@@ -297,14 +299,14 @@ class Simulation(ServerSide[State], SiteSide[State]):
             else msgspec.structs.replace(row, time=msgspec.UNSET)
         )
 
-    def _task(self, site: int, task: Train) -> list[Bill]:
+    def _task(self, site: int, task: Train) -> list[ChargeRequest]:
         """A task, charged to its client."""
         why = "local steps" if self.regime.adder is None else self.regime.adder.condition
         client, unit = self.clients[site], self.units[site]
         own = charges(client, unit, task, self.method, self.lineage, why)
-        return [Bill((site,), charge, self.budget_of(site)) for charge in own]
+        return [ChargeRequest((site,), charge, self.budget_of(site)) for charge in own]
 
-    def _round(self, effect: Book) -> list[Bill]:
+    def _round(self, effect: Book) -> list[ChargeRequest]:
         """All clients at once: one unit that stands for all, or each its own."""
         number, units = effect.number, list(dict.fromkeys(self.units))
         key = f"{self.lineage}/round {effect.number}"
@@ -321,7 +323,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
                 key=key if len(units) == 1 else f"{key}/{unit}",
             )
             found.append(
-                Bill(
+                ChargeRequest(
                     tuple(i for i, own in enumerate(self.units) if own == unit), charge, self.budget
                 )
             )

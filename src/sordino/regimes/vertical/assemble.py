@@ -14,7 +14,7 @@ import torch
 from msgspec import UNSET
 
 from sordino.base.entropy import Entropy, Seeded
-from sordino.core.built import Built, vault
+from sordino.core.built import Built, open_ledgers
 from sordino.core.plan import Plan
 from sordino.core.surroundings import answering, lineage, origin, protective
 from sordino.data import stream as streams
@@ -69,7 +69,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     own = protective(study, run, shape, folder)
     server, halves = split.halves()
     begun = [*shape, *map(digest_of, (server, *halves))]  # noise is over what it covers already
-    ledgers = vault(
+    ledgers = open_ledgers(
         study,
         folder,
         run,
@@ -88,7 +88,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
             study, len(stream.classes), partial(answering, study, run, shape, folder)
         ),
         limit=limit_of(study, pays, ledgers.histories(promised(study))),
-        vault=ledgers,
+        ledgers=ledgers,
         units=(promised(study),) if study.privacy.unit != "none" else (),
         **common(study, split, run),
     )
@@ -173,7 +173,7 @@ def _remedy(simulation: Events) -> str:
     if simulation.limit != 0 or not simulation.units:
         return found.capitalize()
     (unit,) = simulation.units
-    spent = simulation.vault.epsilon(unit, budget.delta, budget.accountant)
+    spent = simulation.ledgers.epsilon(unit, budget.delta, budget.accountant)
     return (
         f"The {unit} have spent epsilon {epsilon_text(spent)} of {epsilon_text(budget.epsilon)} "
         f"before: use other data, raise privacy.epsilon, {found}"

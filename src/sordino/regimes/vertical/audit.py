@@ -165,8 +165,8 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
         if privacy.unit == "entity":
             watched = replace(watched, engine=lambda: _covered(simulation.engine(), coins, covers))
         played(replace(built, simulation=watched))
-        spent = simulation.vault.spent(promised(study))
-        simulation.vault.close()
+        spent = simulation.ledgers.spent(promised(study))
+        simulation.ledgers.close()
     told = Promised(
         name=f"{name}, every {'answer' if privacy.unit == 'label' else 'message'} seen",
         unit=privacy.unit,

@@ -23,7 +23,7 @@ from sordino.core import records
 from sordino.core.effect import Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.core.kernel import Kernel
 from sordino.core.moment import Moment
-from sordino.core.world import Bill, World
+from sordino.core.world import ChargeRequest, World
 from sordino.privacy import Allowance, Permit
 from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -228,8 +228,8 @@ class _Exchange(World[State]):
         self.played.dropped[i] = dropped - self.dropped
         self.dropped = dropped
 
-    def bills(
+    def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """None: the stretch is paid for."""
         return ()

@@ -83,7 +83,7 @@ class VerticalNetwork(NetworkRegime):
         own = prices.calibrate(own)
         with tempfile.TemporaryDirectory() as folder:
             built = conducted(_common(agreement, own), Path(folder), "trial", None)
-            built.simulation.vault.close()
+            built.simulation.ledgers.close()
         return own
 
     def widest(self, agreement: Agreement, study: Study) -> int:

@@ -30,8 +30,8 @@ from sordino.core.effect import Closed, Effect, Event, Finish, Request, Send, St
 from sordino.core.kernel import Kernel
 from sordino.core.moment import Block
 from sordino.core.watch import Packed, Watcher
-from sordino.core.world import Bill, World
-from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
+from sordino.core.world import ChargeRequest, World
+from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permit, accountant
 from sordino.privacy import Event as Fact
 from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.activity import Activity
@@ -92,7 +92,7 @@ class Events:
         charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how
             often).
         limit: in how many events an entity takes part at most.
-        vault, units, budget: the ledger; what is promised is promised to ``units``.
+        ledgers, units, budget: the ledger; what is promised is promised to ``units``.
         unlimited: budget of units to which nothing is promised.
         method, lineage: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
@@ -108,7 +108,7 @@ class Events:
     respond: Respond
     charges: Callable[[int, int], Sequence[tuple[str, Fact, int]]]
     limit: int | None
-    vault: Vault
+    ledgers: LedgerSession
     units: Sequence[str]
     budget: Budget
     unlimited: Budget
@@ -171,7 +171,9 @@ class Events:
             remember(told, entities, found)
         return found
 
-    def bill(self, first: int, last: int, number: int, lineage: str) -> Iterator[Bill]:
+    def requests_between(
+        self, first: int, last: int, number: int, lineage: str
+    ) -> Iterator[ChargeRequest]:
         """Appearances ``first`` to ``last`` of an entity, booked at event ``number``."""
         for part, (unit, event, count) in enumerate(self.charges(first, last)):
             charge = Charge(
@@ -183,7 +185,7 @@ class Events:
                 round=number,
                 key=f"{lineage}/appearance {first} to {last}/{part}",
             )
-            yield Bill(
+            yield ChargeRequest(
                 (0,),
                 charge,
                 self.budget if unit in self.units else self.unlimited,
@@ -195,7 +197,12 @@ class Play(World[State]):
     """One call of ``run``, as the kernel asks for it."""
 
     def __init__(self, world: Events, state: State) -> None:
-        self.world, self.state, self.engine, self.vault = world, state, world.engine(), world.vault
+        self.world, self.state, self.engine, self.ledgers = (
+            world,
+            state,
+            world.engine(),
+            world.ledgers,
+        )
         self.engine.unpack(state.kept)
         self.rules = Pieces(
             world.events,
@@ -216,22 +223,24 @@ class Play(World[State]):
             state.kept, state.model = self.engine.pack(), joined(self.engine)
         return state, effects
 
-    def bills(
+    def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """Read the piece, and book what nobody has released so often before."""
-        found: list[Bill] = []
+        found: list[ChargeRequest] = []
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Stretch):
                 found += self._admit(state, effect.message)
         return found
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+    def reissued(
+        self, state: State, blocks: Mapping[int, Sequence[Block]]
+    ) -> Sequence[ChargeRequest]:
         """All that was booked for what this run has counted."""
         return [
-            bill
+            request
             for lineage, number, first, last in state.booked
-            for bill in self.world.bill(first, last, number, lineage)
+            for request in self.world.requests_between(first, last, number, lineage)
         ]
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
@@ -258,7 +267,7 @@ class Play(World[State]):
         paid = Allowance(permits, self.times)
         return Stretched(number, n, tuple(self._play(self.read, number - 1, n, paid)) if n else ())
 
-    def _admit(self, state: State, task: Stretch) -> list[Bill]:
+    def _admit(self, state: State, task: Stretch) -> list[ChargeRequest]:
         """Which events may be used, their appearances counted; and what must be booked for them."""
         world, start = self.world, task.number - 1
         self.read = world.stream.read(start * world.batch, task.count * world.batch)
@@ -267,7 +276,7 @@ class Play(World[State]):
         if self.times <= booked or not self.used.any():
             return []
         state.booked.append((world.lineage, task.number, booked + 1, self.times))
-        return list(world.bill(booked + 1, self.times, task.number, world.lineage))
+        return list(world.requests_between(booked + 1, self.times, task.number, world.lineage))
 
     def _play(
         self, read: Piece, start: int, n: int, paid: Allowance

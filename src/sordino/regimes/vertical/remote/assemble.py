@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.message import Vector
-from sordino.core.built import Built, named, vault
+from sordino.core.built import Built, named, open_ledgers
 from sordino.core.surroundings import answering, protective
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset
@@ -125,7 +125,7 @@ def conducted(
         # accuracy alone
         respond=responding(study, len(stream.classes), partial(Seeded, study.seed)),
         limit=limit_of(study, pays),
-        vault=vault(study, folder, run, prints, common_.shaping(own), public=data is None),
+        ledgers=open_ledgers(study, folder, run, prints, common_.shaping(own), public=data is None),
         units=(promised(study),) if study.privacy.unit != "none" else (),
         **common(study, split, run),
     )

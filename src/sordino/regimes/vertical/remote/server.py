@@ -47,7 +47,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import Bill, ServerSide
+from sordino.core.world import ChargeRequest, ServerSide
 from sordino.privacy import Budget, Permit
 from sordino.regimes.vertical.engine import Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -102,7 +102,7 @@ class Conducting(Play, ServerSide[State]):
         self._seen = _Seen()
         self._silent: Mask = np.zeros((0, 0), bool)
         self._dropped = 0
-        self._fresh: Sequence[Bill] = ()
+        self._fresh: Sequence[ChargeRequest] = ()
         self._asked: dict[int, int] = {}
         self._leaving: set[int] | None = None
 
@@ -275,9 +275,9 @@ class Conducting(Play, ServerSide[State]):
         tallies = counted(course, played, self.world.sizes, self.world.every, self.world.batch)
         return Stretched(self._task.number, n, tuple(tallies) if n else ())
 
-    def bills(
+    def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[Bill]:
+    ) -> Sequence[ChargeRequest]:
         """What a piece releases, before its first turn is sent."""
         found, self._fresh = self._fresh, ()
         return found

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.message import Embedding, Labels, Passive, Turn, Vector
 from sordino.core.effect import Request
-from sordino.core.world import Bill, SiteSide
-from sordino.privacy import Allowance, Budget, Permit, Vault, accountant
+from sordino.core.world import ChargeRequest, SiteSide
+from sordino.privacy import Allowance, Budget, LedgerSession, Permit, accountant
 from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.engine import Mask
 from sordino.regimes.vertical.engines.split import Party
@@ -81,7 +81,7 @@ class Taking(SiteSide[Any]):
         sizes: Sequence[int],
     ) -> None:
         self.events, self.site, self.party = events, site, party
-        self.vault: Vault = events.vault
+        self.ledgers: LedgerSession = events.ledgers
         self.repeats_noise = party is not None and party.cover.numbered
         self.units = (units[0],) * (len(sizes) + 1)
         self.widest, self._sizes = max(sizes), sizes
@@ -89,7 +89,7 @@ class Taking(SiteSide[Any]):
         self._counts: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._booked: list[tuple[int, int, int]] = []
-        self._bills: list[Bill] = []
+        self._requests: list[ChargeRequest] = []
         self._part: _Part | None = None
         self._labels: NDArray[np.int64] | None = None
         self._last = 0
@@ -160,10 +160,10 @@ class Taking(SiteSide[Any]):
         booked = self._booked[-1][-1] if self._booked else 0
         if times > booked and used.any():
             self._booked.append((start + 1, booked + 1, times))
-            self._bills += [
-                bill
-                for bill in events.bill(booked + 1, times, start + 1, events.lineage)
-                if bill.charge.unit in self._mine
+            self._requests += [
+                request
+                for request in events.requests_between(booked + 1, times, start + 1, events.lineage)
+                if request.charge.unit in self._mine
             ]
         return True
 
@@ -179,10 +179,12 @@ class Taking(SiteSide[Any]):
         at, batch = int(part.rows[event - part.first]), self.events.batch
         return torch.from_numpy(part.read.x[at * batch : (at + 1) * batch])
 
-    def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
         """What the pieces so far release, as far as it has not been booked."""
         have = {permit.key for permit in permits}
-        return [bill for bill in self._bills if bill.charge.key not in have]
+        return [request for request in self._requests if request.charge.key not in have]
 
     def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """All of them: appearances add up."""

@@ -36,7 +36,7 @@ History = tuple[tuple[Event, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Vault:
+class LedgerSession:
     """Units of a run, each with its name in the ledger.
 
     Attributes:
@@ -64,7 +64,7 @@ class Vault:
         begun: bool = False,
         run: str = "",
         data: str = "",
-    ) -> Vault:
+    ) -> LedgerSession:
         """A ledger of one run for these units (name -> fingerprint), made where there is none.
 
         ``labels`` are names for people, by unit; ``data`` is a fingerprint of all rows of the
@@ -87,7 +87,7 @@ class Vault:
         begun: bool = False,
         key: bytes | None = None,
         data: str = "",
-    ) -> Vault:
+    ) -> LedgerSession:
         """The ledger of the data in ``folder``, made if there is none, with a run's sets opened.
 
         Only its owner may read it. ``others`` are units that no record is priced by, and what names
@@ -292,7 +292,7 @@ class Vault:
             raise LedgerError(f"no ledger is kept for {unit!r}")
         return self.names[unit]
 
-    def __enter__(self) -> Vault:
+    def __enter__(self) -> LedgerSession:
         return self
 
     def __exit__(self, *raised: object) -> None:
