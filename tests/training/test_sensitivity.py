@@ -23,12 +23,11 @@ from sordino.mechanisms.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
-from sordino.training.perexample.clipping import MARGIN, squares
-from sordino.training.perexample.gram import squared_norms
-from sordino.training.perexample.paths import path_of
-from sordino.training.perexample.pieces import TOGETHER
+from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
+from sordino.training.perexample.layers import squared_norms
 from sordino.training.perexample.plan import compiled
 from sordino.training.perexample.separable import known
+from sordino.training.perexample.sums import path_of
 
 NOBODY = CLASSES
 ALLOWED = 1.0 + 2.0**-20
@@ -320,9 +319,7 @@ def test_gram_norms_of_gradients_that_cancel_are_never_too_small(inner: int, bia
     g[:, 1::2] *= -1.0
     # the pairs differ by one unit in the last place
     a[:, ::2, 0] = np.nextafter(a[:, ::2, 0], np.float32(9.0))
-    seen = np.sqrt(
-        squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy()
-    )
+    seen = np.sqrt(squared_norms(torch.from_numpy(a), torch.from_numpy(g), bias=bias).numpy())
     wide_a, wide_g = a.astype(np.longdouble), g.astype(np.longdouble)
     parts = [
         np.einsum("npo,npi->noi", wide_g, wide_a).reshape(12, -1),

@@ -51,7 +51,7 @@ from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
 from sordino.training.perexample import Bound, Clipped, ClippedSum
-from sordino.training.perexample.pieces import UNKNOWN
+from sordino.training.perexample.clipping import UNKNOWN
 
 Coins = NDArray[np.bool_]
 

@@ -46,7 +46,7 @@ from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
-from sordino.training.perexample.pieces import UNKNOWN
+from sordino.training.perexample.clipping import UNKNOWN
 
 ABSENT = -1
 """The label of a record that a run's coin leaves out."""

@@ -1,4 +1,4 @@
-r"""A client's local work: what happens between receiving a model and sending one back.
+r"""Local SGD of one client, private or not, between receiving a model and sending one back.
 
 A private client takes tau steps of DP-SGD (Abadi et al. 2016, algorithm 1) on its own
 data. Step j, from weights w:
@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from sordino.base.entropy import Entropy, over
-from sordino.base.errors import StudyError
-from sordino.base.message import Statistics, Train, Update
+from sordino.base.errors import LocalProtocolError, StudyError
+from sordino.base.message import Raw, Statistics, Train, Update
 from sordino.mechanisms import SHRINK, Bounded, Learning, Measuring, Shortening
 from sordino.mechanisms.grid import add_gaussian
 from sordino.privacy import (
@@ -48,9 +48,12 @@ from sordino.training.kernels import Examples, ModelKernels, content, poisson, r
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
-from sordino.training.raw import RAW_CONSTANTS, measure_raw
 
 RAW_LOSS = "the mean loss of raw data, without noise"
+RAW_CONSTANTS = (
+    "raw curvature, Lipschitz constant and gradient are sent, as the paper's own form asks"
+)
+NO_NOISE = "plain gradients without noise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,3 +248,70 @@ def bound_of(mechanism: Bounded) -> Bound:
                     "norms and margin"
                 )
             return Measured.by(mechanism, mechanism.clip)
+
+
+def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:
+    """The constants that the papers' literal forms send: from raw data, without noise.
+
+    They compare the client's own last model w_i (``task.probe``) with the global model w,
+    over all of the client's data.
+    """
+    if task.probe is None:
+        raise LocalProtocolError("there is no model to compare with")
+    flat = kernels.flat
+    gradients, losses = [], []
+    for vector in (task.probe, task.weights):
+        flat.load(torch.from_numpy(vector).to(flat.weights))
+        total, loss = torch.zeros_like(flat.weights), 0.0
+        part = torch.empty_like(flat.weights)
+        for chunk in torch.arange(len(examples), device=flat.weights.device).split(512):  # type: ignore[no-untyped-call]
+            loss += float(kernels.mean.of(examples, chunk, part)) * len(chunk)
+            total.add_(part, alpha=float(len(chunk)))
+        gradients.append(total / len(examples))
+        losses.append(loss / len(examples))
+    distance = max(float(np.linalg.norm(task.probe - task.weights)), 1e-12)
+    return Raw(
+        beta=float((gradients[0] - gradients[1]).norm()) / distance,
+        rho=abs(losses[0] - losses[1]) / distance,
+        gradient=gradients[1].cpu().numpy(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlainClient:
+    """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
+
+    index: int
+    unit: str
+    examples: Examples
+    sampling_rate: float
+    learning_rate: float
+    optimizer: Optimizer
+    kernels: ModelKernels
+    entropy: Entropy
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        return ((NonPrivate(reason=NO_NOISE), task.steps),)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+        """See :class:`Client`. An empty batch takes no step."""
+        covers_round(self.unit, permits, self.price(task), task.round)
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        flat = self.kernels.flat
+        flat.load(torch.from_numpy(task.weights).to(flat.weights))
+        gradient = torch.empty_like(flat.weights)
+        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        for _ in range(task.steps):
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
+                flat.weights.device
+            )
+            if len(chosen):
+                self.kernels.mean.of(self.examples, chosen, gradient)
+                steps.take(flat.weights, gradient, 0.0)
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=flat.weights.cpu().numpy().copy(),
+        )

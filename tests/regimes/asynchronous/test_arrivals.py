@@ -27,7 +27,7 @@ from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.regimes.asynchronous import plan as arrivals
 from sordino.regimes.asynchronous.simulation import Arrivals, Moment
-from sordino.training.perexample.paths import Paths
+from sordino.training.perexample.sums import Paths
 
 STUDY = """
 name = "arrivals"

@@ -4,21 +4,48 @@ DP-SGD releases, for a batch of examples i with gradients g_i in R^d,
 
     sum_i g_i min(1, C/|g_i|)  +  noise,
 
-and needs every norm |g_i| but no single g_i. :class:`ClippedSum` writes that sum. It
-takes the fastest path that is right for the module, by its structure alone (:func:`path_of` tells
-which):
+and needs every norm |g_i| but no single g_i. :class:`ClippedSum` writes that sum.
 
-1. a plan for sequences of layers that are known to keep examples apart (:mod:`.plan`), one forward
-   and one backward pass;
-2. every example by itself for all others (:mod:`.general`), by ``vmap`` or one after another.
+Theory of operation
+-------------------
+**A path for each module.** It follows from the module's structure and from shapes and types, never
+from data: one example that could move a batch to another path would change how all others are
+rounded. :func:`path_of` tells which, as :mod:`sordino.training.outline` names them.
 
-Where the examples lie in a store, :meth:`ClippedSum.of` takes the store and the indices of the
-batch. A module of one linear layer (:mod:`.single`) then reads them in place; for all others the
-batch is copied out, as model input.
+=========== ========================================= ==============================================
+linear      a flattening and one linear layer         :mod:`.single`: a compiled loop reads examples
+                                                      where the store has them
+layers      a plain sequence of layers that are known :mod:`.plan`: one forward and one backward
+            to keep examples apart (:mod:`.separable`) pass over a piece, written out
+vmap        any other module whose recorded           :mod:`.general`: the graph of one example,
+            operations are all on a list              for all of a piece side by side
+one by one  any other module                          :mod:`.general`: that graph, for one example
+                                                      after another
+=========== ========================================= ==============================================
 
-How far one example can move the sum, rounding included, is proven in :mod:`.clipping`.
+**From a batch to a sum.** The batch, indices into a client's store, is cut by these indices into
+leaves of at most 112 examples, which are added up in float32; sums of leaves are float64. A leaf is
+worked off in pieces of one number of rows, which follows from the *expected* batch and so is
+public; copies of an example fill up the last piece, and count for nothing. For each piece:
 
-A kernel keeps buffers between calls, so one object serves one thread.
+1. losses and their slopes by the scores; backwards through the layers, and for each layer with
+   parameters its :class:`~.layers.Gradients` with their squared norms (k,). A linear layer needs
+   vectors alone for both; others form the gradients, or multiply Gram matrices, as is cheaper.
+2. the norms over all layers, and from them the factors c_i = min(1, s C / |g_i|) in float64, where
+   s < 1 leaves room for every rounding. An example whose norm is not finite gets zeros in its
+   place. A bound of a mechanism's own (:class:`Measured`, :class:`Shortened`) needs whole
+   gradients: they are formed some at a time, in the cache.
+3. sum_i c_i g_i, layer by layer, into the vector.
+
+**What must hold.** The sum may move by at most C when one example comes or goes, bit for bit. So
+nothing that is computed of an example may depend on the others, on how many they are, or on its
+place: layers keep examples apart, or a module never sees two of them; no branch looks at more than
+one example; libraries are called on one shape (and threads do not cut vectors); only places are
+used in which equal examples have equal bits, which is tried before, on made-up numbers; compiled
+loops take one example after another. The proof of the bound, rounding included, is at the head of
+:mod:`.clipping`. Nothing that examples hold raises an error, which would tell of them.
+
+A :class:`ClippedSum` keeps buffers between calls, so one object serves one thread.
 
 Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of
 :class:`~sordino.training.flat.Flat`.
@@ -41,10 +68,15 @@ References:
 """
 
 from sordino.training.outline import Path
-from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
-from sordino.training.perexample.clipping import Clipped
-from sordino.training.perexample.paths import Store, path_of
-from sordino.training.perexample.sums import ClippedSum, MeanGradient
+from sordino.training.perexample.clipping import (
+    Bound,
+    Clipped,
+    FlatBound,
+    Layers,
+    Measured,
+    Shortened,
+)
+from sordino.training.perexample.sums import ClippedSum, MeanGradient, Store, path_of
 
 __all__ = [
     "Bound",

@@ -7,15 +7,14 @@ Two batches, of which one has an example more than the other, must give sums S a
 the same c_i and G_i in both, bit for bit: nothing that is computed for example i depends on example
 j (the layers that :mod:`.plan` takes are separable, all else is differentiated by itself), no
 branch looks at more than one example, and libraries are called on pieces of one shape
-(:mod:`.pieces`). With u = 2^-24 and gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what
-remains is:
+(below). With u = 2^-24 and gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what remains is:
 
 * *What G_i is.* The array of float32 numbers, or the outer products of stored float32 vectors, that
   goes into the sum. Its own errors against calculus change what is learned, not the bound.
 * *Norm.* Squares are added in float32 over at most 1 024 numbers (:func:`squares`), in float64 from
   there on, and never subtracted: off by gamma_1028 of itself, half of that on the norm. A square
   below 2^-126 may vanish, so 2^-126 is added for each. Where a norm does need cancelling terms (a
-  Gram matrix) it is taken in float64 and its error bound is added to it (:mod:`.gram`).
+  Gram matrix) it is taken in float64 and its error bound is added to it (:mod:`.layers`).
 * *Factor.* Computed in float64, rounded once: u. It is no denormal number, because C >= 1e-12 and
   examples with N_i > 1e19 contribute nothing.
 * *Sum.* A batch is cut by the examples' indices into leaves of at most m = 112
@@ -37,6 +36,28 @@ An example whose gradient is not finite (overflow, NaN in its data) has no direc
 kept: it contributes nothing, which is inside the bound. The same holds for norms above 1e19, whose
 square float32 does not hold. Its rows are set to zero in place, so the others keep their bits.
 
+**Pieces of one public shape: an example's bits do not depend on how many others there are.**
+A library may add up the products of a row in another order where a matrix has another number of
+rows (one row goes by another routine than two), and take the last few numbers of an array by other
+instructions than the rest. A Poisson batch has n or n + 1 examples, as one record is drawn or not:
+then all others would be rounded anew, and with weights near the limit of float32 a gradient that is
+finite in one batch is not in the other (seen: 1.62 C).
+
+So a batch is worked off in pieces of one number of rows. It follows from the *expected* batch,
+which is public. Copies of an example fill up the last piece, with the factor zero. Everything
+between a piece's inputs and its sum is then called on one shape, whatever was drawn.
+
+An example's place in its piece moves as well. Torch takes the last numbers of an array, up to 31,
+by other instructions than the rest, which round exponentials in another way. So rows are a multiple
+of 16: arrays of rows of even length have only whole vectors, if one thread works on them. And for
+some shapes a library works on rows in other ways by turns (seen: where rows of ten numbers begin at
+addresses of two kinds). So before a number of rows is used, equal examples are put in all places,
+on random weights and inputs. Only places in which their gradients are equal to the bit are used,
+and if these are too few, there are more rows.
+
+What is assumed of libraries is then that for calls of one shape a row's bits do not depend on the
+values of other rows, and that places which are alike for random numbers are alike.
+
 References:
     Abadi et al. 2016, Deep Learning with Differential Privacy, algorithm 1.
     Casacuberta, Shoemate, Vadhan, Wagaman 2022, Widespread Underestimation of Sensitivity in
@@ -47,14 +68,23 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.training.perexample.pieces import TOGETHER
+from sordino.mechanisms import Measuring
+
+TOGETHER = 112
+"""m, the largest number of examples that are added up in float32."""
+
+VECTOR, HALF = 32, 16
+"""Numbers that torch works on at once, at most; rows of which most arrays have whole vectors."""
+
+UNKNOWN = 16.0
+"""Expected batch where a caller gives none."""
 
 MARGIN = 1.0 - 2.0**-9
 """s."""
@@ -70,6 +100,73 @@ BLOCK = 1024
 
 VANISHING = 2.0**-126
 """What a square or product may be off by where it is denormal, or flushed to zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBound:
+    """min(1, C / |G_i|) times each gradient."""
+
+    clip: float
+
+    @property
+    def margin(self) -> float:
+        """s, the room for rounding."""
+        return MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """min(1, C_l / |G_i^l|) times each layer's gradient, all C_l equal (McMahan et al. 2018)."""
+
+    clip: float
+
+    @property
+    def margin(self) -> float:
+        """s, the room for rounding."""
+        return MARGIN
+
+    def each(self, layers: int) -> float:
+        """C_l = C / sqrt(layers)."""
+        return self.clip / math.sqrt(layers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """min(1, s C / norm(G_i)) times each gradient, summed in float64.
+
+    In a norm that weighs directions, errors weigh more, too.
+
+    Attributes:
+        clip: C.
+        norms: (n, d) -> (n,), infinite where a row is not finite.
+        margin: s, the room for rounding in this norm.
+    """
+
+    clip: float
+    norms: Callable[[Tensor], Tensor]
+    margin: float
+
+    @classmethod
+    def by(cls, mechanism: Measuring, clip: float) -> Measured:
+        """The norm of a mechanism."""
+        return cls(clip, mechanism.norms, mechanism.margin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortened:
+    """Gradients as a mechanism shortens them, summed in float64.
+
+    Attributes:
+        clip: C.
+        rows: (n, d) -> (n, d) in float64 within the bound, and norms (n,) before, which are
+            infinite where a row is not finite.
+    """
+
+    clip: float
+    rows: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+Bound = FlatBound | Layers | Measured | Shortened
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +286,7 @@ def put(place: Tensor, part: Tensor, fresh: bool) -> None:
 def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
     """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,), in the factors' type.
 
-    In float32 there are at most :data:`~sordino.training.perexample.pieces.TOGETHER`.
+    In float32 there are at most :data:`TOGETHER`.
     """
     if factor.dtype == torch.float64 and rows.dtype == torch.float32 and rows.device.type == "cpu":
         if fresh:
@@ -219,3 +316,41 @@ def root(squared: Tensor) -> Tensor:
     """Norms (n,) of squares (n,), infinite where an example cannot contribute."""
     norms = squared.sqrt()
     return torch.where(finite(norms), norms, math.inf)
+
+
+def rows_of(expected: float, most: int) -> int:
+    """Rows of a piece for an ``expected`` batch, at most ``most``, for memory, if that is a vector.
+
+    One piece holds nine Poisson batches of ten; larger batches are cut into leaves of 56 to 112
+    examples (:func:`~sordino.training.perexample.clipping.leaves`), a piece each.
+
+    >>> [rows_of(expected, 1000) for expected in (0.5, 12, 64, 5000)], rows_of(64, 40)
+    ([32, 32, 80, 112], 32)
+    """
+    wanted = HALF * math.ceil((expected + 1.5 * math.sqrt(expected)) / HALF)
+    return max(min(wanted, TOGETHER, most - most % HALF), VECTOR)
+
+
+def filled(some: Tensor, rows: int, places: Tensor) -> Tensor:
+    """``some`` (k, ...) at the first k ``places`` of so many rows, and copies of the first one.
+
+    In memory of its own: libraries look at strides and addresses, too.
+    """
+    count = len(some)
+    whole = some.new_empty(rows, *some.shape[1:])
+    if int(places[count - 1]) == count - 1:  # the places are the first ones
+        whole[:count], whole[count:] = some, some[:1]
+    else:
+        whole[:] = some[:1]
+        whole[places[:count]] = some
+    return whole
+
+
+def parts(rows: int, most: int) -> list[slice]:
+    """Parts of one size, as few as have at most ``most`` rows each.
+
+    >>> parts(20, 8)
+    [slice(0, 5, None), slice(5, 10, None), slice(10, 15, None), slice(15, 20, None)]
+    """
+    size = next(size for size in range(min(max(most, 1), rows), 0, -1) if rows % size == 0)
+    return [slice(start, start + size) for start in range(0, rows, size)]

@@ -16,8 +16,7 @@ patch is one contiguous run: 0.40 against 0.65 ms for the first layer. And patch
 times larger than images: they are made for a few examples at a time and used up at once, while
 they are in the cache (a twentieth of the whole step).
 
-Where O K is much larger than P the Gram form (:mod:`sordino.training.perexample.gram`) is
-cheaper. Counting decides.
+Where O K is much larger than P the Gram form (:mod:`.layers`) is cheaper. Counting decides.
 
 Shapes: images (n, H, W, channels), patches (n, P, K) with K in order (row, column,
 channel), which is the flat vector's order of a weight.
@@ -30,12 +29,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.training.flat import Flat, Slot
-from sordino.training.perexample.clipping import add_rows, kept, squares
-from sordino.training.perexample.gram import cheaper, squared_norms, write_products
-from sordino.training.perexample.kernel import add_or_set
-from sordino.training.perexample.pieces import parts
-from sordino.training.perexample.workspace import Workspace
+from sordino.training.flat import Flat
+from sordino.training.perexample.clipping import parts, put
+from sordino.training.perexample.layers import (
+    Collected,
+    Products,
+    Workspace,
+    Written,
+    channels_first,
+    channels_last,
+    cheaper,
+    place,
+)
 
 Pair = tuple[int, int]
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
@@ -79,7 +84,7 @@ def _pair(value: tuple[int, ...]) -> Pair:
 
 
 def padding(layer: nn.Conv2d) -> Pair | None:
-    """Rows and columns of zeros on either side; None where ``same`` means an odd number of them."""
+    """Return rows and columns of zeros on either side; None where ``same`` means an odd number."""
     if not isinstance(layer.padding, str):
         return _pair(layer.padding)
     if layer.padding == "valid":
@@ -88,42 +93,83 @@ def padding(layer: nn.Conv2d) -> Pair | None:
     return None if rows % 2 or columns % 2 else (rows // 2, columns // 2)
 
 
-def supported(layer: nn.Conv2d) -> bool:
-    """Whether :class:`ConvKernel` covers this layer: one group, as many zeros before as after."""
-    return layer.groups == 1 and layer.padding_mode == "zeros" and padding(layer) is not None
-
-
-class ConvKernel:
-    """See the module's docstring."""
+class Convolution:
+    """A convolution of images (n, H, W, channels), by the library; see the module's docstring."""
 
     def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
-        self.layer = layer
-        self.padding = padding(layer) or (0, 0)
-        self._weight: Slot | None = flat.slot(layer.weight)
-        self._bias: Slot | None = flat.slot(layer.bias) if layer.bias is not None else None
+        self._layer, self._padding = layer, padding(layer) or (0, 0)
+        self._weight = place(flat, layer.weight)
+        self._bias = place(flat, layer.bias) if layer.bias is not None else None
         self._space = Workspace(flat.weights)
         self._geometry: Geometry | None = None
-        self._formed = True
-        self._grads = self._bias_grads = self._patches = self._outputs = flat.weights
+        self._x = flat.weights
 
-    def geometry(self, image: tuple[int, int, int]) -> Geometry:
-        """Sizes for this image; buffers start anew when the image changes size."""
+    @staticmethod
+    def supports(layer: nn.Conv2d) -> bool:
+        """Return whether this covers a layer: one group, as many zeros before as after."""
+        return layer.groups == 1 and layer.padding_mode == "zeros" and padding(layer) is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._x, layer = x, self._layer
+        images = channels_first(x)
+        y = torch.conv2d(
+            images, layer.weight, layer.bias, layer.stride, self._padding, layer.dilation
+        )
+        return channels_last(y)
+
+    def backward(self, g: Tensor) -> Tensor:
+        result, _, _ = self._gradients(g, (True, False, False))
+        if result is None:
+            raise RuntimeError("asked for an input gradient, got none")
+        return channels_last(result)
+
+    def collect(self, g: Tensor) -> Collected:
+        a, g = self._x, g.flatten(1, 2)
+        shape, (n, positions, outputs) = self.geometry(a), g.shape
+        if cheaper(positions, shape.patch, outputs):
+            return Products.collected(self.unfold(a), g, self._weight, self._bias)
+        grads = self._space.take("grads", (n, outputs, shape.patch))
+        few = PATCH_BYTES // (positions * shape.patch * g.element_size())
+        for some in parts(n, few):
+            torch.bmm(g[some].transpose(1, 2), self.unfold(a[some]), out=grads[some])
+        return Written.collected((self._weight, grads.view(n, -1)), (self._bias, g.sum(1)))
+
+    def plain(self, g: Tensor, out: Tensor, fresh: bool) -> None:
+        """Write the library's own weight gradient, without patches."""
+        _, weight, bias = self._gradients(g, (False, True, self._bias is not None))
+        for slot, grad in ((self._weight, weight), (self._bias, bias)):
+            if slot is not None and grad is not None:
+                put(slot.logical(out), grad, fresh)
+
+    @property
+    def kept(self) -> int:
+        """Numbers per example that are kept of gradients by images like the last input."""
+        shape = self.geometry(self._x)
+        positions = shape.positions[0] * shape.positions[1]
+        outputs = self._layer.out_channels
+        gram = cheaper(positions, shape.patch, outputs)
+        return positions * (shape.patch + outputs) if gram else outputs * shape.patch
+
+    def geometry(self, x: Tensor) -> Geometry:
+        """Return the sizes for images (n, H, W, channels); buffers start anew with each size."""
+        _, height, width, channels = x.shape
+        image = height, width, channels
         if self._geometry is None or self._geometry.image != image:
-            layer = self.layer
+            layer = self._layer
             self._geometry = Geometry(
                 image,
                 _pair(layer.kernel_size),
                 _pair(layer.stride),
-                self.padding,
+                self._padding,
                 _pair(layer.dilation),
             )
             self._space = Workspace(self._space.like)
         return self._geometry
 
     def unfold(self, x: Tensor) -> Tensor:
-        """Patches (n, P, K) of images (n, H, W, channels), in this kernel's buffer."""
+        """Return patches (n, P, K) of images (n, H, W, channels), in this layer's buffer."""
         n, height, width, channels = x.shape
-        shape = self.geometry((height, width, channels))
+        shape = self.geometry(x)
         (rows, columns), (top, left), (high, wide) = shape.positions, shape.padding, shape.kernel
         if shape.padded != (height, width):
             padded = self._space.take("padded", (n, *shape.padded, channels), zero=True)
@@ -158,99 +204,24 @@ class ConvKernel:
         patches.copy_(windows)
         return patches.view(n, rows * columns, shape.patch)
 
-    def kept(self, image: tuple[int, int, int]) -> int:
-        """Numbers per example in this kernel's buffers, for images (height, width, channels)."""
-        shape = self.geometry(image)
-        positions = shape.positions[0] * shape.positions[1]
-        outputs = self.layer.out_channels
-        gram = cheaper(positions, shape.patch, outputs)
-        return positions * (shape.patch + outputs) if gram else outputs * shape.patch
-
-    def collect(self, a: Tensor, g: Tensor) -> Tensor:
-        """See :class:`Kernel`; ``a`` are images."""
-        shape, g = self.geometry((a.shape[1], a.shape[2], a.shape[3])), g.flatten(1, 2)
-        n, positions, outputs = g.shape
-        self._formed = not cheaper(positions, shape.patch, outputs)
-        if not self._formed:
-            self._patches, self._outputs = self.unfold(a), g
-            return squared_norms(
-                self._patches, g, weight=self._weight is not None, bias=self._bias is not None
+    def _gradients(
+        self, g: Tensor, wanted: tuple[bool, bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the library's gradients by input, weight and bias, as ``wanted``."""
+        layer = self._layer
+        result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
+            torch.ops.aten.convolution_backward(
+                channels_first(g),
+                channels_first(self._x),
+                layer.weight,
+                [layer.out_channels],
+                layer.stride,
+                self._padding,
+                layer.dilation,
+                False,
+                [0, 0],
+                1,
+                wanted,
             )
-        squared = torch.zeros(n, dtype=torch.float64, device=g.device)
-        if self._weight is not None:
-            self._grads = self._space.take("grads", (n, outputs, shape.patch))
-            few = PATCH_BYTES // (positions * shape.patch * g.element_size())
-            for some in parts(n, few):
-                torch.bmm(g[some].transpose(1, 2), self.unfold(a[some]), out=self._grads[some])
-            squared += squares(self._grads.view(n, -1))
-        if self._bias is not None:
-            self._bias_grads = g.sum(1)
-            squared += squares(self._bias_grads)
-        return squared
-
-    def leave(self, keep: Tensor) -> None:
-        """See :class:`Kernel`."""
-        if not self._formed:
-            self._patches, self._outputs = kept(keep, self._patches), kept(keep, self._outputs)
-            return
-        self._grads = kept(keep, self._grads) if self._weight is not None else self._grads
-        self._bias_grads = (
-            kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
         )
-
-    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
-        """See :class:`Kernel`."""
-        if not self._formed:
-            weight = (
-                self._weight.flat(out).view(self._outputs.shape[2], -1)
-                if self._weight is not None
-                else None
-            )
-            bias = self._bias.flat(out) if self._bias is not None else None
-            write_products(self._patches, self._outputs, factor, weight, bias, fresh)
-            return
-        for slot, grads in ((self._weight, self._grads), (self._bias, self._bias_grads)):
-            if slot is not None:
-                add_rows(slot.flat(out), grads.view(len(factor), -1), factor, fresh)
-
-    def form(self, part: slice, rows: Tensor) -> None:
-        """See :class:`Kernel`."""
-        if self._formed:
-            weight, bias = self._grads[part], self._bias_grads[part]
-        else:
-            g = self._outputs[part]
-            weight, bias = torch.bmm(g.transpose(1, 2), self._patches[part]), g.sum(1)
-        for slot, grads in ((self._weight, weight), (self._bias, bias)):
-            if slot is not None:
-                slot.columns(rows).copy_(grads.flatten(1))
-
-    def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
-        """See :class:`Kernel`; ``a`` are images. The library's own weight gradient, no patches."""
-        wanted = (False, self._weight is not None, self._bias is not None)
-        _, weight, bias = gradients(self, a.permute(0, 3, 1, 2), g.permute(0, 3, 1, 2), wanted)
-        for slot, grad in ((self._weight, weight), (self._bias, bias)):
-            if slot is not None and grad is not None:
-                add_or_set(slot.logical(out), grad, fresh)
-
-
-def gradients(
-    kernel: ConvKernel, x: Tensor, g: Tensor, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The library's gradients by input, weight and bias, as ``wanted``, of (n, channels, H, W)."""
-    layer = kernel.layer
-    result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
-        torch.ops.aten.convolution_backward(
-            g,
-            x,
-            layer.weight,
-            [layer.out_channels],
-            layer.stride,
-            kernel.padding,
-            layer.dilation,
-            False,
-            [0, 0],
-            1,
-            wanted,
-        )
-    )
-    return result
+        return result

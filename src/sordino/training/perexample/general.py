@@ -20,7 +20,7 @@ a piece that is filled with copies of it: the others keep their bits.
 
 All cost n x d memory, for as many examples at a time as fit 64 MB.
 
-Shapes: x (k, ...), y (k,), a piece (:mod:`.pieces`); gradients of a parameter (k, size).
+Shapes: x (k, ...), y (k,), a piece (:mod:`.clipping`); gradients of a parameter (k, size).
 """
 
 from __future__ import annotations
@@ -32,37 +32,13 @@ from sordino.training.flat import Flat, Slot
 from sordino.training.graph import Function, Graph, Named, pulled, scores_of, trained
 from sordino.training.loss import Loss
 from sordino.training.outline import MAPPED, RECORDED, Path
-from sordino.training.perexample.clipping import add_rows, kept, squares
-from sordino.training.perexample.pieces import VECTOR
-from sordino.training.perexample.workspace import Workspace
+from sordino.training.perexample.clipping import VECTOR
+from sordino.training.perexample.layers import Collected, Workspace, Written
 
 GRADIENT_BYTES = 64e6
 
 Made = tuple[Tensor, list[Tensor]]
 """Losses (k,), and for each parameter in the flat vector's order its gradients (k, size)."""
-
-
-class Written:
-    """The gradients of one layer's parameters, written out; see
-    :class:`~sordino.training.perexample.kernel.Gradients`.
-    """
-
-    def __init__(self, slots: list[tuple[Slot, Tensor]]) -> None:
-        self._slots = slots
-
-    def leave(self, keep: Tensor) -> None:
-        """Zeros for examples outside of ``keep`` (k,)."""
-        self._slots = [(slot, kept(keep, rows)) for slot, rows in self._slots]
-
-    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
-        """sum_i factor_i G_i into ``out`` (d,): overwritten if ``fresh``, else added to."""
-        for slot, rows in self._slots:
-            add_rows(slot.flat(out), rows, factor, fresh)
-
-    def form(self, part: slice, rows: Tensor) -> None:
-        """G_i of this part into this layer's columns of ``rows`` (k, d)."""
-        for slot, own in self._slots:
-            slot.columns(rows).copy_(own[part])
 
 
 def layers_of(flat: Flat) -> list[list[Slot]]:
@@ -87,9 +63,7 @@ class OneByOne:
         self._names = {slot.name: slot for slot in flat.layout}
         self.most = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
-    def gradients(
-        self, x: Tensor, y: Tensor, places: Tensor
-    ) -> tuple[Tensor, list[tuple[Written, Tensor]]]:
+    def gradients(self, x: Tensor, y: Tensor, places: Tensor) -> tuple[Tensor, list[Collected]]:
         """Losses (k,) of a piece, and each layer's gradients with their squared norms (k,).
 
         Examples are in ``places``. Where one has no gradient, its numbers are NaN. The next call
@@ -102,12 +76,10 @@ class OneByOne:
         else:
             losses, rows = self._in_turn(graph, x, y, places)
         made = {slot.name: each for slot, each in zip(self._flat.layout, rows, strict=True)}
-        layers = []
-        for slots in layers_of(self._flat):
-            square = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-            for slot in slots:
-                square += squares(made[slot.name])
-            layers.append((Written([(slot, made[slot.name]) for slot in slots]), square))
+        layers = [
+            Written.collected(*((slot, made[slot.name]) for slot in slots))
+            for slots in layers_of(self._flat)
+        ]
         if not bool(valid.all()):
             for layer, square in layers:
                 layer.leave(valid)

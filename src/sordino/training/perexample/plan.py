@@ -3,8 +3,8 @@ r"""One forward and one backward pass, written out, for modules that are plain s
 Autograd would form the weights' gradients once for the whole batch, where they are of no
 use, and per-example ones a second time. A sequence of known layers needs no autograd: the
 plan runs every stage forward, walks back to the activations, and hands each
-parameter-owning layer's (input, output gradient) to its kernel. Nothing is computed
-twice, and the weights' gradients are formed once, already clipped.
+layer that owns parameters its output gradient. Nothing is computed twice, and the weights'
+gradients are formed once, already clipped.
 
 Only layers that are known to keep examples apart (:mod:`.separable`) are taken. One without
 parameters that has no stage of its own is run by autograd, alone. Anything else makes
@@ -28,21 +28,19 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.perexample import conv, embedding
-from sordino.training.perexample.kernel import Kernel
-from sordino.training.perexample.separable import alone, known
-from sordino.training.perexample.stages import (
-    ConvStage,
-    EmbeddingStage,
+from sordino.training.perexample.conv import Convolution
+from sordino.training.perexample.layers import (
+    Embedding,
     Flatten,
-    LinearStage,
-    NormStage,
+    Linear,
+    Normalisation,
     Opaque,
     Owner,
     Relu,
     Stage,
     Tanh,
 )
+from sordino.training.perexample.separable import alone, known
 
 PIECE_BYTES = 40e6
 
@@ -71,12 +69,12 @@ class Plan:
             x = stage.forward(x)
         return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
-    def pairs(
+    def slopes(
         self, loss: Loss, x: Tensor, y: Tensor, scale: float
-    ) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
-        """Losses (n,) and, last layer first, each kernel with input and scaled output gradient.
+    ) -> tuple[Tensor, Iterator[tuple[Owner, Tensor]]]:
+        """Return losses (n,) and, last layer first, each owner with its scaled output gradient.
 
-        The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in
+        The backward pass runs as the pairs are drawn, so that an owner finds its gradient still in
         the cache.
         """
         losses, g = loss.slope(self.forward(x), y)
@@ -86,11 +84,11 @@ class Plan:
             g.mul_(scale)
         return losses, self._backward(g)
 
-    def _backward(self, g: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
+    def _backward(self, g: Tensor) -> Iterator[tuple[Owner, Tensor]]:
         for index in range(len(self.stages) - 1, self.first - 1, -1):
             owner = self.owners[index]
             if owner is not None:
-                yield owner.kernel, owner.last_input, g
+                yield owner, g
             if index > self.first:
                 g = self.stages[index].backward(g)
 
@@ -126,38 +124,27 @@ class _Place:
 
 def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
     """The stage for a layer; None if there is none."""
-    kind = type(layer)
-    if place.tokens != (kind is nn.Embedding):
-        return None
-    if kind is nn.ReLU:
-        return Relu(flat.weights, place.free)
-    if kind is nn.Tanh:
-        return Tanh(flat.weights)
-    if (
-        isinstance(layer, nn.Flatten)
-        and kind is nn.Flatten
-        and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(place.shape)))
-    ):
-        return Flatten()
-    if isinstance(layer, nn.Linear) and kind is nn.Linear:
-        return LinearStage(layer, flat) if len(place.shape) in (1, 2) else None
-    if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
-        return (
-            NormStage(layer, flat)
-            if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape)
-            else None
-        )
-    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
-        return ConvStage(layer, flat) if len(place.shape) == 3 and conv.supported(layer) else None
-    if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
-        return NormStage(layer, flat) if len(place.shape) == 3 else None
-    if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
-        return (
-            EmbeddingStage(layer, flat)
-            if embedding.supported(layer) and len(place.shape) == 1
-            else None
-        )
-    return Opaque(layer) if alone(layer, 1 + len(place.shape)) else None
+    axes = len(place.shape)
+    if place.tokens or isinstance(layer, nn.Embedding):
+        fits = place.tokens and axes == 1 and isinstance(layer, nn.Embedding)
+        return Embedding(layer, flat) if fits and Embedding.supports(layer) else None
+    match layer:
+        case nn.ReLU():
+            return Relu(flat.weights, place.free)
+        case nn.Tanh():
+            return Tanh(flat.weights)
+        case nn.Flatten(start_dim=1, end_dim=end) if end in (-1, axes):
+            return Flatten()
+        case nn.Linear():
+            return Linear(layer, flat) if axes in (1, 2) else None
+        case nn.Conv2d():
+            return Convolution(layer, flat) if axes == 3 and Convolution.supports(layer) else None
+        case nn.GroupNorm():
+            return Normalisation(layer, flat) if axes == 3 else None
+        case nn.LayerNorm():
+            fits = axes != 3 and len(layer.normalized_shape) <= axes
+            return Normalisation(layer, flat) if fits else None
+    return Opaque(layer) if alone(layer, 1 + axes) else None
 
 
 def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
@@ -165,33 +152,31 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     layers = plain_layers(flat.module)
     if layers is None:
         return None
-    layers = rectified_late(layers)
+    parameters = [each for layer in layers for each in layer.parameters()]
+    if len({id(p) for p in parameters}) < len(parameters) or any(
+        flat.slot(p) is None for p in parameters
+    ):
+        return None
     probe = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
     if probe.ndim == 4:
         probe = probe.permute(0, 2, 3, 1)
     stages: list[Stage] = []
     owners: list[Owner | None] = []
-    parameters: list[nn.Parameter] = []
     numbers = 0
     with torch.no_grad():
-        for layer in layers:
+        for layer in rectified_late(layers):
             before = stages[-1] if stages else None
             place = _Place(
                 shape=tuple(probe.shape[1:]),
-                free=isinstance(before, LinearStage | ConvStage),
+                free=isinstance(before, Linear | Convolution),
                 tokens=not probe.is_floating_point(),
             )
             stage = _stage(layer, flat, place)
             if stage is None:
                 return None
             stages.append(stage)
-            own = list(layer.parameters())
-            owners.append(
-                stage
-                if own and isinstance(stage, LinearStage | ConvStage | NormStage | EmbeddingStage)
-                else None
-            )
-            parameters.extend(own)
+            owns = isinstance(stage, Linear | Convolution | Normalisation | Embedding)
+            owners.append(stage if owns and list(layer.parameters()) else None)
             try:
                 probe = stage.forward(probe)
             except (RuntimeError, ValueError, IndexError):
@@ -199,22 +184,10 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
                 return None
             if len(probe) != 1:
                 return None
-            numbers += probe.numel() + _materialised(stage)
-    if len({id(p) for p in parameters}) < len(parameters) or any(
-        flat.slot(p) is None for p in parameters
-    ):
-        return None
+            numbers += probe.numel() + (stage.kept if isinstance(stage, Convolution) else 0)
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     most = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
     return Plan(tuple(stages), tuple(owners), first, most)
-
-
-def _materialised(stage: Stage) -> int:
-    """Numbers per example that a stage's kernel keeps besides its output."""
-    if not isinstance(stage, ConvStage):
-        return 0
-    _, height, width, channels = stage.last_input.shape
-    return stage.kernel.kept((height, width, channels))
 
 
 def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:

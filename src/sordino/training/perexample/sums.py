@@ -1,7 +1,7 @@
 r"""The two sums a client asks for: clipped per example, or plain.
 
-Both run under ``no_grad``; see the package's docstring for the paths. A clipped sum works a batch
-off in pieces of one public shape (:mod:`.pieces`).
+The package's docstring says which path a module takes, and how a batch becomes a sum. Both sums run
+under ``no_grad``.
 """
 
 from __future__ import annotations
@@ -9,46 +9,136 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
 from sordino.mechanisms import checked_clip
-from sordino.training.flat import Flat as Parameters
+from sordino.training.flat import Flat
 from sordino.training.graph import Function, Named, pulled, trained
-from sordino.training.loss import Loss
-from sordino.training.outline import MAPPED
-from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured, Shortened
+from sordino.training.loss import Loss, cross_entropy
+from sordino.training.outline import FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.clipping import (
+    HALF,
     MOST,
+    TOGETHER,
+    UNKNOWN,
+    Bound,
     Clipped,
+    FlatBound,
+    Layers,
+    Measured,
+    Shortened,
     add_rows,
     factors,
+    filled,
     finite,
     joined,
     kept,
     leaves,
+    parts,
     root,
+    rows_of,
 )
-from sordino.training.perexample.general import layers_of
-from sordino.training.perexample.kernel import Gradients
-from sordino.training.perexample.paths import Given, Paths, Store
-from sordino.training.perexample.pieces import HALF, TOGETHER, UNKNOWN, filled, parts, rows_of
-from sordino.training.perexample.plan import Plan
+from sordino.training.perexample.general import OneByOne, layers_of
+from sordino.training.perexample.layers import Collected, Workspace
+from sordino.training.perexample.plan import Plan, compiled
 from sordino.training.perexample.separable import exact_products
-from sordino.training.perexample.workspace import Workspace
+from sordino.training.perexample.single import Single
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
 TRIALS = 12
 
 
+class Store(Protocol):
+    """A client's examples ``x`` (n, ...), with labels ``y`` (n,); bytes are pixels."""
+
+    @property
+    def x(self) -> Tensor: ...
+
+    @property
+    def y(self) -> Tensor: ...
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the examples with these indices (b,), as model input, and their labels."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Examples as model input."""
+
+    x: Tensor
+    y: Tensor
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`Store`."""
+        if len(chosen) == len(self.y):  # all of them, in order
+            return self.x, self.y
+        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+
+
+def path_of(
+    flat: Flat, shape: tuple[int, ...], loss: Loss = cross_entropy, tokens: bool = False
+) -> Path:
+    """The path of a module for examples of ``shape``, numbers or ``tokens``, with class labels.
+
+    Raises:
+        StudyError: if a forward pass changes the module's buffers.
+    """
+    if not tokens and Single.of(flat, loss) is not None:
+        return SINGLE
+    if compiled(flat, shape, tokens) is not None:
+        return FAST
+    x = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
+    return OneByOne(flat, loss).path(x, torch.zeros(1, dtype=torch.int64, device=x.device))
+
+
+class Paths:
+    """The paths of one module, found out once for each shape of input.
+
+    Attributes:
+        flat: the module.
+        loss: its loss.
+        slow: the path for every module.
+    """
+
+    def __init__(self, flat: Flat, loss: Loss) -> None:
+        self.flat, self.loss = flat, loss
+        self.slow = OneByOne(flat, loss)
+        self._fast: dict[tuple[tuple[int, ...], bool], Plan | None] = {}
+        self._single = Single.of(flat, loss)
+
+    def in_place(self, examples: Store, chosen: Tensor) -> Single | None:
+        """The path that reads a batch in place; None: it must be copied."""
+        single = self._single
+        if single is None or not len(chosen) or not single.reads(examples.x, examples.y):
+            return None
+        if isinstance(examples, Given) and examples.x.dtype == torch.uint8:
+            return None  # the model's input are bytes
+        return single if chosen.ndim == 1 and chosen.dtype == torch.int64 else None
+
+    def find(self, x: Tensor) -> Plan | None:
+        """The fast path for batches like this one, or None where examples go one by one."""
+        key = tuple(x.shape[1:]), x.is_floating_point()
+        if key not in self._fast:
+            tokens = x.dtype in (torch.int64, torch.int32)
+            self._fast[key] = (
+                compiled(self.flat, key[0], tokens)
+                if tokens or x.dtype == self.flat.weights.dtype
+                else None
+            )
+        return self._fast[key]
+
+
 class ClippedSum:
     """Writes sum_i g_i min(1, C/|g_i|) over a batch into a flat vector."""
 
-    def __init__(self, flat: Parameters, loss: Loss) -> None:
+    def __init__(self, flat: Flat, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
         self._space = Workspace(flat.weights)
         self._shapes: dict[tuple[object, ...], tuple[int, Tensor]] = {}
@@ -152,8 +242,8 @@ class ClippedSum:
         xs, ys, used = filled(x, rows, places), filled(y, rows, places), places[: len(x)]
         if path is None:
             return _Piece(used, *self._paths.slow.gradients(xs, ys, used))
-        losses, pairs = path.pairs(self._paths.loss, xs, ys, 1.0)
-        return _Piece(used, losses, [(each, each.collect(a, g)) for each, a, g in pairs])
+        losses, slopes = path.slopes(self._paths.loss, xs, ys, 1.0)
+        return _Piece(used, losses, [owner.collect(g) for owner, g in slopes])
 
     def _shape(
         self, path: Plan | None, x: Tensor, y: Tensor, expected: float
@@ -267,10 +357,10 @@ class _Piece(NamedTuple):
 
     places: Tensor
     losses: Tensor
-    layers: Sequence[tuple[Gradients, Tensor]]
+    layers: Sequence[Collected]
 
 
-def _formed(layers: Sequence[tuple[Gradients, Tensor]], part: slice, rows: Tensor) -> Tensor:
+def _formed(layers: Sequence[Collected], part: slice, rows: Tensor) -> Tensor:
     """``rows`` (k, d), filled with the layers' gradients of this part."""
     for layer, _ in layers:
         layer.form(part, rows)
@@ -305,7 +395,7 @@ def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
 class MeanGradient:
     """Writes the gradient of a batch's mean loss into a flat vector: no clipping, no privacy."""
 
-    def __init__(self, flat: Parameters, loss: Loss) -> None:
+    def __init__(self, flat: Flat, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
 
     def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
@@ -332,9 +422,9 @@ class MeanGradient:
         total, share = out.new_zeros(()), 1.0 / len(x)
         for start in range(0, len(x), path.most):
             some = slice(start, start + path.most)
-            losses, pairs = path.pairs(self._paths.loss, x[some], y[some], share)
-            for kernel, a, g in pairs:
-                kernel.plain(a, g, out, start == 0)
+            losses, slopes = path.slopes(self._paths.loss, x[some], y[some], share)
+            for owner, g in slopes:
+                owner.plain(g, out, start == 0)
             total += losses.sum()
         return total * share
 
