@@ -25,7 +25,7 @@ from bench import (
     step,
     wavelets,
 )
-from sordino.training.allocator import tune
+from sordino.training.settings import tune
 
 
 def main() -> None:

@@ -54,10 +54,9 @@ from sordino.regimes.vertical.engines.split import Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
 from sordino.regimes.vertical.respond import Respond
 from sordino.regimes.vertical.simulation import Events
-from sordino.training import dpsgd, local, sgd
-from sordino.training.dpsgd import PrivateClient
+from sordino.training import dpsgd, local
+from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.local import LocalClient, NoisyModelClient
-from sordino.training.sgd import PlainClient
 from sordino.training.shared import SummedClient, SummedLocalClient
 
 AGAIN = [  # 30 rows, each of which comes twice or more
@@ -354,7 +353,7 @@ def test_a_release_that_is_not_booked_shows(
 ) -> None:
     """Of somebody who does not ask for a permit either."""
     name, unit = KINDS[kind]
-    for module in (dpsgd, sgd, local, edge, aggregate):
+    for module in (dpsgd, local, edge, aggregate):
         for check in ("covers_round", "covers_one"):
             if hasattr(module, check):
                 monkeypatch.setattr(module, check, lambda *told: None)
@@ -401,10 +400,10 @@ def test_every_class_that_answers_is_watched() -> None:
     """A class that is new must get a spy here."""
     answering = {
         each
-        for each in classes(dpsgd, sgd, local, edge)
+        for each in classes(dpsgd, local, edge)
         if "answer" in vars(each) and not getattr(each, "_is_protocol", False)
     }
-    assert answering == (set(SITES) | {LocalClient}) & classes(dpsgd, sgd, local, edge)
+    assert answering == (set(SITES) | {LocalClient}) & classes(dpsgd, local, edge)
     # a sum opens what its clients have sent, and it is they who need permits
     for kind in (*(set(SITES) - {SharedSum}), LocalClient, SummedClient, SummedLocalClient):
         told = inspect.signature(getattr(kind, SITES.get(kind, ("answer", ""))[0])).parameters

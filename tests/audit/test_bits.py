@@ -31,9 +31,9 @@ from sordino.mechanisms.shared import SharedNoise
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import RoundNoise
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient

@@ -28,9 +28,9 @@ from sordino.core import study as studies
 from sordino.mechanisms import Gaussian
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels, content
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels, content
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient

@@ -26,9 +26,9 @@ from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import FlatBound, MeanGradient

@@ -23,8 +23,8 @@ from sordino.clients.study import HorizontalStudy
 from sordino.comparison.shadows import attacked_runs, shadowed
 from sordino.core import study as studies
 from sordino.training import models
+from sordino.training.client import Examples
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, FlatBound, MeanGradient
 

@@ -59,7 +59,7 @@ PLACES = (
     Place(
         "plain weights",
         "Update",
-        "training/sgd.py: answer",
+        "training/dpsgd.py: answer",
         "none",
         "NonPrivate",
     ),

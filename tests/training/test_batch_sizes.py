@@ -17,8 +17,8 @@ from test_sensitivity import Batch
 from torch import Tensor, nn
 
 from sordino.training import models
+from sordino.training.client import Examples
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples
 from sordino.training.loss import Loss, cross_entropy, loss_for
 from sordino.training.perexample import ClippedSum, FlatBound, Layers
 

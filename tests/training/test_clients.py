@@ -15,13 +15,12 @@ from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.mechanisms.contract import looks_standard_normal
 from sordino.privacy import NonPrivate, PoissonSampled
 from sordino.training import dpsgd, models
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import Examples, ModelKernels, content, poisson
+from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels, content, poisson
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
-from sordino.training.sgd import PlainClient
 
 Q, ETA, N = 0.2, 0.5, 60
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.base.errors import StudyError
+from sordino.training.client import Examples
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples
 from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
 from sordino.training.perexample import (
     ClippedSum,

@@ -19,8 +19,8 @@ from sordino.mechanisms import CountedGaussian
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Adam, Optimizer, Sgd, Steps

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from sordino.base.errors import StudyError
 from sordino.data import scaled
 from sordino.training import models
-from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy, multiclass_hinge
+from sordino.training.models import check_private
 
 
 def rng(seed: int = 0) -> np.random.Generator:

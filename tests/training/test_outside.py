@@ -18,8 +18,8 @@ from sordino.mechanisms import CountedGaussian, Gaussian, KNorm, Single
 from sordino.mechanisms.haar import Basis, HaarGaussian
 from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels, received
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels, received
 from sordino.training.local import LocalClient
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
 from sordino.training.optimizer import Sgd

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from sordino.base.errors import StudyError
 from sordino.training import models
-from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
+from sordino.training.models import check_private
 from sordino.training.perexample import ClippedSum, MeanGradient, path_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules", "ignore::FutureWarning")

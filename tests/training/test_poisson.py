@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
-from sordino.training import kernels as bench
-from sordino.training.kernels import poisson
+from sordino.training import client as bench
+from sordino.training.client import poisson
 
 Z = 6.1  # standard errors, two-sided: one false alarm in 1e9
 Draw = Callable[[int, float, np.random.Generator], NDArray[np.int64]]

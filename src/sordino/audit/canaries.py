@@ -31,10 +31,10 @@ from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.mechanisms import Bounded, CountedGaussian, Gaussian
 from sordino.mechanisms.haar import HaarGaussian
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import MeanGradient
 

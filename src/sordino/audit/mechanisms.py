@@ -18,11 +18,11 @@ from sordino.mechanisms import GaussianNoise, KNormNoise, Noise, NoiseRequest, R
 from sordino.mechanisms import Single as SingleRow
 from sordino.mechanisms.haar import HaarNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
+from sordino.training.client import Examples, ModelKernels
+from sordino.training.dpsgd import RAW_CONSTANTS, measure_raw
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
-from sordino.training.raw import RAW_CONSTANTS, measure_raw
 
 DELTA = 1e-5
 CLIP = 0.7

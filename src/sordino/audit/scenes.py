@@ -26,8 +26,8 @@ from sordino.clients.mechanism import Trial
 from sordino.clients.study import HorizontalStudy
 from sordino.mechanisms import Bounded, Gaussian, Learning
 from sordino.privacy import PoissonSampled, accountant
+from sordino.training.client import ModelKernels, poisson
 from sordino.training.flat import Flat
-from sordino.training.kernels import ModelKernels, poisson
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 MOST_IMAGES = 20

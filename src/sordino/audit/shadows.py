@@ -42,9 +42,9 @@ from sordino.core.files import replace_file
 from sordino.core.folders import locked
 from sordino.core.study.base import Study
 from sordino.core.surroundings import lineage
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import UNKNOWN
 

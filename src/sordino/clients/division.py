@@ -182,7 +182,7 @@ def identified(study: HorizontalStudy) -> bool:
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
     from sordino.training import models
-    from sordino.training.check import check_private
+    from sordino.training.models import check_private
 
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
     if study.method.private:
@@ -211,7 +211,7 @@ def tensors(
     """Examples as model input, and their labels; empty ones for none."""
     import torch
 
-    from sordino.training.kernels import model_input
+    from sordino.training.client import model_input
 
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)

@@ -11,7 +11,7 @@ from sordino.privacy import Event, Gaussian, NonPrivate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sordino.training.kernels import ModelKernels
+    from sordino.training.client import ModelKernels
 
 LOOKED_AT = 512  # public examples from which energies are taken
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.clients.setup import SharedSetup
     from sordino.core.network import NetworkRegime
     from sordino.mechanisms import Bounded
+    from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
-    from sordino.training.kernels import ModelKernels
 
 H = TypeVar("H", bound=HorizontalStudy)
 
@@ -254,7 +254,7 @@ def _trained_on(
     """Kernels of the study's model, and its validation examples."""
     import torch
 
-    from sordino.training.kernels import ModelKernels
+    from sordino.training.client import ModelKernels
     from sordino.training.perexample import ClippedSum, MeanGradient
 
     flat, loss = _flat(study, Division.told(divided)), loss_of(study)

@@ -33,11 +33,9 @@ from sordino.core.surroundings import lineage, protective
 from sordino.data import Dataset
 from sordino.mechanisms import Bounded, NoiseRequest
 from sordino.privacy import Event, PoissonSampled, accountant
-from sordino.training.client import Client
-from sordino.training.dpsgd import PrivateClient
-from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.client import Client, Examples, ModelKernels
+from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.optimizer import Optimizer, Sgd
-from sordino.training.sgd import PlainClient
 
 
 class SampledMethod(Method):

@@ -42,9 +42,9 @@ from sordino.data.features.applied import is_ours
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.models import digest_of
 from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import summable

@@ -65,7 +65,7 @@ from sordino.core.study.base import Study
 from sordino.core.surroundings import destroyed, forget, surrounded
 from sordino.core.watch import Moment
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate
-from sordino.training.allocator import tune
+from sordino.training.settings import tune
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.kernels import Examples, ModelKernels, content, poisson, received
+from sordino.training.client import Examples, ModelKernels, content, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino.training.client import model_input
 from sordino.training.flat import Flat
 from sordino.training.graph import scores_of
-from sordino.training.kernels import model_input
 from sordino.training.loss import Loss
 from sordino.training.perexample.plan import Plan, compiled
 

@@ -34,7 +34,7 @@ from sordino.mechanisms import Bounded, Learning, Tailed, length, shortened
 from sordino.mechanisms.overclaimed import Overclaimed
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
-from sordino.training.kernels import Examples, ModelKernels, content, received
+from sordino.training.client import Examples, ModelKernels, content, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.settings import own_code
 

@@ -27,8 +27,8 @@ from sordino.base.residues import packed
 from sordino.mechanisms import Bounded
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.training.client import Examples, ModelKernels, poisson, received
 from sordino.training.dpsgd import bound_of
-from sordino.training.kernels import Examples, ModelKernels, poisson, received
 from sordino.training.local import LocalWork
 
 

@@ -20,8 +20,8 @@ from sordino.mechanisms import Gaussian
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum, MeanGradient
 

@@ -20,9 +20,9 @@ from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.adap import AdapDpfl, Memory
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient

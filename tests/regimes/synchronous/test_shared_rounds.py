@@ -42,9 +42,9 @@ from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.regimes.synchronous.shared import SharedSum
 from sordino.training import models
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
-from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient

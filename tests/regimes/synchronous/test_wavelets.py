@@ -237,8 +237,8 @@ def test_the_median_is_taken_in_the_norm_that_gradients_are_clipped_in(tmp_path:
     from sordino.mechanisms.haar import Basis, HaarGaussian
     from sordino.regimes.synchronous.mechanism import gradient_clip
     from sordino.training import models
+    from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
-    from sordino.training.kernels import ModelKernels
     from sordino.training.loss import cross_entropy
     from sordino.training.perexample import ClippedSum, MeanGradient
 

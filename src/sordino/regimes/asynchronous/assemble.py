@@ -30,7 +30,7 @@ from sordino.regimes.asynchronous.plan import epsilons, multipliers, price, rate
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.training.kernels import ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.perexample.clipping import summable
 from sordino.training.perexample.general import layers_of
 

@@ -27,7 +27,7 @@ from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.asynchronous.regime import REGIME
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.training.kernels import Examples, ModelKernels
+from sordino.training.client import Examples, ModelKernels
 
 
 def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:

@@ -33,9 +33,8 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
-from sordino.training.dpsgd import bound_of
-from sordino.training.kernels import Examples, ModelKernels, content, poisson, received
-from sordino.training.sgd import NO_NOISE
+from sordino.training.client import Examples, ModelKernels, content, poisson, received
+from sordino.training.dpsgd import NO_NOISE, bound_of
 
 
 class Edge(Protocol):

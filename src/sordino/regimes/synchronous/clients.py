@@ -14,11 +14,9 @@ from sordino.mechanisms.shared import SharedNoise
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.sums import weights
-from sordino.training.client import Client
-from sordino.training.dpsgd import PrivateClient
-from sordino.training.kernels import Examples
+from sordino.training.client import Client, Examples
+from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
-from sordino.training.sgd import PlainClient
 from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 

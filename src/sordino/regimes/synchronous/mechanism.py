@@ -75,7 +75,7 @@ def proxy_clip(
     """S: the median norm of first updates, of median-sized clients made of public examples."""
     import torch
 
-    from sordino.training.kernels import Examples
+    from sordino.training.client import Examples
     from sordino.training.local import LocalWork
 
     kernels, public = trial.look()

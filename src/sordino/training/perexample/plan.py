@@ -126,8 +126,9 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
     """The stage for a layer; None if there is none."""
     axes = len(place.shape)
     if place.tokens or isinstance(layer, nn.Embedding):
-        fits = place.tokens and axes == 1 and isinstance(layer, nn.Embedding)
-        return Embedding(layer, flat) if fits and Embedding.supports(layer) else None
+        if not (place.tokens and axes == 1 and isinstance(layer, nn.Embedding)):
+            return None
+        return Embedding(layer, flat) if Embedding.supports(layer) else None
     match layer:
         case nn.ReLU():
             return Relu(flat.weights, place.free)
@@ -175,8 +176,12 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
             if stage is None:
                 return None
             stages.append(stage)
-            owns = isinstance(stage, Linear | Convolution | Normalisation | Embedding)
-            owners.append(stage if owns and list(layer.parameters()) else None)
+            owners.append(
+                stage
+                if isinstance(stage, Linear | Convolution | Normalisation | Embedding)
+                and any(True for _ in layer.parameters())
+                else None
+            )
             try:
                 probe = stage.forward(probe)
             except (RuntimeError, ValueError, IndexError):

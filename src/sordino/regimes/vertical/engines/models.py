@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sordino.base import modules
 from sordino.base.errors import StudyError
 from sordino.regimes.vertical.engines.rowwise import PartyModule
-from sordino.training.check import check_initialised, check_private
+from sordino.training.models import check_initialised, check_private
 from sordino.training.settings import filled_memory, own_code
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
