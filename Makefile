@@ -6,17 +6,18 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PACKAGES := $(wildcard packages/*)
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: venv run test nightly check docs package bench clean
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt packages/sordino-papers/pyproject.toml
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,check]' \
-	  --editable packages/sordino-papers
+	  $(PACKAGES:%=--editable %)
 	touch $@
 
 run: venv

@@ -19,8 +19,8 @@ from unittest import mock
 from bench.network import SITES, STUDY, rate, watched
 from sordino.core import study as studies
 from sordino.network import demo
-from sordino.network.flare import demo as demos
-from sordino.network.flare import job, workspace
+from sordino_nvflare import job, workspace
+from sordino_nvflare import transport as demos
 
 UPDATES, ECHOES, BYTES = 3000, 200, 100_000
 RESULT = "SORDINO_BENCH_RESULT"

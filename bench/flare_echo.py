@@ -16,10 +16,10 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from bench.flare import BYTES, ECHOES, RESULT
-from sordino.network.flare.cell import CellPost
-from sordino.network.flare.job import TASK
-from sordino.network.transport.base import Mailbox
-from sordino.network.transport.flare import SERVER, FlareHub, FlareLine
+from sordino.network.transport import Mailbox
+from sordino_nvflare.cell import CellPost
+from sordino_nvflare.channel import SERVER, FlareHub, FlareLine
+from sordino_nvflare.job import TASK
 
 
 class Back(Controller):  # type: ignore[misc]  # the library has no types

@@ -17,9 +17,10 @@ import msgspec
 
 from sordino.core import study as studies
 from sordino.core.network import Agreement, Shape, SiteEntry
-from sordino.network import broker, demo, kit
-from sordino.network.transport import choice
-from sordino.network.transport.base import Hub, Line, Mailbox
+from sordino.network import demo, kit
+from sordino.network import transport as transports
+from sordino.network.transport import Hub, Line, Mailbox
+from sordino_mqtt import broker
 
 Transport = Literal["websocket", "mqtt"]
 TRANSPORTS: tuple[Transport, ...] = ("websocket", "mqtt")
@@ -82,9 +83,11 @@ def _running(agreement: Agreement, kits: Path) -> Iterator[None]:
 
 def _timed(agreement: Agreement, kits: Path) -> float:
     mailbox = Mailbox()
-    opens = choice.for_server(agreement, kits / "server", "", lambda path: lambda serial: False)
+    opens = transports.of(agreement.transport).server(
+        agreement, kits / "server", "", lambda path: lambda serial: False
+    )
     hub = opens(2 * BYTES, mailbox, lambda who, why: None, lambda words: None)
-    line = choice.for_site(agreement, 0, kits / "site")(2 * BYTES)
+    line = transports.of(agreement.transport).site(agreement, 0, kits / "site")(2 * BYTES)
     thread = threading.Thread(target=_back, args=(hub, mailbox))
     thread.start()
     taken, frames, body = [], line.frames(), bytes(BYTES)

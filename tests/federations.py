@@ -31,12 +31,12 @@ from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
-from sordino.network.demo import Laid
+from sordino.network.demo import DemoFederation
 from sordino.network.frames import FromServer, FromSite
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
 from sordino.network.server import Serves, farewell
-from sordino.network.transport.base import Mailbox
+from sordino.network.transport import Mailbox
 
 ROUNDS = """
 name = "Rounds"
@@ -136,7 +136,7 @@ def laid(
     clients: int = 3,
     minimum: int | None = None,
     scripted: bool = True,
-) -> Laid:
+) -> DemoFederation:
     """Kits and data of a small study, in ``folder / name``; who is away is gone after 0.1 s."""
     study = study_of(folder, name, changes, clients=clients)
     found = demo.lay_out(study, folder / name, scripted=scripted, minimum=minimum)
@@ -173,8 +173,8 @@ Got = TypeVar("Got", bound=FromServer)
 
 
 @cache
-def _opened(wish: network.Wish) -> Any:
-    return network.opened(wish)
+def _opened(options: network.JoinOptions) -> Any:
+    return network.opened(options)
 
 
 @dataclass(kw_only=True)
@@ -187,7 +187,7 @@ class Federation:
         failed: what else ended a party.
     """
 
-    laid: Laid
+    laid: DemoFederation
     net: Net = field(default_factory=Net)
     limits: dict[str, float] = field(default_factory=dict)
     rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class Federation:
 
     def _opened(self, name: str) -> Any:
         kit, data = self._site(name)
-        return _opened(network.Wish(kit=kit, data=data, limit=self.limits.get(name)))
+        return _opened(network.JoinOptions(kit=kit, data=data, limit=self.limits.get(name)))
 
     def join(self, name: str) -> Outcome:
         """One life of a site."""

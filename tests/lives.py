@@ -28,11 +28,11 @@ from federations import digest
 from sordino.cli import main
 from sordino.core.network import Agreement
 from sordino.core.surroundings import KEY
-from sordino.network import frames, kernel, server, session, site
-from sordino.network.demo import Laid, commands
+from sordino.network import frames, kernel, server, session, site, transport
+from sordino.network.demo import DemoFederation, commands
 from sordino.network.journal import Input, Journal
-from sordino.network.transport import choice
-from sordino.network.transport.base import Line
+from sordino.network.transport import Line
+from sordino_mqtt.transport import Mqtt
 
 SERVER, BROKER, READY = "server", "broker", "ready"
 LONGEST, STEP = 10.0, 137
@@ -72,16 +72,22 @@ def _state(own: Any) -> str:
     return digest(own.state) + digest(None if half is None else [half.state, half.pack()])
 
 
+def _capture(kind: type[transport.Transport], path: Path) -> None:
+    """Write down what a site sends over a transport."""
+    true = kind.site
+
+    def site(own: Any, agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
+        connects = true(own, agreement, index, kit)
+        return lambda limit: _Said(connects(limit), path)
+
+    mock.patch.object(kind, "site", site).start()
+
+
 def _tapped(name: str, capture: Path) -> None:
     """Put the capture around what this process does."""
     if name != SERVER:
-        true = choice.for_site
-
-        def for_site(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
-            connects = true(agreement, index, kit)
-            return lambda limit: _Said(connects(limit), capture / name)
-
-        mock.patch.object(choice, "for_site", for_site).start()
+        for kind in (transport.WebSocket, Mqtt):
+            _capture(kind, capture / name)
         return
     append, cut, next_, made = Journal.append, Journal.cut, kernel.LiveKernel.next, Journal.__init__
 
@@ -203,7 +209,7 @@ class Deaths:
     """
 
     nursery: Nursery
-    laid: Laid
+    laid: DemoFederation
     folder: Path
     seed: int
     left: int

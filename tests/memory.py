@@ -10,7 +10,7 @@ from itertools import count
 
 from sordino.network import frames
 from sordino.network.frames import FromServer
-from sordino.network.transport.base import Event, Lost, Mailbox
+from sordino.network.transport import Event, Lost, Mailbox
 
 
 class Killed(BaseException):
@@ -149,21 +149,21 @@ class Net:
         line.put(None)
 
     def send(self, site: str, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`."""
+        """See :class:`~sordino.network.transport.Hub`."""
         with self._lock:
             if (line := self._lines.get(site)) is not None:
                 self.told.append((site, frame))
                 line.put(frame)
 
     def drop(self, site: str, why: str) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`."""
+        """See :class:`~sordino.network.transport.Hub`."""
         with self._lock:
             line = self._lines.get(site)
         if line is not None:
             self.disconnect(site, line)
 
     def close(self) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`."""
+        """See :class:`~sordino.network.transport.Hub`."""
         with self._lock:
             self._mailbox, lines, self._lines = None, list(self._lines.values()), {}
         for line in lines:

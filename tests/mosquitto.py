@@ -20,16 +20,16 @@ import pytest
 from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
 from sordino.core.network import Agreement
-from sordino.network import broker as brokers
 from sordino.network import certificates, demo, session
 from sordino.network.agreement import read
 from sordino.network.joins import Joins
 from sordino.network.server import Serves
-from sordino.network.session import Shown, Wish
-from sordino.network.transport import link
-from sordino.network.transport.base import Mailbox
-from sordino.network.transport.link import Broker, Link
-from sordino.network.transport.mqtt import MqttHub, MqttLine
+from sordino.network.session import JoinOptions, Shown
+from sordino.network.transport import Mailbox
+from sordino_mqtt import broker as brokers
+from sordino_mqtt import link
+from sordino_mqtt.link import Broker, Link
+from sordino_mqtt.mqtt import MqttHub, MqttLine
 
 LIMIT = 70_000
 PLACES = (
@@ -185,7 +185,7 @@ class Run:
 
         def join(folder: Path, data: Path) -> None:
             self.done[folder.name] = session.join(
-                Wish(kit=folder, data=data, rehearsal=self.scripted), site_shown
+                JoinOptions(kit=folder, data=data, rehearsal=self.scripted), site_shown
             )
 
         threads = [threading.Thread(target=serve, daemon=True)] + [

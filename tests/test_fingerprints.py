@@ -228,7 +228,7 @@ def test_kits_frames_and_proofs_tell_no_guess_of_a_row(
         federation.start()
         federation.wait()
         kit, _ = made.sites[1]
-        agreed, index, _, _ = network.opened(network.Wish(kit=kit, data=made.sites[1][1]))
+        agreed, index, _, _ = network.opened(network.JoinOptions(kit=kit, data=made.sites[1][1]))
         write_proof(kit, kit / "run", agreed, index, federation.done[kit.name])
         frames = [frame for _, frame in (*federation.net.said, *federation.net.told)]
         kits = contents(tmp_path / name / kind / demo.KITS)

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import yaml
@@ -39,7 +40,7 @@ def test_the_image_is_small_and_its_user_has_no_rights() -> None:
         r"\[([\w,]+)\]", next(rest for _, rest in found if '"."' in rest or ".[" in rest)
     )
     assert extras is not None
-    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    assert set(extras[1].split(",")) <= set(metadata("sordino").get_all("Provides-Extra", []))
 
 
 def test_every_command_of_the_image_exists(tmp_path: Path) -> None:

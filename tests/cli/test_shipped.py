@@ -62,6 +62,7 @@ def test_version_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     # no matter which program started the tests, and whether it is a shell
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     versions = sordino(tmp_path, "--version").stdout.splitlines()
-    assert versions == [f"sordino {package.__version__}", "sordino-papers 0.1.0"]
+    beside = [f"sordino-{name} 0.1.0" for name in ("mqtt", "nvflare", "papers")]
+    assert versions == [f"sordino {package.__version__}", *beside]
     assert "--install-completion" in sordino(tmp_path, "--help").stdout
     assert "complete" in sordino(tmp_path, "--show-completion", "bash").stdout

@@ -38,7 +38,7 @@ REASONS = {  # why blocks are not run, and how many
     "serves until it is stopped": 1,
     "takes an hour": 2,
     "takes hours": 9,
-    "tests/network/test_flare.py does": 1,
+    "packages/sordino-nvflare/tests does": 1,
 }
 
 

@@ -15,16 +15,16 @@ from sordino.data import load
 from sordino.network import demo
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
-from sordino.network.demo import Laid
+from sordino.network.demo import DemoFederation
 from sordino.network.promise import promised
-from sordino.network.session import Wish
+from sordino.network.session import JoinOptions
 
 from .test_events_between_sites import read
 
 NAMES = ("age", "dose", "height", "pulse", "sugar", "weight")
 
 
-def agreed(found: Laid, names: tuple[str, ...]) -> None:
+def agreed(found: DemoFederation, names: tuple[str, ...]) -> None:
     """Have everybody agree to these columns."""
     for path in found.server.parent.glob("*/agreement.toml"):
         text = path.read_text()
@@ -55,10 +55,10 @@ def test_a_file_with_other_order_of_columns_is_read_by_name(
 ) -> None:
     kit, data = site
     path, x = table(data, tmp_path / "own.csv", tuple(reversed(NAMES)))
-    *_, own = network.opened(Wish(kit=kit, data=path))
+    *_, own = network.opened(JoinOptions(kit=kit, data=path))
     assert np.array_equal(own.x, x)
     found = Agreed(kit)
-    *_, plain = network.opened(Wish(kit=kit, data=data))  # without names: as it stands
+    *_, plain = network.opened(JoinOptions(kit=kit, data=data))  # without names: as it stands
     assert np.array_equal(plain.x, x)
     test = found.network.test(found.agreement, found.study, path)
     assert test is not None
@@ -79,7 +79,7 @@ def test_other_columns_than_agreed_are_refused_by_name(
     kit, data = site
     path, _ = table(data, tmp_path / "own.csv", names)
     with pytest.raises(DataError, match=rf"own.csv: .*not the agreed ones \(6\).*{told}"):
-        network.opened(Wish(kit=kit, data=path))
+        network.opened(JoinOptions(kit=kit, data=path))
     found = Agreed(kit)
     with pytest.raises(DataError, match=told):
         found.network.test(found.agreement, found.study, path)
@@ -89,8 +89,8 @@ def test_where_nobody_has_agreed_on_names_a_site_is_told_so(tmp_path: Path) -> N
     kit, data = laid(tmp_path, "synchronous").sites[0]
     path, _ = table(data, tmp_path / "own.csv", NAMES)
     warned = "The agreement names no columns"
-    assert warned in "\n".join(promised(Wish(kit=kit, data=path)))
-    assert warned not in "\n".join(promised(Wish(kit=kit, data=data)))
+    assert warned in "\n".join(promised(JoinOptions(kit=kit, data=path)))
+    assert warned not in "\n".join(promised(JoinOptions(kit=kit, data=data)))
 
 
 def test_a_demo_agrees_to_the_columns_of_its_file(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Lives:
     def life(self, site: int, copy: str = "own") -> Desk:
         """A process of a site."""
         kit, data = self.laid.sites[site]
-        _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+        _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
         build = Joins(
             agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda words: None
         )
@@ -253,7 +253,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     changes = ["privacy.honest=2", "privacy.fewest=2"]
     kit, data = laid(tmp_path, "shared-client", changes, scripted=False).sites[0]
     _, index, study, own = network.opened(
-        network.Wish(kit=kit, data=data, ledger=tmp_path / "ledger")
+        network.JoinOptions(kit=kit, data=data, ledger=tmp_path / "ledger")
     )
     build = Joins(agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None)
     desks, charged = [], Desk._charged

@@ -21,7 +21,7 @@ from sordino.network.ends import cut_short
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.standing import Heard
 from sordino.network.status import Reporter, read
-from sordino.network.transport.base import Event, Mailbox
+from sordino.network.transport import Event, Mailbox
 from sordino.privacy import LedgerSession
 
 from .conftest import Makes

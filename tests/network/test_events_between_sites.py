@@ -34,8 +34,8 @@ from sordino.network.agreement import Agreed
 from sordino.network.joins import Joins
 from sordino.network.promise import promised
 from sordino.network.server import Serves
-from sordino.network.session import Wish
-from sordino.network.transport.base import Event, Lost, Mailbox
+from sordino.network.session import JoinOptions
+from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.reading import LedgerReader
 
 STUDY = """
@@ -145,7 +145,7 @@ def nothing(*_: object) -> None:
     pass
 
 
-def joins(laid: demo.Laid, index: int, connects: Any) -> tuple[Any, Joins, Path]:
+def joins(laid: demo.DemoFederation, index: int, connects: Any) -> tuple[Any, Joins, Path]:
     kit, data = laid.sites[index]
     agreed = Agreed(kit)
     part = agreed.network
@@ -163,7 +163,7 @@ def resumed(out: Path, build: Any) -> None:
             return
 
 
-def play(laid: demo.Laid, *, scripted: bool, breaking: Any = None) -> Memory:
+def play(laid: demo.DemoFederation, *, scripted: bool, breaking: Any = None) -> Memory:
     """The server here, each site in a thread; lines of the first one are ``breaking``, and it is
     started anew then.
     """
@@ -476,7 +476,7 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
 def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) -> None:
     laid = demo.lay_out(read(tmp_path, [LABEL]), tmp_path / "federation", scripted=True)
     told = [
-        "\n".join(promised(Wish(kit=kit, data=data)))
+        "\n".join(promised(JoinOptions(kit=kit, data=data)))
         for kit, data in (laid.sites[0], laid.sites[2])
     ]
     assert "epsilon is infinite for what this site has: embeddings are sent without" in told[0]

@@ -49,7 +49,7 @@ from sordino.network import session as network
 from sordino.network.agreement import Agreed
 from sordino.network.checks import checked, unknown
 from sordino.network.courier import Courier
-from sordino.network.demo import Laid
+from sordino.network.demo import DemoFederation
 from sordino.network.desk import Desk
 from sordino.network.joins import Joins
 from sordino.network.journal import Journal
@@ -57,7 +57,7 @@ from sordino.network.kernel import LiveKernel
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
 from sordino.network.server import Serves
-from sordino.network.transport.base import Event, Lost, Mailbox
+from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
 from sordino.regimes.synchronous.simulation import Moment
@@ -70,7 +70,7 @@ GROWTH = 8 << 20
 """Bytes by which the second half of the frames may let the process grow."""
 
 
-def small(folder: Path, regime: str) -> Laid:
+def small(folder: Path, regime: str) -> DemoFederation:
     """Kits of a small study."""
     if regime != "vertical":
         return laid(folder, regime)
@@ -297,7 +297,7 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
     world.ledgers.close()
 
 
-def served(found: Laid, folder: Path, count: int) -> tuple[Any, Guarded, list[Any]]:
+def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarded, list[Any]]:
     """The last state of a run of the server, the courier, and what stands in its ledger."""
     folder.mkdir()
     agreed, nobody = Agreed(found.server), None
@@ -365,10 +365,10 @@ def test_frames_of_sites_that_were_changed_leave_the_run_as_it_is(
 
 
 @contextmanager
-def opened(found: Laid, folder: Path, index: int) -> Iterator[Desk]:
+def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[Desk]:
     """A site's desk."""
     kit, data = found.sites[index]
-    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     folder.mkdir()
     nobody: Any = None
     build = Joins(

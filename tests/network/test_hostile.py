@@ -21,13 +21,12 @@ from federations import Federation, Hand, digest, laid
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
-from sordino.network import frames
+from sordino.network import frames, transport
 from sordino.network import session as network
 from sordino.network.courier import AT_ONCE, MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.incidents import NAME, Incidents, read
-from sordino.network.transport import choice
-from sordino.network.transport.base import Lost, Stranger
+from sordino.network.transport import Lost, Stranger
 
 from .conftest import Makes
 
@@ -389,7 +388,7 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
         refused("site-1", revoked)
         raise Enough
 
-    monkeypatch.setattr(choice, "for_server", lambda *given: way)
+    monkeypatch.setattr(transport.WebSocket, "server", lambda *given: way)
     kit, words = laid(tmp_path, "synchronous").server, list[str]()
     shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
     with pytest.raises(Enough):

@@ -31,7 +31,7 @@ from sordino.network.journal import NAME, Input, Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.outbox import Outbox
 from sordino.network.summing import kernels
-from sordino.network.transport.base import Mailbox
+from sordino.network.transport import Mailbox
 from sordino.privacy import LedgerSession
 from sordino.privacy.reading import LedgerReader
 

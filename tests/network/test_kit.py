@@ -26,7 +26,7 @@ from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
 from sordino.network.promise import promised
-from sordino.network.session import Revoked, Wish
+from sordino.network.session import JoinOptions, Revoked
 from sordino.network.status import SiteStatus, Status, page
 
 from .conftest import Makes
@@ -256,13 +256,13 @@ def test_a_sites_data_is_held_against_the_agreement(
         x, y = change(found["x"], found["y"])
     np.savez(data, x=x, y=y)
     with pytest.raises(DataError) as refusal:
-        network.opened(Wish(kit=folder, data=data))
+        network.opened(JoinOptions(kit=folder, data=data))
     assert named in str(refusal.value)
 
 
 def test_what_joining_would_release_is_said_before(tmp_path: Path) -> None:
     folder, data = laid(tmp_path, "synchronous").sites[1]
-    told = "\n".join(promised(Wish(kit=folder, data=data, limit=3.0)))
+    told = "\n".join(promised(JoinOptions(kit=folder, data=data, limit=3.0)))
     for part in (
         "as site site-1, with 50 rows",
         "at most epsilon 3",
@@ -273,7 +273,7 @@ def test_what_joining_would_release_is_said_before(tmp_path: Path) -> None:
     assert "Nothing was sent" in told
     assert not (folder / "run").exists()
     kit_, own = laid(tmp_path, "client", scripted=False).sites[0]
-    plain = "\n".join(promised(Wish(kit=kit_, data=own)))
+    plain = "\n".join(promised(JoinOptions(kit=kit_, data=own)))
     assert "WITHOUT noise" in plain
     assert "rehearsal" not in plain
 
@@ -284,7 +284,7 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     found.wait()
     name = found.names[1]
     folder, data = next(each for each in found.laid.sites if each[0].name == name)
-    agreed, index, *_ = network.opened(Wish(kit=folder, data=data))
+    agreed, index, *_ = network.opened(JoinOptions(kit=folder, data=data))
     run = found.folder(name)
     proof.write(folder, run, agreed, index, found.done[name])
     authority = folder / "authority.pem"

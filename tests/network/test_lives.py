@@ -12,15 +12,14 @@ import pytest
 from federations import laid
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Compute, Train, encode
-from sordino.network import frames
+from sordino.network import frames, transport
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
-from sordino.network.demo import Laid
+from sordino.network.demo import DemoFederation
 from sordino.network.desk import Desk
 from sordino.network.joins import Joins
 from sordino.network.outbox import NAMES, Outbox
 from sordino.network.promise import promised
-from sordino.network.transport import choice
 from sordino.privacy.reading import LedgerReader
 
 Tasks = dict[str, Callable[[int], Train | Compute]]
@@ -42,10 +41,10 @@ def no_line(limit: int) -> Any:
     raise AssertionError("a desk knows no connection")
 
 
-def life(found: Laid, folder: Path, name: str) -> bytes:
+def life(found: DemoFederation, folder: Path, name: str) -> bytes:
     """What a new life of the first site says to its first task."""
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     build = Joins(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
@@ -103,19 +102,19 @@ SHOWN = network.Shown(row=lambda row: None, begin=lambda going: None, words=lamb
 def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=True).sites[0]
     with pytest.raises(StudyError, match=r"comes from its seed.*--rehearsal"):
-        network.join(network.Wish(kit=kit, data=data), SHOWN)
+        network.join(network.JoinOptions(kit=kit, data=data), SHOWN)
     assert not (kit / network.RUN).exists()
 
 
 def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
     found = laid(tmp_path, "synchronous", ["privacy.mechanism={kind='haar', form='paper'}"])
     kit, data = found.sites[0]
-    told = " ".join(promised(network.Wish(kit=kit, data=data)))
+    told = " ".join(promised(network.JoinOptions(kit=kit, data=data)))
     assert "no limit is enforced" in told
     assert "refuses anything beyond it" not in told
     assert "WARNING: this is a rehearsal" in told
     with pytest.raises(StudyError, match=r"--epsilon-limit.*no proven bound"):
-        network.opened(network.Wish(kit=kit, data=data, limit=1.0))
+        network.opened(network.JoinOptions(kit=kit, data=data, limit=1.0))
 
 
 def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
@@ -127,23 +126,23 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
     def stops(limit: int) -> Any:
         raise Stopped
 
-    monkeypatch.setattr(choice, "for_site", lambda agreement, index, kit: stops)
+    monkeypatch.setattr(transport.WebSocket, "site", lambda *given: stops)
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(Stopped):
-        network.join(network.Wish(kit=kit, data=data, limit=2.0), SHOWN)
+        network.join(network.JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
     with pytest.raises(StudyError, match=r"joined with another limit \(privacy.epsilon = 2.0\)"):
-        network.join(network.Wish(kit=kit, data=data, limit=1.0), SHOWN)
-    other = network.Wish(kit=kit, data=data, limit=2.0, ledger=tmp_path / "kept")
+        network.join(network.JoinOptions(kit=kit, data=data, limit=1.0), SHOWN)
+    other = network.JoinOptions(kit=kit, data=data, limit=2.0, ledger=tmp_path / "kept")
     with pytest.raises(StudyError, match="joined with another ledger"):
         network.join(other, SHOWN)
     with pytest.raises(Stopped):
-        network.join(network.Wish(kit=kit, data=data, limit=2.0), SHOWN)
+        network.join(network.JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
 
 
 def test_a_limit_that_pays_for_nothing_says_what_a_site_can_do(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(BudgetExceeded, match="allow more with --epsilon-limit") as refusal:
-        network.join(network.Wish(kit=kit, data=data, limit=1e-6), SHOWN)
+        network.join(network.JoinOptions(kit=kit, data=data, limit=1e-6), SHOWN)
     assert "noise_multiplier or lower" not in str(refusal.value)
 
 
@@ -151,7 +150,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     """Where the method chooses how many steps a task has, each site's budget bounds them."""
     ali = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
     kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
-    _, index, study, own = network.opened(network.Wish(kit=kit, data=data, limit=2.0))
+    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data, limit=2.0))
     build = Joins(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
@@ -168,7 +167,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     """Before it books it: else a server could have it pay for nothing."""
     found, folder = laid(tmp_path, "asynchronous"), tmp_path / "run"
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     build = Joins(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )

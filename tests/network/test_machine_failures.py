@@ -16,7 +16,7 @@ from sordino.network.desk import FORGOTTEN, Desk
 from sordino.network.frames import FromSite
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
-from sordino.network.transport.base import Lost
+from sordino.network.transport import Lost
 from sordino.privacy.ledger import Ledger
 
 from .test_events_between_sites import ENTITY, joins, read
@@ -93,12 +93,12 @@ def test_what_the_ledger_refused_leaves_no_trace_in_what_is_gone_through_again(
     assert lives(found, TURNS[-1]) == [first]
 
 
-def asked(found: demo.Laid, *events: int, party: int = 0) -> FromSite:
+def asked(found: demo.DemoFederation, *events: int, party: int = 0) -> FromSite:
     """What a new life of a party says to the last of these events."""
     return lives(found, *(Turn(event) for event in events), party=party)[-1]
 
 
-def lives(found: demo.Laid, *turns: Turn, party: int = 0) -> list[FromSite]:
+def lives(found: demo.DemoFederation, *turns: Turn, party: int = 0) -> list[FromSite]:
     """What a new life of a party says to these turns."""
     study, made, out = joins(found, party, None)
     out.mkdir(exist_ok=True)

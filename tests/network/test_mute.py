@@ -16,7 +16,7 @@ from sordino.network.frames import Ask, Book, Booked, Bye, Done
 from sordino.network.incidents import read
 from sordino.network.patience import Patience
 from sordino.network.status import Reporter
-from sordino.network.transport.base import Lost
+from sordino.network.transport import Lost
 
 from .conftest import Makes
 

@@ -17,7 +17,7 @@ from command import sordino
 from federations import STUDIES, study_of
 from sordino.core import study as studies
 from sordino.network import demo
-from sordino.network.demo import Laid
+from sordino.network.demo import DemoFederation
 from sordino.privacy.reading import LedgerReader
 
 
@@ -75,7 +75,7 @@ def test_a_scripted_run_over_tls_is_the_simulation_byte_for_byte(
     assert proved.returncode == 0, proved.stderr
 
 
-def killed(laid: Laid, logs: Path, kills: int, seed: int) -> int:
+def killed(laid: DemoFederation, logs: Path, kills: int, seed: int) -> int:
     """Run everybody to the end, killing one at random so many times; how many were killed."""
     dice, done = random.Random(seed), 0
     server, *sites = demo.commands(laid, scripted=False)

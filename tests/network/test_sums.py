@@ -34,7 +34,7 @@ from sordino.network.journal import Journal
 from sordino.network.outbox import Kept, Outbox
 from sordino.network.partner import Partner
 from sordino.network.promise import promised
-from sordino.network.session import Wish
+from sordino.network.session import JoinOptions
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -415,14 +415,14 @@ def test_the_plan_of_joining_says_what_the_server_sees(federate: Makes) -> None:
     for fewest in (3, 4):
         changes = ["privacy.honest=2", f"privacy.fewest={fewest}"]
         kit_, data = federate("shared", changes, clients=4).laid.sites[0]
-        told[fewest] = "\n".join(promised(Wish(kit=kit_, data=data)))
+        told[fewest] = "\n".join(promised(JoinOptions(kit=kit_, data=data)))
         assert f"the sum of {fewest} sites or more, once in a round" in told[fewest]
         assert "Against whom: This holds even" in told[fewest]
         assert f"no sum of fewer than {fewest} of the 4 clients" in told[fewest]
     assert "even if one of the other sites helps it." in told[3]
     assert "even if 2 other sites help it." in told[4]
     kit_, data = federate("shared", clients=2).laid.sites[0]
-    assert "off nothing else." in "\n".join(promised(Wish(kit=kit_, data=data)))
+    assert "off nothing else." in "\n".join(promised(JoinOptions(kit=kit_, data=data)))
 
 
 @pytest.mark.parametrize(

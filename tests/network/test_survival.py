@@ -26,14 +26,15 @@ from sordino.core import study as studies
 from sordino.core.records import known
 from sordino.core.study.base import Study
 from sordino.core.surroundings import KEY
-from sordino.network import broker, demo
+from sordino.network import demo
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
 from sordino.network.journal import Input
 from sordino.network.kernel import LiveKernel
 from sordino.network.server import Serves
-from sordino.network.transport.base import Mailbox
+from sordino.network.transport import Mailbox
 from sordino.privacy.reading import LedgerReader
+from sordino_mqtt import broker
 
 EVENTS = """
 name = "Events"
@@ -111,8 +112,9 @@ def endured(
     for path in laid.server.parent.glob("*/agreement.toml"):
         path.write_text(re.sub(r"patience = \S+", f"patience = {patience}", path.read_text()))
     starts = None
-    if laid.broker is not None:
-        starts = partial(broker.start, laid.server.parent, folder / "broker.txt", laid.broker)
+    if transport == "mqtt":
+        agreed = Agreed(laid.server).agreement
+        starts = partial(broker.start, laid.server.parent, folder / "broker.txt", agreed)
     found = Deaths(
         nursery=nursery, laid=laid, folder=folder, seed=seed, left=kills, start_broker=starts
     )

@@ -16,7 +16,7 @@ from federations import Federation, Hand
 from sordino.base.message import Derivative, Embedding, Raw, Statistics, Turn, decode, encode
 from sordino.network import frames
 from sordino.network.incidents import read
-from sordino.network.transport.base import Lost
+from sordino.network.transport import Lost
 
 from .conftest import Makes
 from .test_events_between_sites import ends as ends

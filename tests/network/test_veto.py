@@ -78,7 +78,7 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     shaped = ["privacy.mechanism={kind='haar',weights='learned'}"] if name == "haar" else []
     found = laid(tmp_path, "synchronous" if shaped else name, shaped)
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     folder = tmp_path / "run"
     folder.mkdir()
     build = Joins(

@@ -21,14 +21,12 @@ from websockets.uri import parse_uri
 
 from federations import laid
 from sordino.base.errors import StudyError
-from sordino.network import certificates, kit
-from sordino.network.demo import Laid
+from sordino.network import certificates, kit, websocket_server, websocket_site
+from sordino.network.demo import DemoFederation
 from sordino.network.session import Revoked
-from sordino.network.transport import connection, stream, websocket
-from sordino.network.transport import line as line_module
-from sordino.network.transport.base import Lost, Mailbox, Stranger
-from sordino.network.transport.line import WebSocketLine
-from sordino.network.transport.websocket import WebSocketHub
+from sordino.network.transport import Lost, Mailbox, Stranger
+from sordino.network.websocket_server import WebSocketHub
+from sordino.network.websocket_site import WebSocketLine
 
 LIMIT = 100_000
 
@@ -37,7 +35,7 @@ LIMIT = 100_000
 class Open:
     """A hub, its mailbox and what it refused."""
 
-    laid: Laid
+    laid: DemoFederation
     mailbox: Mailbox = field(default_factory=Mailbox)
     refused: list[tuple[str, str]] = field(default_factory=list)
     hub: WebSocketHub = field(init=False)
@@ -181,7 +179,7 @@ def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: O
 def test_connections_beyond_the_limit_are_refused_and_named(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "STRANGERS", -1)
+    monkeypatch.setattr(websocket_server, "STRANGERS", -1)
     first = opened.line(0)
     with pytest.raises(Lost):  # the reason may be lost when the server closes the connection
         opened.line(1)
@@ -205,7 +203,7 @@ def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) 
 def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     line = opened.line()
     assert opened.mailbox.get(5) is not None
-    for _ in range(connection.QUEUED + 400):
+    for _ in range(websocket_server.QUEUED + 400):
         opened.hub.send("site-0", b"x" * LIMIT)
         opened.mailbox.waits()
     opened.until(lambda: opened.named("it reads too slowly"))
@@ -217,7 +215,7 @@ def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.Monke
 def test_a_flood_waits_outside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one site at most a few frames wait for the server, however many it sends."""
     line = opened.line()
-    monkeypatch.setattr(stream, "STALL", 0.5)
+    monkeypatch.setattr(websocket_site, "STALL", 0.5)
     with suppress(Lost):
         for _ in range(2_000):
             line.send(b"x" * LIMIT)
@@ -240,15 +238,15 @@ def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: 
 def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "BEAT", 0.7)
-    monkeypatch.setattr(line_module, "LOOK", 0.05)
+    monkeypatch.setattr(websocket_server, "BEAT", 0.7)
+    monkeypatch.setattr(websocket_site, "LOOK", 0.05)
     first = opened.line(0)
     time.sleep(2.5)  # more than three beats without a word
     opened.hub.send("site-0", b"still there")
     opened.mailbox.waits()
     assert next(first.frames()) == b"still there"
     first.close()
-    monkeypatch.setattr(line_module, "LOOK", 60.0)
+    monkeypatch.setattr(websocket_site, "LOOK", 60.0)
     opened.line(1)
     events = [opened.mailbox.get(5) for _ in range(4)]
     assert [(each.kind, each.site) for each in events if each is not None] == [
@@ -257,7 +255,7 @@ def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
 
 
 def test_a_server_that_says_nothing_is_lost(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_module, "BEAT", 0.1)
+    monkeypatch.setattr(websocket_site, "BEAT", 0.1)
     line = opened.line()
     opened.hub._loop.call_soon_threadsafe(time.sleep, 1.0)
     with pytest.raises(Lost, match="nothing for"):
@@ -293,7 +291,7 @@ def test_frames_that_wait_when_a_site_ends_are_heard(
     """The server lets in a few, holds many, and has stopped reading when the last ones come; the
     site does not wait for it.
     """
-    monkeypatch.setattr(line_module, "CLOSING", 0.2)
+    monkeypatch.setattr(websocket_site, "CLOSING", 0.2)
     line = opened.line()
     opened.hub._loop.call_soon_threadsafe(time.sleep, 0.3)  # it reads many at once after that
     for number in range(80):

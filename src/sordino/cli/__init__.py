@@ -97,9 +97,12 @@ end with its traceback.
 
 @cache
 def add_companions() -> None:
-    """Add the commands of packages beside this one, which import this module."""
+    """Add the commands of packages beside this one, which import this module; ``network.name`` is
+    one of the group ``network``.
+    """
     for each in companions("sordino.commands"):
-        app.command(each.name)(each.load())
+        group, _, name = each.name.rpartition(".")
+        (network.app if group == "network" else app).command(name)(each.load())
 
 
 def main() -> None:

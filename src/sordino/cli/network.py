@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from sordino.base.errors import CutShort, StudyError
 from sordino.cli import say
@@ -17,8 +18,24 @@ if TYPE_CHECKING:
     from sordino.live.console.running import Running
     from sordino.network.session import Shown
 
+
+class _Network(TyperGroup):
+    """Commands of the group, and of packages beside this one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Say what to install for a command of a package that is not."""
+        if args[:1] and args[0].startswith("nvflare-") and self.get_command(ctx, args[0]) is None:
+            raise StudyError(
+                f"sordino network {args[0]}: the package with this command is not installed: pip "
+                "install 'sordino[nvflare]'"
+            )
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    help="A study between real sites: try it, provision it, watch it.", no_args_is_help=True
+    cls=_Network,
+    help="A study between real sites: try it, provision it, watch it.",
+    no_args_is_help=True,
 )
 
 Kit = Annotated[Path, typer.Argument(help="The folder of a kit, as `network provision` made it.")]
@@ -99,19 +116,19 @@ def join(
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
     from sordino.network import session
-    from sordino.network.session import Wish
+    from sordino.network.session import JoinOptions
 
-    wish = Wish(
+    options = JoinOptions(
         kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
     )
     if plan:
         from sordino.network.promise import promised
 
-        for line in promised(wish):
+        for line in promised(options):
             say.people(line)
         return
     with _progress(quiet) as progress:
-        outcome = session.join(wish, _shown(progress))
+        outcome = session.join(options, _shown(progress))
     _told(outcome, as_json)
 
 
@@ -128,24 +145,23 @@ def demo(
         ),
     ] = False,
     transport: Annotated[
-        Literal["websocket", "mqtt", "nvflare"],
-        typer.Option(help="How frames travel: to the server itself, by a broker, or by NVFlare."),
+        str,
+        typer.Option(
+            metavar="[websocket|mqtt|nvflare]",
+            help="How frames travel: to the server itself, by a broker, or by NVFlare.",
+        ),
     ] = "websocket",
     as_json: AsJson = False,
 ) -> None:
     """Run a study between processes of this machine, over mutual TLS."""
     from sordino.core import study as studies
     from sordino.network import demo as demos
-    from sordino.network.flare import demo as flare
-    from sordino.network.flare.workspace import available
+    from sordino.network import transport as transports
 
-    asked = studies.read(study, change or ())
-    if transport == "nvflare":
-        available()
+    asked, travels = studies.read(study, change or ()), transports.of(transport)
     laid = demos.lay_out(asked, out, scripted=scripted, transport=transport)
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
-    play = flare.play if transport == "nvflare" else demos.play
-    if failed := play(laid, say.people, scripted=scripted):
+    if failed := travels.play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
     say.people(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
     if as_json:
@@ -167,88 +183,6 @@ def provision(
         f"Kits for the server and {len(agreement.names)} sites are in {out}. Each holds a private "
         f"key: give it to its site alone. Keep {out / kit.AUTHORITY} where no network reaches it"
     )
-
-
-@app.command("nvflare-job")
-def nvflare_job(
-    kit: Kit,
-    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("job"),
-) -> None:
-    """Make the job of a federation that runs on NVFlare; it holds settings, and no code."""
-    from sordino.network.agreement import Agreed
-    from sordino.network.flare import job
-
-    job.write(Agreed(kit), out)
-    say.people(
-        f"The job is in {out}. Submit it with NVFlare's tools, or with: sordino network "
-        f"nvflare-run {out} --admin FOLDER"
-    )
-
-
-@app.command("nvflare-allow")
-def nvflare_allow(
-    workspace: Annotated[
-        Path, typer.Argument(help="The start-up folder of a site or the server, from NVFlare.")
-    ],
-    kit: Annotated[Path, typer.Option(help="The kit of this site, or of the server.")],
-    data: Annotated[
-        Path | None, typer.Option(help="A site's own rows (CSV, Parquet, npz).")
-    ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Folder of the ledger of this data.")] = None,
-    epsilon_limit: Annotated[
-        float | None, typer.Option(help="Epsilon that this site spends at most.")
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="At the server: public rows that models are measured on.")
-    ] = None,
-) -> None:
-    """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
-    from sordino.network.agreement import Agreed
-    from sordino.network.flare.workspace import settle
-    from sordino.network.session import site_of
-
-    agreed = Agreed(kit)
-    federation = agreed.agreement.name
-    site = (kit / "site.pem").exists()
-    if site is (data is None) or (test if site else ledger or epsilon_limit) is not None:
-        raise StudyError(
-            "a site has --data, and may have --ledger and --epsilon-limit; the server may have "
-            f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
-        )
-    if site:  # what this site's NVFlare would refuse later is refused now
-        agreed.network.limited(agreed.study, site_of(agreed), ledger, epsilon_limit)
-    paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
-    table: dict[str, object] = {
-        name: str(path.absolute()) for name, path in paths.items() if path is not None
-    }
-    if epsilon_limit is not None:
-        table["epsilon_limit"] = epsilon_limit
-    settle(workspace, federation, table)
-    say.people(
-        f"{workspace / 'local'}: sordino.toml says with what this site takes part in {federation}; "
-        "resources.json lets NVFlare load the two classes of the job, and keeps this site's logs "
-        "here. Restart NVFlare if it is running"
-    )
-
-
-@app.command("nvflare-run")
-def nvflare_run(
-    job: Annotated[Path, typer.Argument(help="The folder of a job, as `nvflare-job` made it.")],
-    admin: Annotated[
-        Path, typer.Option(help="The admin's start-up folder, as NVFlare provisioned it.")
-    ],
-    tries: Annotated[int, typer.Option(min=1, help="How often the job is submitted at most.")] = 20,
-) -> None:
-    """Submit a job to NVFlare, and again whenever it ends before the study has."""
-    from sordino.network.flare.admin import Admin, keep
-
-    session = Admin(admin)
-    try:
-        done = keep(session, job, say.people, tries=tries)
-    finally:
-        session.close()
-    if not done:
-        raise StudyError("the job has not ended well; NVFlare's logs and the sites' say why")
 
 
 @app.command()

@@ -30,7 +30,7 @@ from sordino.data.dataset import Dataset
 from sordino.privacy import Budget
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
-Transport = Literal["websocket", "mqtt", "nvflare"]
+TransportName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
 
 class SiteEntry(Section):
@@ -60,9 +60,10 @@ class Agreement(Section):
     Attributes:
         name: of the federation.
         server: host and port that sites connect to: the server's own, or the broker's.
-        transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
-            broker; with ``nvflare`` they travel between the processes of an NVFlare job, and
-            ``server`` is where NVFlare's own server listens.
+        transport: how frames travel: ``websocket``, or what a package beside this one adds. With
+            ``mqtt`` everybody, the server too, is a client of a broker; with ``nvflare`` they
+            travel between the processes of an NVFlare job, and ``server`` is where NVFlare's own
+            server listens.
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.
@@ -77,7 +78,7 @@ class Agreement(Section):
 
     name: Name
     server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
-    transport: Transport = "websocket"
+    transport: TransportName = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
     answer_within: float = Field(21_600.0, gt=0, le=864_000)

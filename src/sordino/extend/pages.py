@@ -1,6 +1,7 @@
 """Pictures and pages, as reports have them."""
 
 from sordino.report import words as words
+from sordino.report import write as write
 from sordino.report.album import Picture as Picture
 from sordino.report.album import markup as markup
 from sordino.report.axes import logarithmic as logarithmic

@@ -23,7 +23,7 @@ from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals, seal
 from sordino.network.standing import KINDS, LONGEST, Heard, Standing, leaving, returning, untimely
-from sordino.network.transport.base import Event, Hub, Mailbox
+from sordino.network.transport import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
 from sordino.training.plausible import Length

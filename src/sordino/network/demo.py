@@ -21,9 +21,10 @@ import numpy as np
 
 from sordino.base.errors import StudyError
 from sordino.core import regimes
-from sordino.core.network import Agreement, SiteEntry, Transport
+from sordino.core.network import Agreement, SiteEntry
 from sordino.core.study.base import Study
-from sordino.network import broker, kit
+from sordino.network import kit
+from sordino.network import transport as transports
 
 GRACE = 10.0
 """Seconds that sites have to write what they keep, once the server has failed."""
@@ -31,20 +32,18 @@ KITS, DATA = "kits", "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class DemoFederation:
     """A federation that is laid out in a folder.
 
     Attributes:
         server: the server's kit.
         test: its test set, or None.
         sites: each site's kit and data file.
-        broker: what everybody agreed to, where there is a broker to start.
     """
 
     server: Path
     test: Path | None
     sites: tuple[tuple[Path, Path], ...]
-    broker: Agreement | None = None
 
 
 def lay_out(
@@ -53,8 +52,8 @@ def lay_out(
     *,
     scripted: bool,
     minimum: int | None = None,
-    transport: Transport = "websocket",
-) -> Laid:
+    transport: str = "websocket",
+) -> DemoFederation:
     """Divide a study's data into files, and make a kit for everybody.
 
     Args:
@@ -71,7 +70,7 @@ def lay_out(
     names = [_named(name, i) for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
-        server=f"{'localhost' if transport == 'nvflare' else '127.0.0.1'}:{free_port()}",
+        server=f"{transports.of(transport).demo_host}:{free_port()}",
         transport=transport,
         minimum=len(names) if minimum is None else minimum,
         data=found.shape,
@@ -91,8 +90,7 @@ def lay_out(
     test = out / DATA / "test.npz" if found.test is not None else None
     if test is not None and found.test is not None:
         np.savez(test, allow_pickle=False, **found.test)
-    through = agreement if transport == "mqtt" else None
-    return Laid(out / KITS / kit.SERVER, test, tuple(sites), through)
+    return DemoFederation(out / KITS / kit.SERVER, test, tuple(sites))
 
 
 def _named(name: str, index: int) -> str:
@@ -108,7 +106,7 @@ def free_port() -> int:
         return port
 
 
-def commands(laid: Laid, *, scripted: bool, more: Sequence[str] = ()) -> list[list[str]]:
+def commands(laid: DemoFederation, *, scripted: bool, more: Sequence[str] = ()) -> list[list[str]]:
     """What each process is started with: the server first."""
     program = [sys.executable, "-m", "sordino"]
     test = [] if laid.test is None else ["--test", str(laid.test)]
@@ -123,7 +121,7 @@ def commands(laid: Laid, *, scripted: bool, more: Sequence[str] = ()) -> list[li
 
 
 def play(
-    laid: Laid, tell: Callable[[str], None], *, scripted: bool, more: Sequence[str] = ()
+    laid: DemoFederation, tell: Callable[[str], None], *, scripted: bool, more: Sequence[str] = ()
 ) -> int:
     """Run everybody to the end; the server's own output is shown. The number of processes that
     failed.
@@ -135,11 +133,6 @@ def play(
     logs = laid.server.parent.parent / "logs"
     logs.mkdir(exist_ok=True)
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
-    through = (
-        None
-        if laid.broker is None
-        else broker.start(laid.server.parent, logs / "broker.txt", laid.broker)
-    )
     try:
         running.append(("server", subprocess.Popen(server)))
         for (folder, _), command in zip(laid.sites, sites, strict=True):
@@ -148,11 +141,10 @@ def play(
                 running.append((folder.name, subprocess.Popen(command, stdout=log, stderr=log)))
         return _waited(running, logs, tell)
     finally:
-        started = [process for _, process in running] + ([] if through is None else [through])
-        for process in started:
+        for _, process in running:
             if process.poll() is None:
                 process.terminate()
-        for process in started:
+        for _, process in running:
             process.wait()
 
 

@@ -44,7 +44,7 @@ from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
 from sordino.network.partner import declined, stepped
-from sordino.network.transport.base import Lost
+from sordino.network.transport import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
 

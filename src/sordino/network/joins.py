@@ -15,7 +15,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.moment import SiteMoment
 from sordino.network.partner import Partner
 from sordino.network.site import Site
-from sordino.network.transport.base import Line
+from sordino.network.transport import Line
 
 REMEDY = (
     "The study is agreed, and this site may not spend more: allow more with --epsilon-limit, if "

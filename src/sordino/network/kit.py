@@ -8,9 +8,9 @@
     broker/      mosquitto.conf, acl, broker.pem, broker.key, authority.pem, revoked.pem
 
 The authority's folder stays with who provisions; every site has a folder of its own. The broker's
-kit is there with ``transport = "mqtt"``. The server's then has no list of revoked certificates,
-because it is the broker that admits. Where the server learns nothing but sums, every kit holds
-``keys.pem`` as well: the public keys of all sites.
+kit is there where the transport has a broker (``transport = "mqtt"``). The server's then has no
+list of revoked certificates, because it is the broker that admits. Where the server learns nothing
+but sums, every kit holds ``keys.pem`` as well: the public keys of all sites.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.
@@ -35,7 +35,7 @@ from sordino.core.files import said_clearly
 from sordino.core.network import Agreement
 from sordino.core.study.base import Study
 from sordino.core.study.tuned import refuse_repeated
-from sordino.network import broker, certificates
+from sordino.network import certificates, frames, transport
 from sordino.network.agreement import AGREEMENT, KEYS, STUDY, checked, read, written
 from sordino.network.certificates import Pair
 
@@ -118,7 +118,8 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
         files = {**shared, **_named(_file(name), made)}
         if name == BROKER:
             files = {"authority.pem": authority, **_named(BROKER, made)}
-            files |= broker.settings(agreement, broker.frame_limit(agreement, study))
+            limit = frames.limit(regimes.of(study).network.widest(agreement, study))
+            files |= transport.of(agreement.transport).broker_files(agreement, limit)
         _put(out / name, files | (empty if name == admits(agreement) else {}))
     told = tomli_w.dumps({name: [str(each) for each in own] for name, own in serials.items()})
     _put(
@@ -153,10 +154,8 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
     """
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
-    if agreement.transport == "nvflare":
-        raise StudyError(
-            f"NVFlare admits the sites of this federation: have its admin disable the client {name}"
-        )
+    if (why := transport.of(agreement.transport).cannot_revoke(name)) is not None:
+        raise StudyError(why)
     before = certificates.read_revoked(authority, REVOKED, by.certificate)
     own = {int(each) for each in _serials(authority).get(name, [])}
     _put(authority, {REVOKED: certificates.revoked(by, sorted(before | own), now)})
@@ -170,13 +169,12 @@ def _refuse_unknown(agreement: Agreement, name: str) -> None:
 
 
 def _known(agreement: Agreement) -> tuple[str, ...]:
-    own = (SERVER, BROKER) if agreement.transport == "mqtt" else (SERVER,)
-    return (*own, *agreement.names)
+    return (SERVER, *([BROKER] if admits(agreement) == BROKER else []), *agreement.names)
 
 
 def admits(agreement: Agreement) -> str:
     """Whose kit it is that listens and refuses certificates that are revoked."""
-    return BROKER if agreement.transport == "mqtt" else SERVER
+    return BROKER if transport.of(agreement.transport).brokered else SERVER
 
 
 def _issued(

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from sordino.core import regimes
 from sordino.core.promise import adjacency, assumptions
 from sordino.core.study.base import Study
-from sordino.network import certificates
+from sordino.network import certificates, transport
 from sordino.network.agreement import Agreed
-from sordino.network.session import Wish, opened, unchecked
+from sordino.network.session import JoinOptions, opened, unchecked
 from sordino.privacy.rounding import epsilon_text
 
 
-def promised(wish: Wish) -> Iterator[str]:
+def promised(options: JoinOptions) -> Iterator[str]:
     """What would be released, to whom, at what price, and what stays; line by line."""
-    agreed, index, study, own = opened(wish)
+    agreed, index, study, own = opened(options)
     agreement, part = agreed.agreement, agreed.network
-    ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
+    ends = certificates.expires(certificates.read_certificate(options.kit, "site.pem"))
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
-    if agreement.transport == "mqtt":
+    if transport.of(agreement.transport).brokered:
         yield (
             f"To whom: the federation's server, through the broker at {agreement.server}, which "
             "reads what passes and says who has sent it. The federation's authority certified both."
@@ -40,8 +40,8 @@ def promised(wish: Wish) -> Iterator[str]:
         "What is public: that you take part, how many rows you have "
         f"({len(own)}), and when you answer."
     )
-    yield f"What stays here: {wish.data}, its labels, and the ledger."
-    yield from _price(agreed, study, index, wish)
+    yield f"What stays here: {options.data}, its labels, and the ledger."
+    yield from _price(agreed, study, index, options)
     for line in assumptions(study):
         yield f"The guarantee rests on this: {line}"
     if (warning := unchecked(agreed, own)) is not None:
@@ -55,7 +55,7 @@ def promised(wish: Wish) -> Iterator[str]:
     yield "Nothing was sent, and nothing was booked."
 
 
-def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str]:
+def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> Iterator[str]:
     privacy = study.privacy
     if privacy.unit == "none":
         yield "Price: epsilon is infinite. This study protects nobody"
@@ -84,10 +84,10 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
         f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
-    if wish.ledger is None:
+    if options.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "
             "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
         )
     else:
-        yield f"The ledger in {wish.ledger} adds this to what the same rows have spent before."
+        yield f"The ledger in {options.ledger} adds this to what the same rows have spent before."

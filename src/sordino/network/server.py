@@ -39,7 +39,7 @@ from sordino.network.kernel import LiveKernel
 from sordino.network.scripted import ScriptedKernel
 from sordino.network.seals import Seals
 from sordino.network.summing import kernels
-from sordino.network.transport.base import Hub, Mailbox
+from sordino.network.transport import Hub, Mailbox
 from sordino.privacy import Budget, Event, LedgerSession
 
 FAREWELL = 10.0

@@ -19,7 +19,7 @@ from sordino.core.records import Row
 from sordino.core.session import Going, Outcome
 from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
-from sordino.network import certificates, kit
+from sordino.network import certificates, kit, transport
 from sordino.network.agreement import Agreed
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
@@ -27,14 +27,11 @@ from sordino.network.journal import NAME as JOURNAL
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.status import Page, Reporter, conclude
-from sordino.network.transport import choice
-from sordino.network.transport.base import Hub, Line, Mailbox
+from sordino.network.transport import Connects, Hub, Mailbox, OpensHub
 
 RUN = "run"
 MOST_STRANGERS = 256
 """Refused connections that the status tells apart."""
-AGAIN = "start the same command again: it goes on where it was"
-AGAIN_AS_JOB = "submit the job to NVFlare again: everybody goes on where they were"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +41,6 @@ class Shown:
     row: Callable[[Row], None]
     begin: Callable[[Going], None]
     words: Callable[[str], None]
-
-
-def again_of(agreement: Agreement) -> str:
-    """How to go on after an interruption, in words."""
-    return AGAIN_AS_JOB if agreement.transport == "nvflare" else AGAIN
 
 
 class Revoked:
@@ -102,7 +94,7 @@ class Strangers:
 class _Opening:
     """Opens the transport, and remembers that it has."""
 
-    def __init__(self, agreement: Agreement, way: choice.Way, strangers: Strangers) -> None:
+    def __init__(self, agreement: Agreement, way: OpensHub, strangers: Strangers) -> None:
         self._agreement, self._way, self._strangers = agreement, way, strangers
         self.opened = False
 
@@ -125,7 +117,7 @@ def serve(
     durable: bool = False,
     scripted: bool = False,
     within: float | None = None,
-    way: choice.Way | None = None,
+    way: OpensHub | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
 
@@ -147,8 +139,8 @@ def serve(
         raise StudyError(f"--answer-within: it must be positive; got {within}")
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    by = way or choice.for_server(agreed.agreement, folder, host, Revoked)
-    again = again_of(agreed.agreement)
+    travels = transport.of(agreed.agreement.transport)
+    by = way or travels.server(agreed.agreement, folder, host, Revoked)
     run = out or folder / RUN
     strangers = Strangers(Incidents(run), shown.words)
     opens = _Opening(agreed.agreement, by, strangers)
@@ -176,7 +168,7 @@ def serve(
     if shows is not None:
         shown.words(f"status: {shows.address}")
     try:
-        done = _served(run, build, opens, shown, again)
+        done = _served(run, build, opens, shown, travels.again)
         with locked(run):
             conclude(run, done.rounds, done.spent, done.why)
         return done
@@ -204,7 +196,7 @@ def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class JoinOptions:
     """What a site joins with.
 
     Attributes:
@@ -241,16 +233,16 @@ def site_of(agreed: Agreed) -> int:
     return agreed.agreement.names.index(name)
 
 
-def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
+def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
     """The agreement of a kit, which site it is, the study as this site runs it, and its data.
 
     Raises:
         StudyError: if they do not fit.
     """
-    agreed = Agreed(wish.kit)
+    agreed = Agreed(options.kit)
     part, index = agreed.network, site_of(agreed)
-    study = part.limited(agreed.study, index, wish.ledger, wish.limit)
-    return agreed, index, study, part.read(wish.data, agreed.agreement, index, study)
+    study = part.limited(agreed.study, index, options.ledger, options.limit)
+    return agreed, index, study, part.read(options.data, agreed.agreement, index, study)
 
 
 def unchecked(agreed: Agreed, own: Dataset) -> str | None:
@@ -263,7 +255,7 @@ def unchecked(agreed: Agreed, own: Dataset) -> str | None:
     )
 
 
-def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = None) -> Outcome:
+def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
     Args:
@@ -273,35 +265,37 @@ def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = N
     Raises:
         StudyError: if kit, data or limit do not fit, or the server does not want this site.
     """
-    agreed, index, study, own = opened(wish)
-    _refuse_known_noise(study, wish)
+    agreed, index, study, own = opened(options)
+    _refuse_known_noise(study, options)
     if (warning := unchecked(agreed, own)) is not None:
         shown.words(warning)
-    certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
-    way = connects or choice.for_site(agreed.agreement, index, wish.kit)
-    again = again_of(agreed.agreement)
+    certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
+    travels = transport.of(agreed.agreement.transport)
+    way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
     build = Joins(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
-    if (wish.folder / "run.json").exists():
-        _refuse_another_promise(study, wish.folder)
-        done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=again)
+    if (options.folder / "run.json").exists():
+        _refuse_another_promise(study, options.folder)
+        done = session.resume(options.folder, shown.row, shown.begin, build=build, again=again)
     else:
-        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=again)
-    with locked(wish.folder):
-        write_proof(wish.kit, wish.folder, agreed, index, done)
+        done = session.begin(
+            study, options.folder, shown.row, shown.begin, build=build, again=again
+        )
+    with locked(options.folder):
+        write_proof(options.kit, options.folder, agreed, index, done)
     return done
 
 
-def _refuse_known_noise(study: Study, wish: Wish) -> None:
+def _refuse_known_noise(study: Study, options: JoinOptions) -> None:
     """A site's noise comes from the operating system, whatever a kit says.
 
     Raises:
         StudyError: if the kit's study draws it from a seed, and this is no rehearsal.
     """
     privacy = study.privacy
-    if privacy.unit != "none" and privacy.entropy != "system" and not wish.rehearsal:
+    if privacy.unit != "none" and privacy.entropy != "system" and not options.rehearsal:
         raise StudyError(
-            f"{wish.kit}: the noise of this study comes from its seed, which everybody knows: it "
-            "protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
+            f"{options.kit}: the noise of this study comes from its seed, which everybody knows: "
+            "it protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
             "public, join the rehearsal with --rehearsal"
         )
 

@@ -26,7 +26,7 @@ from sordino.network.memory import give_back
 from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Outbox
 from sordino.network.partner import Partner
-from sordino.network.transport.base import Line, Lost, Stranger
+from sordino.network.transport import Line, Lost, Stranger
 from sordino.privacy import Budget, LedgerSession
 
 FIRST_SAID = (1, 10, 100)

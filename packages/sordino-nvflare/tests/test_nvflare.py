@@ -19,8 +19,8 @@ from federations import study_of
 from sordino.base.errors import StudyError
 from sordino.core import session
 from sordino.core import study as studies
-from sordino.network.flare import workspace
-from sordino.network.transport.flare import SERVER, Parcel
+from sordino.network import transport
+from sordino_nvflare.channel import SERVER, Parcel
 
 INSTALLED = importlib.util.find_spec("nvflare") is not None
 NEEDED = pytest.mark.skipif(
@@ -30,10 +30,11 @@ FED = "nvflare.private.fed.app"
 SJ = f"{FED}.server.runner_process"
 
 
-@pytest.mark.skipif(INSTALLED, reason="NVFlare is installed")
-def test_without_nvflare_it_is_named() -> None:
-    with pytest.raises(StudyError, match=r"pip install 'sordino\[nvflare\]'"):
-        workspace.available()
+def test_without_nvflare_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sordino_nvflare.transport", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StudyError, match=r"library nvflare.*pip install 'sordino\[nvflare\]'"):
+        transport.of("nvflare")
 
 
 class Cell:
@@ -77,7 +78,7 @@ def test_who_speaks_is_who_nvflare_has_certified(
     from nvflare.fuel.f3.message import Message
     from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
 
-    from sordino.network.flare.cell import CellPost
+    from sordino_nvflare.cell import CellPost
 
     cell, heard = Cell(), []
     post = CellPost(cell, "job", {"north": "north", "south": "relay.south", SERVER: "server"})

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sordino.base.errors import StudyError
-from sordino.network.agreement import Agreed
+from sordino.extend.network import Agreed, StudyError
 
 TASK = "sordino"
-PARTS = "sordino.network.flare.parts"
+PARTS = "sordino_nvflare.parts"
+AGAIN = "submit the job to NVFlare again: everybody goes on where they were"
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
 """What NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""

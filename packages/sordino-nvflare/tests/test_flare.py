@@ -19,10 +19,9 @@ from federations import study_of
 from sordino.base.errors import StudyError
 from sordino.network import demo, kit, session
 from sordino.network.agreement import Agreed
-from sordino.network.flare import admin, job, local
-from sordino.network.transport import flare
-from sordino.network.transport.base import AT_ONCE, Event, Lost, Mailbox, Stranger
-from sordino.network.transport.flare import (
+from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
+from sordino_nvflare import admin, channel, job, local
+from sordino_nvflare.channel import (
     AHEAD,
     FlareHub,
     FlareLine,
@@ -73,7 +72,7 @@ class Place:
         self.office, self.mailbox = Office(), Mailbox()
         self.refused: list[tuple[str, str]] = []
         self.hub = FlareHub(
-            Desk(self.office, flare.SERVER),
+            Desk(self.office, channel.SERVER),
             LIMIT,
             frozenset({"north", "south"}),
             self.mailbox,
@@ -96,8 +95,8 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(flare, "BEAT", 0.02)
-    monkeypatch.setattr(flare, "SILENT", 0.3)
+    monkeypatch.setattr(channel, "BEAT", 0.02)
+    monkeypatch.setattr(channel, "SILENT", 0.3)
     found = Place()
     yield found
     found.hub.close()
@@ -303,9 +302,11 @@ def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
     found = kits / "nvflare/kits"
     with pytest.raises(StudyError, match=r"runs as a job of NVFlare.*docs/nvflare\.md"):
         session.serve(found / "server", shown)
-    wish = session.Wish(kit=found / "site-0", data=kits / "nvflare/data/site-0.npz", rehearsal=True)
+    options = session.JoinOptions(
+        kit=found / "site-0", data=kits / "nvflare/data/site-0.npz", rehearsal=True
+    )
     with pytest.raises(StudyError, match="runs as a job of NVFlare"):
-        session.join(wish, shown)
+        session.join(options, shown)
     with pytest.raises(StudyError, match="have its admin disable the client site-0"):
         kit.revoke(found / "authority", "site-0", dt.datetime.now(dt.UTC))
 

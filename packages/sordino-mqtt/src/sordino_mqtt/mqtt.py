@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from queue import SimpleQueue
 
-from sordino.base.errors import StudyError
-from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
-from sordino.network.transport.link import SERVER, Broker, Link
+from sordino.extend.network import Event, Lost, Mailbox, Stranger, StudyError
+from sordino_mqtt.link import SERVER, Broker, Link
 
 WAITING = 30.0
 """Seconds that a site waits at the broker for the server, before it connects anew."""
@@ -77,18 +76,18 @@ class MqttHub:
         self._thread.start()
 
     def send(self, site: str, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`."""
+        """See :class:`~sordino.extend.network.Hub`."""
         with self._lock:
             if self._link is not None and site in self._there:
                 self._link.publish("down", site, frame, self._there[site][1])
 
     def drop(self, site: str, why: str) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`. An empty message ends a connection."""
+        """See :class:`~sordino.extend.network.Hub`. An empty message ends a connection."""
         self.send(site, b"")
         self._gone(site)
 
     def close(self) -> None:
-        """See :class:`~sordino.network.transport.base.Hub`."""
+        """See :class:`~sordino.extend.network.Hub`."""
         self._stop.set()
         with self._lock:
             link = self._link
@@ -216,19 +215,19 @@ class MqttLine:
         self._link.appear()
 
     def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
+        """See :class:`~sordino.extend.network.Line`."""
         if self._link.ended.is_set() or self._why:
             raise Lost(self._why or self._link.why)
         self._link.publish("up", self._name, frame, self._link.key)
 
     def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.network.transport.base.Line`."""
+        """See :class:`~sordino.extend.network.Line`."""
         while (frame := self._came.get()) is not None:
             yield frame
         raise Lost(self._why or self._link.why)
 
     def close(self) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
+        """See :class:`~sordino.extend.network.Line`."""
         self._link.close()
 
     def _stirred_up(self) -> None:

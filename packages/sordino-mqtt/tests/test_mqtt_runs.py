@@ -11,8 +11,8 @@ from mosquitto import NEEDED, Run
 from sordino.core import session as sessions
 from sordino.core.network import Agreement
 from sordino.network import site
-from sordino.network.transport import choice
-from sordino.network.transport.base import Line
+from sordino.network.transport import Line
+from sordino_mqtt.transport import Mqtt
 
 pytestmark = NEEDED
 
@@ -46,14 +46,14 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
     trouble: str, tmp_path: Path, swift: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = choice.for_site
+    true = Mqtt.site
 
-    def twice(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
-        connects = true(agreement, index, kit)
+    def twice(own: Mqtt, agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
+        connects = true(own, agreement, index, kit)
         return lambda limit: Twice(connects(limit))
 
     if trouble == "repeats":
-        monkeypatch.setattr(choice, "for_site", twice)
+        monkeypatch.setattr(Mqtt, "site", twice)
     run = Run(tmp_path, updates=100, scripted=True)
     run.play(run.killed if "kills" in trouble else lambda: None)
     sessions.begin(run.study, tmp_path / "simulated", lambda row: None, lambda going: None)

@@ -17,13 +17,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from mosquitto import LIMIT, NEEDED, STUDY, Place
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.network import broker as brokers
 from sordino.network import certificates, demo, kit
+from sordino.network import transport as transports
 from sordino.network.agreement import read
-from sordino.network.transport import choice, link
-from sordino.network.transport.base import Lost, Stranger
-from sordino.network.transport.link import Link
-from sordino.network.transport.mqtt import MqttLine
+from sordino.network.transport import Lost, Stranger
+from sordino_mqtt import broker as brokers
+from sordino_mqtt import link
+from sordino_mqtt.link import Link
+from sordino_mqtt.mqtt import MqttLine
 
 pytestmark = NEEDED
 
@@ -156,7 +157,7 @@ def test_sites_notice_that_the_server_has_gone(place: Place) -> None:
 def test_a_site_without_a_server_waits_and_tries_anew(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sordino.network.transport.mqtt.WAITING", 0.1)
+    monkeypatch.setattr("sordino_mqtt.mqtt.WAITING", 0.1)
     with pytest.raises(Lost, match="the server is not"):
         place.line("site-0")
 
@@ -311,7 +312,7 @@ def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) 
 
 def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
     with pytest.raises(StudyError, match="connects to the broker"):
-        choice.for_server(
+        transports.of("mqtt").server(
             read(kits / "server/agreement.toml"), kits / "server", "0.0.0.0", lambda path: bool
         )
 
@@ -320,13 +321,24 @@ def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
 def test_a_library_that_is_missing_is_named_with_its_extra(
     transport: str, extra: str, kits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("connection", "line", "link", "mqtt", "stream", "websocket"):
-        monkeypatch.delitem(sys.modules, f"sordino.network.transport.{name}", raising=False)
+    for name in (
+        *("sordino.network.websocket_server", "sordino.network.websocket_site"),
+        *("sordino_mqtt.transport", "sordino_mqtt.mqtt", "sordino_mqtt.link"),
+    ):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     for name in ("client", "http11", "server"):
         monkeypatch.setitem(sys.modules, f"websockets.{name}", None)
     agreement = read(kits / "server/agreement.toml").model_copy(update={"transport": transport})
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
-        choice.for_site(agreement, 0, kits / "site-0")
+        transports.of(transport).site(agreement, 0, kits / "site-0")
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
-        choice.for_server(agreement, kits / "server", "", lambda path: bool)
+        transports.of(transport).server(agreement, kits / "server", "", lambda path: bool)
+
+
+def test_a_package_that_is_missing_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transports, "companions", lambda group: ())
+    with pytest.raises(StudyError, match=r"pip install 'sordino\[edge\]'. .*here: websocket"):
+        transports.of("mqtt")

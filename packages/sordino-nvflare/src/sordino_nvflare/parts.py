@@ -21,18 +21,25 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from sordino.base.errors import StudyError
-from sordino.core.files import resumable
-from sordino.core.session import Outcome
-from sordino.network import session
-from sordino.network.agreement import Agreed
-from sordino.network.flare import local
-from sordino.network.flare.cell import CellPost
-from sordino.network.flare.job import TASK
-from sordino.network.session import Shown, Wish
-from sordino.network.transport.base import Hub, Mailbox
-from sordino.network.transport.flare import SERVER, FlareHub, FlareLine, Quorum
-from sordino.report import write as write_report
+from sordino.extend.network import (
+    RUN,
+    Agreed,
+    Hub,
+    JoinOptions,
+    Mailbox,
+    Outcome,
+    Shown,
+    StudyError,
+    join,
+    resumable,
+    serve,
+    site_of,
+)
+from sordino.extend.pages import write as write_report
+from sordino_nvflare import local
+from sordino_nvflare.cell import CellPost
+from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Quorum
+from sordino_nvflare.job import AGAIN, TASK
 
 WORDS = "nvflare.txt"
 LOOK = 0.1
@@ -142,7 +149,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
         quorum = Quorum(agreed.agreement.minimum, own.wait)
         if not work.wait(abort_signal, lambda: quorum.lost(self._hub, time.monotonic())):
             if not abort_signal.triggered:
-                self.system_panic(f"{quorum}. {session.AGAIN_AS_JOB}", fl_ctx)
+                self.system_panic(f"{quorum}. {AGAIN}", fl_ctx)
             return
         if work.error is not None:
             self.system_panic(f"{type(work.error).__name__}: {work.error}", fl_ctx)
@@ -171,7 +178,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             self._hub = FlareHub(post, limit, names, mailbox, refused)
             return self._hub
 
-        return session.serve(
+        return serve(
             own.kit,
             _shown(lambda words: self.log_info(fl_ctx, words)),
             out=own.out,
@@ -210,7 +217,7 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
         except StudyError as error:
             self.log_error(fl_ctx, str(error))
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        words = Words((own.out or own.kit / session.RUN).with_name(WORDS))
+        words = Words((own.out or own.kit / RUN).with_name(WORDS))
         work = _Work(lambda: self._join(own, words, fl_ctx))
         if not work.wait(abort_signal):
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -222,13 +229,13 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
 
     def _join(self, own: local.OfSite, words: Words, fl_ctx: Any) -> Outcome:
         agreed, name = _agreed(own.kit, self._federation, self._digest), fl_ctx.get_identity_name()
-        if agreed.agreement.names[session.site_of(agreed)] != name:
+        if agreed.agreement.names[site_of(agreed)] != name:
             raise StudyError(
                 f"{own.kit}: this is not the kit of {name}, as NVFlare calls this site"
             )
         cell = fl_ctx.get_engine().get_cell()
         post = CellPost(cell, fl_ctx.get_job_id(), {SERVER: FQCN.ROOT_SERVER})
-        wish = Wish(
+        options = JoinOptions(
             kit=own.kit,
             data=own.data,
             ledger=own.ledger,
@@ -236,4 +243,4 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
             out=own.out,
             rehearsal=own.rehearsal,
         )
-        return session.join(wish, _shown(words), connects=lambda limit: FlareLine(post, limit))
+        return join(options, _shown(words), connects=lambda limit: FlareLine(post, limit))

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sordino.base.errors import StudyError
-from sordino.network.flare.workspace import available
+from sordino.extend.network import StudyError
 
 LOOK = 1.0
 PATIENCE = 60.0
@@ -31,11 +30,10 @@ class Admin:
         kit: the admin's start-up folder; its name is the admin's.
 
     Raises:
-        StudyError: if NVFlare is not installed, or its server cannot be reached.
+        StudyError: if its server cannot be reached.
     """
 
     def __init__(self, kit: Path) -> None:
-        available()
         self._kit = kit.absolute()
         self._session: Any = None
         self.sites()

@@ -12,13 +12,13 @@ from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
 
-from sordino.network.transport.flare import SERVER, Got, Parcel, Topic
+from sordino_nvflare.channel import SERVER, Got, Parcel, Topic
 
 CHANNEL = "sordino"
 
 
 class CellPost:
-    """See :class:`~sordino.network.transport.flare.Post`.
+    """See :class:`~sordino_nvflare.channel.Post`.
 
     Args:
         cell: of this job process.
@@ -33,7 +33,7 @@ class CellPost:
         self._cells = {name: own for own, name in self._names.items()}
 
     def on(self, topic: Topic, got: Got) -> None:
-        """See :class:`~sordino.network.transport.flare.Post`."""
+        """See :class:`~sordino_nvflare.channel.Post`."""
 
         def taken(message: Any) -> Any:
             name = self._sender(message)
@@ -48,12 +48,12 @@ class CellPost:
         self._cell.register_request_cb(CHANNEL, topic, taken)
 
     def tell(self, to: str, topic: Topic, parcel: Parcel) -> None:
-        """See :class:`~sordino.network.transport.flare.Post`."""
+        """See :class:`~sordino_nvflare.channel.Post`."""
         message = Message({}, msgspec.msgpack.encode(parcel))
         self._cell.fire_and_forget(CHANNEL, topic, self._cells[to], message, optional=True)
 
     def ask(self, to: str, topic: Topic, parcel: Parcel, seconds: float) -> Parcel | None:
-        """See :class:`~sordino.network.transport.flare.Post`."""
+        """See :class:`~sordino_nvflare.channel.Post`."""
         message = Message({}, msgspec.msgpack.encode(parcel))
         reply = self._cell.send_request(
             CHANNEL, topic, self._cells[to], message, timeout=seconds, optional=True

@@ -16,12 +16,16 @@ from typing import Any
 
 import tomli_w
 
-from sordino.base.errors import StudyError
-from sordino.base.files import read_below
-from sordino.base.parsing import Malformed, object_of, toml_of
-from sordino.core.files import replace_file
-from sordino.network.flare import local
-from sordino.network.flare.job import ALLOWED
+from sordino.extend.network import (
+    Malformed,
+    StudyError,
+    object_of,
+    read_below,
+    replace_file,
+    toml_of,
+)
+from sordino_nvflare import local
+from sordino_nvflare.job import ALLOWED
 
 HOST, ADMIN, ORG = "localhost", "admin@sordino.test", "sordino"
 _STORES = "/tmp/nvflare"
@@ -42,23 +46,12 @@ class Workspace:
     sites: Mapping[str, Path]
 
 
-def available() -> None:
-    """Raises:
-    StudyError: if NVFlare is not installed.
-    """
-    try:
-        import nvflare  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise StudyError("NVFlare is not installed: pip install 'sordino[nvflare]'") from error
-
-
 def provision(out: Path, name: str, port: int, sites: Sequence[str]) -> Workspace:
     """Have NVFlare make the start-up folders of a server, an admin and these sites.
 
     Raises:
-        StudyError: if NVFlare is not installed, or refuses.
+        StudyError: if NVFlare refuses.
     """
-    available()
     from nvflare.lighter.prov_utils import prepare_builders
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner

@@ -14,11 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from sordino.base.errors import StudyError
-from sordino.core import regimes
-from sordino.core.network import Agreement
-from sordino.core.study.base import Study
-from sordino.network import frames
+from sordino.extend.network import Agreement, StudyError
 
 CONF, ACL = "mosquitto.conf", "acl"
 _QUEUED = 1000
@@ -89,11 +85,6 @@ def settings(agreement: Agreement, limit: int) -> dict[str, bytes]:
         _SERVER_SEEN.format(site=site, name=agreement.name) for site in agreement.names
     )
     return {CONF: conf.encode(), ACL: rules.encode()}
-
-
-def frame_limit(agreement: Agreement, study: Study) -> int:
-    """Bytes of the largest frame of a study."""
-    return frames.limit(regimes.of(study).network.widest(agreement, study))
 
 
 def _loopback(host: str) -> bool:

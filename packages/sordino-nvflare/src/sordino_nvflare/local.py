@@ -11,10 +11,7 @@ from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
-from sordino.base.errors import StudyError
-from sordino.base.files import MOST_TOML, read_below
-from sordino.base.parsing import Malformed, toml_of
-from sordino.base.section import Section
+from sordino.extend.network import MOST_TOML, Malformed, Section, StudyError, read_below, toml_of
 
 NAME = "sordino.toml"
 

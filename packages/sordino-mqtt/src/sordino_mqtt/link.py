@@ -16,7 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sordino.network.transport.base import Lost, Stranger
+from sordino.extend.network import Lost, Stranger
 
 BEAT = 5
 """Seconds between two signs of life; half as long again without one, and the broker ends it."""

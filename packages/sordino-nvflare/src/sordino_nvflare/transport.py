@@ -1,25 +1,84 @@
-"""A federation over an NVFlare of its own on this machine: provisioned, started, given the job."""
+"""The transport that Sordino finds by the entry point ``nvflare``, and a demo: a federation over an
+NVFlare of its own on this machine, provisioned, started, given the job.
+"""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
-from sordino.base.errors import StudyError
-from sordino.core.network import Agreement
-from sordino.network.agreement import Agreed
-from sordino.network.demo import Laid
-from sordino.network.flare import admin, job, workspace
+from sordino.extend.network import Agreed, Agreement, DemoFederation, StudyError, Transport
+from sordino_nvflare import admin, job, workspace
+
+if find_spec("nvflare") is None:  # it is imported where it is used: that takes seconds
+    raise ModuleNotFoundError("NVFlare is not installed", name="nvflare")
 
 STARTING = 120.0
 """Seconds that NVFlare's own processes may take to find each other."""
 LOOK = 0.2
+TRIES = 3
+"""How often a demo's job is submitted at most."""
 
 
-def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int = 3) -> int:
+class NVFlare(Transport):
+    """The server and the sites are processes of a job, which NVFlare starts itself."""
+
+    again = job.AGAIN
+    demo_host = "localhost"
+
+    def server(
+        self,
+        agreement: Agreement,
+        kit: Path,
+        host: str,
+        revoked: Callable[[Path], Callable[[int], bool]],
+    ) -> NoReturn:
+        """See :class:`~sordino.extend.network.Transport`: nobody but NVFlare starts a server."""
+        _refuse(agreement)
+
+    def site(self, agreement: Agreement, index: int, kit: Path) -> NoReturn:
+        """See :class:`~sordino.extend.network.Transport`: nobody but NVFlare starts a site."""
+        _refuse(agreement)
+
+    def cannot_revoke(self, name: str) -> str:
+        """See :class:`~sordino.extend.network.Transport`."""
+        return (
+            f"NVFlare admits the sites of this federation: have its admin disable the client {name}"
+        )
+
+    def play(
+        self,
+        federation: DemoFederation,
+        tell: Callable[[str], None],
+        *,
+        scripted: bool,
+        more: Sequence[str] = (),
+    ) -> int:
+        """See :class:`~sordino.extend.network.Transport`. NVFlare is provisioned beside the kits,
+        and the job submitted until the study has ended. A scripted server keeps no journal that
+        leads past its last checkpoint: its job is submitted once.
+
+        Raises:
+            StudyError: if NVFlare does not start.
+        """
+        return play(federation, tell, scripted=scripted)
+
+
+def _refuse(agreement: Agreement) -> NoReturn:
+    raise StudyError(
+        f"the federation {agreement.name} runs as a job of NVFlare, which starts the server "
+        "and the sites itself. Submit the job to it: docs/nvflare.md says how"
+    )
+
+
+def play(
+    laid: DemoFederation, tell: Callable[[str], None], *, scripted: bool, tries: int = TRIES
+) -> int:
     """Provision NVFlare beside the kits, start its processes, and submit the job until the study
     has ended. The number of processes that failed.
 
@@ -29,7 +88,7 @@ def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int 
         tries: how often the job is submitted at most.
 
     Raises:
-        StudyError: if NVFlare is not installed, or does not start.
+        StudyError: if NVFlare does not start.
     """
     agreed, out = Agreed(laid.server), laid.server.parent.parent.absolute()
     names = agreed.agreement.names
@@ -69,7 +128,9 @@ def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int 
             _ended(process)
 
 
-def _settle(space: workspace.Workspace, laid: Laid, agreed: Agreed, scripted: bool) -> None:
+def _settle(
+    space: workspace.Workspace, laid: DemoFederation, agreed: Agreed, scripted: bool
+) -> None:
     """Each site's own settings, which no job brings."""
     federation = agreed.agreement.name
     server: dict[str, object] = {"kit": str(laid.server.absolute()), "scripted": scripted}
@@ -100,7 +161,7 @@ def _gathered(session: admin.Admin, names: set[str], alive: Callable[[], bool]) 
         time.sleep(LOOK)
 
 
-def _wait_for_proofs(laid: Laid) -> None:
+def _wait_for_proofs(laid: DemoFederation) -> None:
     """Until the sites have written what they write at the end, or it takes too long."""
     end = time.monotonic() + 10.0
     proofs = [kit / "run" / "proof.json" for kit, _ in laid.sites]
@@ -114,3 +175,6 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+NVFLARE = NVFlare()

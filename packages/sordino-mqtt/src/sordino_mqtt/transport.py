@@ -1,0 +1,89 @@
+"""The transport that Sordino finds by the entry point ``mqtt``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sordino.extend.network import (
+    Agreed,
+    Agreement,
+    Connects,
+    DemoFederation,
+    Hub,
+    Mailbox,
+    OpensHub,
+    StudyError,
+    Transport,
+    context,
+)
+from sordino_mqtt import broker
+from sordino_mqtt.link import Broker
+from sordino_mqtt.mqtt import MqttHub, MqttLine
+
+
+class Mqtt(Transport):
+    """Server and sites are clients of a broker."""
+
+    brokered = True
+
+    def server(
+        self,
+        agreement: Agreement,
+        kit: Path,
+        host: str,
+        revoked: Callable[[Path], Callable[[int], bool]],
+    ) -> OpensHub:
+        """See :class:`~sordino.extend.network.Transport`; the broker refuses who is revoked."""
+        if host:
+            raise StudyError(
+                "--host: with MQTT the server listens nowhere; it connects to the broker at "
+                f"{agreement.server}. Leave --host out"
+            )
+        tls, where = context(kit, "server", connects=True), _broker(agreement)
+
+        def opens(
+            limit: int,
+            mailbox: Mailbox,
+            refused: Callable[[str, str], None],
+            told: Callable[[str], None],
+        ) -> Hub:
+            return MqttHub(where, tls, limit, frozenset(agreement.names), mailbox, refused, told)
+
+        return opens
+
+    def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
+        """See :class:`~sordino.extend.network.Transport`."""
+        tls, where = context(kit, "site"), _broker(agreement)
+        return lambda limit: MqttLine(where, agreement.names[index], tls, limit)
+
+    def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
+        """See :class:`~sordino.extend.network.Transport`."""
+        return broker.settings(agreement, limit)
+
+    def play(
+        self,
+        federation: DemoFederation,
+        tell: Callable[[str], None],
+        *,
+        scripted: bool,
+        more: Sequence[str] = (),
+    ) -> int:
+        """See :class:`~sordino.extend.network.Transport`: beside a broker of its own."""
+        kits = federation.server.parent
+        logs = kits.parent / "logs"
+        logs.mkdir(exist_ok=True)
+        agreement = Agreed(federation.server).agreement
+        process = broker.start(kits, logs / "broker.txt", agreement)
+        try:
+            return super().play(federation, tell, scripted=scripted, more=more)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _broker(agreement: Agreement) -> Broker:
+    return Broker(agreement.host, agreement.port, agreement.name)
+
+
+MQTT = Mqtt()

@@ -1,0 +1,34 @@
+"""For a transport of one's own: a :class:`Transport`, named by an entry point of the group
+``sordino.transports``; and what serves and joins a federation, for whoever starts the processes.
+"""
+
+from sordino.base.errors import SordinoError as SordinoError
+from sordino.base.errors import StudyError as StudyError
+from sordino.base.files import MOST_TOML as MOST_TOML
+from sordino.base.files import read_below as read_below
+from sordino.base.parsing import Malformed as Malformed
+from sordino.base.parsing import object_of as object_of
+from sordino.base.parsing import toml_of as toml_of
+from sordino.base.section import Section as Section
+from sordino.core.files import replace_file as replace_file
+from sordino.core.files import resumable as resumable
+from sordino.core.network import Agreement as Agreement
+from sordino.core.session import Outcome as Outcome
+from sordino.network.agreement import Agreed as Agreed
+from sordino.network.certificates import context as context
+from sordino.network.demo import DemoFederation as DemoFederation
+from sordino.network.session import RUN as RUN
+from sordino.network.session import JoinOptions as JoinOptions
+from sordino.network.session import Shown as Shown
+from sordino.network.session import join as join
+from sordino.network.session import serve as serve
+from sordino.network.session import site_of as site_of
+from sordino.network.transport import Connects as Connects
+from sordino.network.transport import Event as Event
+from sordino.network.transport import Hub as Hub
+from sordino.network.transport import Line as Line
+from sordino.network.transport import Lost as Lost
+from sordino.network.transport import Mailbox as Mailbox
+from sordino.network.transport import OpensHub as OpensHub
+from sordino.network.transport import Stranger as Stranger
+from sordino.network.transport import Transport as Transport

@@ -1,0 +1,302 @@
+"""Transports: how the frames of a federation travel between its server and its sites.
+
+A transport has two ends. The server's, a :class:`Hub`, puts what happens into a :class:`Mailbox`;
+a site's is a :class:`Line`. Both say who the other side is by its certificate, or the transport is
+none. WebSocket comes with this package; packages beside it add others, each as a
+:class:`Transport` that an entry point of the group ``sordino.transports`` names as an agreement
+does (``transport = "mqtt"``).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from sordino.base.errors import StudyError, printable
+from sordino.base.package import companions
+from sordino.core.network import Agreement
+from sordino.network import certificates
+
+if TYPE_CHECKING:
+    from sordino.network.demo import DemoFederation
+
+AT_ONCE = 8
+"""Frames of one site that wait for the server; with more the site is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a transport tells the server.
+
+    Attributes:
+        kind: a site has connected, a frame has come, or a connection has ended; or who has the
+            site's name was not admitted, because the certificate is revoked.
+        site: its name, from its certificate.
+        connection: number of the connection: of two with one name, the later one counts.
+        frame: bytes of the frame, or the reason (UTF-8); empty otherwise.
+    """
+
+    kind: Literal["open", "frame", "closed", "barred"]
+    site: str
+    connection: int
+    frame: bytes = b""
+
+
+class Mailbox:
+    """Events for the server, in the order in which they came; safe between threads.
+
+    Attributes:
+        waits: called before the server waits for an event: what it has put on its way goes then.
+        pump: called where no event is there, with the seconds to wait: it does what brings events,
+            in the server's own thread, until one is there or the time is over. It answers whether
+            it could. Without one, events come from other threads.
+        came: called after each event.
+    """
+
+    def __init__(self) -> None:
+        self.waits: Callable[[], None] = lambda: None
+        self.pump: Callable[[float | None], bool] = lambda seconds: False
+        self.came: Callable[[], None] = lambda: None
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._waiting: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def put(self, event: Event) -> None:
+        """For the transport."""
+        with self._lock:
+            self._waiting[event.site] += 1
+        self._queue.put(event)
+        self.came()
+
+    def full(self, site: str) -> bool:
+        """Whether the transport is to stop reading a site for a moment."""
+        return self._waiting[site] >= AT_ONCE
+
+    def empty(self) -> bool:
+        """Whether no event is there."""
+        return self._queue.empty()
+
+    def get(self, seconds: float | None) -> Event | None:
+        """The next event; None if none came in time."""
+        self.waits()
+        left = None if seconds is None else max(seconds, 0.0)
+        if self.empty() and self.pump(left):
+            left = 0.0
+        try:
+            found = self._queue.get(timeout=left)
+        except queue.Empty:
+            return None
+        with self._lock:
+            self._waiting[found.site] -= 1
+        return found
+
+
+class Hub(Protocol):
+    """The server's end."""
+
+    def send(self, site: str, frame: bytes) -> None:
+        """Put a frame on its way, if the site is there; never waits. It goes when the server waits
+        for an event at the latest, so that a thread is woken once for the frames of several sites.
+        """
+        ...
+
+    def drop(self, site: str, why: str) -> None:
+        """End a site's connection."""
+        ...
+
+    def close(self) -> None:
+        """End all connections; what was put on its way before is still sent, if that is quick."""
+        ...
+
+
+class Line(Protocol):
+    """A site's end: one connection to the server."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame.
+
+        Raises:
+            Lost: if the connection has ended.
+        """
+        ...
+
+    def frames(self) -> Iterator[bytes]:
+        """Frames as they come, until the connection ends.
+
+        Raises:
+            Lost: when it ends.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class _Unconnected(Exception):
+    """Says why, in words of which the other side or a broker may have chosen a part."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(printable(why))
+
+
+class Lost(_Unconnected):
+    """A connection that could not be made or has ended, and why."""
+
+
+class Stranger(_Unconnected):
+    """The other side is not who it should be, or does not want to talk to us; trying again does not
+    help.
+    """
+
+
+OpensHub = Callable[[int, Mailbox, Callable[[str, str], None], Callable[[str], None]], Hub]
+"""Opens the server's end: for frames of so many bytes; told of refusals, and in words."""
+Connects = Callable[[int], Line]
+"""Opens a site's connection, for frames of at most so many bytes."""
+EXTRAS = {"websocket": "network", "mqtt": "edge", "nvflare": "nvflare"}
+"""What to install for a transport: ``pip install 'sordino[EXTRA]'``."""
+
+
+class Transport(ABC):
+    """A way in which frames travel.
+
+    Attributes:
+        again: how to go on after an interruption, in words.
+        brokered: whether everybody is a client of a broker: it has a kit of its own and refuses
+            revoked certificates, and the server listens nowhere.
+        demo_host: where the server of a demo listens.
+    """
+
+    again: ClassVar[str] = "start the same command again: it goes on where it was"
+    brokered: ClassVar[bool] = False
+    demo_host: ClassVar[str] = "127.0.0.1"
+
+    @abstractmethod
+    def server(
+        self,
+        agreement: Agreement,
+        kit: Path,
+        host: str,
+        revoked: Callable[[Path], Callable[[int], bool]],
+    ) -> OpensHub:
+        """Return how a server opens its end.
+
+        Args:
+            kit: its folder.
+            host: address to listen on, where it listens itself.
+            revoked: reads the list of revoked certificates in a kit.
+
+        Raises:
+            StudyError: if the kit does not fit.
+        """
+
+    @abstractmethod
+    def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
+        """Return how a site connects.
+
+        Raises:
+            StudyError: if the kit does not fit.
+        """
+
+    def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
+        """Return the settings in the broker's kit, for frames of at most so many bytes."""
+        return {}
+
+    def cannot_revoke(self, name: str) -> str | None:
+        """Return why a list of revoked certificates would change nothing, or None."""
+        return None
+
+    def play(
+        self,
+        federation: DemoFederation,
+        tell: Callable[[str], None],
+        *,
+        scripted: bool,
+        more: Sequence[str] = (),
+    ) -> int:
+        """Run a federation on this machine to its end; return how many processes failed.
+
+        Args:
+            more: options of the server.
+        """
+        from sordino.network import demo
+
+        return demo.play(federation, tell, scripted=scripted, more=more)
+
+
+class WebSocket(Transport):
+    """WebSocket over mutual TLS 1.3: sites connect to the server's own port."""
+
+    def server(
+        self,
+        agreement: Agreement,
+        kit: Path,
+        host: str,
+        revoked: Callable[[Path], Callable[[int], bool]],
+    ) -> OpensHub:
+        """See :class:`Transport`."""
+        try:
+            from sordino.network.websocket_server import WebSocketHub
+        except ModuleNotFoundError as error:
+            raise _missing("websocket", error) from error
+        context, barred = certificates.context(kit, "server"), revoked(kit)
+
+        def opens(
+            limit: int,
+            mailbox: Mailbox,
+            refused: Callable[[str, str], None],
+            told: Callable[[str], None],
+        ) -> Hub:
+            names, port = frozenset(agreement.names), agreement.port
+            return WebSocketHub(host, port, context, limit, names, mailbox, barred, refused)
+
+        return opens
+
+    def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
+        """See :class:`Transport`."""
+        context = certificates.context(kit, "site")
+        try:
+            from sordino.network.websocket_site import WebSocketLine
+        except ModuleNotFoundError as error:
+            raise _missing("websocket", error) from error
+        return lambda limit: WebSocketLine(agreement.server, context, limit)
+
+
+def of(name: str) -> Transport:
+    """Return the transport that an agreement names. Another one is imported where it is used
+    alone: a device that speaks MQTT needs no WebSocket library.
+
+    Raises:
+        StudyError: if it is not installed, with what to install.
+    """
+    if name == "websocket":
+        return WebSocket()
+    found = {each.name: each for each in companions("sordino.transports")}
+    if name not in found:
+        known = ", ".join(sorted({"websocket", *found}))
+        extra = f": pip install 'sordino[{EXTRAS[name]}]'" if name in EXTRAS else ""
+        raise StudyError(
+            f"transport = {name!r}: the package that speaks it is not installed{extra}. Installed "
+            f"here: {known}"
+        )
+    try:
+        made = found[name].load()
+    except ModuleNotFoundError as error:
+        raise _missing(name, error) from error
+    if not isinstance(made, Transport):
+        raise StudyError(f"transport = {name!r}: {found[name].value} is no Transport")
+    return made
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> StudyError:
+    extra = f": pip install 'sordino[{EXTRAS[name]}]'" if name in EXTRAS else ""
+    return StudyError(
+        f"transport = {name!r} needs the library {error.name}, which is not installed{extra}"
+    )
