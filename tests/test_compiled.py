@@ -343,10 +343,10 @@ def test_kernels_use_nothing_of_other_files() -> None:
     assert found > 20
 
 
-@pytest.mark.parametrize("part", ["horizontal", "vertical"])
+@pytest.mark.parametrize("part", ["clients.network", "regimes.vertical.network"])
 def test_a_site_loads_no_compiler_by_importing(part: str) -> None:
     code = (
-        f"import sys, sordino.network.session, sordino.network.{part}\n"
+        f"import sys, sordino.network.session, sordino.{part}\n"
         "sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
