@@ -25,6 +25,7 @@ from sordino.privacy import (
     decode,
     encode,
 )
+from sordino.privacy.formats import NEWEST
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
@@ -63,7 +64,7 @@ def rehash(path: Path) -> None:
     rows = [("entries", 10, row) for row in db.execute("SELECT * FROM entries")] + [
         ("notes", 6, row) for row in db.execute("SELECT * FROM notes")
     ]
-    prev = chain.START
+    prev = NEWEST.start
     for table, width, row in sorted(rows, key=lambda each: int(each[2][0])):
         body = (*row[: width - 2], prev)
         prev, before = chain.digest(body), prev
@@ -80,7 +81,8 @@ def rehash(path: Path) -> None:
         "UPDATE notes SET name = 'client:2' WHERE name = 'client:1'",
         "UPDATE notes SET content = replace(content, 'bbbb', 'cccc')",
         "UPDATE notes SET content = replace(content, 'Mary', 'Anne')",
-        "UPDATE meta SET value = '3' WHERE name = 'format'",
+        "UPDATE meta SET value = '2' WHERE name = 'format'",
+        "UPDATE meta SET value = '4' WHERE name = 'format'",
         "UPDATE meta SET value = 'replace one record' WHERE name = 'adjacency'",
         "DELETE FROM meta",
         "INSERT INTO meta VALUES ('delta', '1e-9')",
@@ -197,11 +199,47 @@ def test_notes_are_noted_once_and_say_the_same(path: Path) -> None:
         assert ledger.labels() == {"client:0": "St. Mary's"}
 
 
-def test_a_ledger_of_format_1_is_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    tamper(path, "CREATE TABLE meta (x)", "CREATE TABLE units (x)", "CREATE TABLE entries (x)")
-    with pytest.raises(LedgerError, match="a ledger of format 1"):
-        Ledger.open(path)
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("key TEXT NOT NULL UNIQUE", "key TEXT NOT NULL UNIQUE ON CONFLICT REPLACE"),
+        ("key TEXT NOT NULL UNIQUE", "key TEXT NOT NULL"),
+        ("unit TEXT NOT NULL", "unit TEXT COLLATE NOCASE NOT NULL"),
+        ("count INTEGER NOT NULL", "count INTEGER NOT NULL CHECK (count < 9)"),
+        ("count INTEGER NOT NULL", "count INTEGER NOT NULL DEFAULT 1"),
+        ("count INTEGER NOT NULL", "count INTEGER"),
+        ("count INTEGER NOT NULL", "count TEXT NOT NULL"),
+        ("unit TEXT NOT NULL", "unit TEXT NOT NULL REFERENCES meta (name) ON DELETE CASCADE"),
+        ("seq INTEGER PRIMARY KEY", "seq INTEGER PRIMARY KEY AUTOINCREMENT"),
+        ("digest TEXT NOT NULL)", "digest TEXT NOT NULL) STRICT"),
+        ("digest TEXT NOT NULL)", "digest TEXT NOT NULL, UNIQUE (unit, key))"),
+        ("round INTEGER NOT NULL", "'round' INTEGER NOT NULL"),
+        ("prev TEXT NOT NULL, digest TEXT NOT NULL", "digest TEXT NOT NULL, prev TEXT NOT NULL"),
+    ],
+)
+def test_a_table_that_computes_compares_or_replaces_otherwise_is_refused(
+    path: Path, there: str, instead: str
+) -> None:
+    sql = NEWEST.tables["entries"]
+    assert there in sql
+    columns = ", ".join(NEWEST.names)
+    tamper(
+        path,
+        "ALTER TABLE entries RENAME TO moved",
+        sql.replace(there, instead),
+        f"INSERT INTO entries ({columns}) SELECT {columns} FROM moved",
+        "DROP TABLE moved",
+    )
+    for readonly in (True, False):
+        with pytest.raises(LedgerError, match="restore it from a copy"):
+            Ledger.open(path, readonly=readonly)
+
+
+def test_spaces_in_the_text_of_a_table_change_nothing(path: Path) -> None:
+    sql = NEWEST.tables["entries"].replace("(", "(\n  ").replace(", ", ",\n  ")
+    moved = "INSERT INTO entries SELECT * FROM moved"
+    tamper(path, "ALTER TABLE entries RENAME TO moved", sql, moved, "DROP TABLE moved")
+    look(path)
 
 
 def test_deep_and_long_events_are_one_clear_error() -> None:

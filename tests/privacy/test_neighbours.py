@@ -14,7 +14,7 @@ from scipy import integrate, stats  # type: ignore[import-untyped]
 
 from sordino.core.promise import ADJACENCY
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.privacy import ledger as ledgers
+from sordino.privacy.formats.v2 import V2
 
 Floats = NDArray[np.float64]
 DIRECTIONS = ("with against without", "without against with")
@@ -130,7 +130,7 @@ def test_records_in_the_plane_with_public_sizes() -> None:
 
 def test_the_words_say_this_relation() -> None:
     for unit in ("sample", "client"):
-        for said in (ADJACENCY[unit], ledgers.ADJACENCY):
+        for said in (ADJACENCY[unit], V2.meta["adjacency"]):
             assert "replaced by none" in said
             assert "public" in said
             assert "added" not in said

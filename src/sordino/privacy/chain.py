@@ -3,10 +3,10 @@
 A ledger is one sequence of links, numbered 1, 2, 3, and so on. A link is a charge (:class:`Entry`)
 or a note (:class:`Note`): a unit that is kept from here on, the beginning of a run, the seal of a
 run that ended. The digest of a link covers all that it says, its number and the digest of the link
-before; the first one continues a digest of the format and the adjacency. So nothing that a ledger
-says can be changed, taken out or put in between without breaking the chain. That the *last* links
-were cut off shows only against a digest that is kept elsewhere: in a checkpoint, in ``run.json``,
-in a report.
+before; the first one continues a digest of the format (:mod:`sordino.privacy.formats`). So nothing
+that a ledger says can be changed, taken out or put in between without breaking the chain. That the
+*last* links were cut off shows only against a digest that is kept elsewhere: in a checkpoint, in
+``run.json``, in a report.
 
 The file has no other source of facts: what it says besides (an index, a count) is never read.
 """
@@ -19,17 +19,14 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sordino.base.errors import LedgerError
 from sordino.privacy.event import Event, decode, encode
 
-FORMAT = "2"
-ADJACENCY = (
-    "one record's contribution replaced by none, sizes public; of the units labels, party "
-    "and entities of events: replace one"
-)
-META = {"format": FORMAT, "adjacency": ADJACENCY}
+if TYPE_CHECKING:
+    from sordino.privacy.formats import LedgerFormat
+
 MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 UNIT, BEGIN, SEAL, RECORDS = "unit", "begin", "seal", "records"
 KINDS = (UNIT, BEGIN, SEAL, RECORDS)
@@ -48,7 +45,7 @@ Row = tuple[Any, ...]
 Head = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Charged:
     """A release.
 
@@ -85,30 +82,13 @@ class Charge(_Charged):
             object.__setattr__(self, name, _text(name, getattr(self, name)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Entry(_Charged):
     """A charge in the ledger."""
 
     seq: int
     prev: str
     digest: str
-
-
-def entry(row: Row, event: Event) -> Entry:
-    """The charge in a row: seq, unit, event, count, why, method, round, key, prev, digest."""
-    seq, unit, _, count, why, method, number, key, prev, digest = row
-    return Entry(
-        seq=seq,
-        unit=unit,
-        event=event,
-        count=count,
-        why=why,
-        method=method,
-        round=number,
-        key=key,
-        prev=prev,
-        digest=digest,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +150,12 @@ def digest(body: Sequence[object]) -> str:
     ).hexdigest()
 
 
-START = digest(["sordino ledger", *sorted(META.items())])
-
-
 class Walk:
     """Goes along a chain and believes nothing in it that it has not checked.
 
     Attributes:
         place: what messages call the file.
+        format: of the file.
         head: number and digest of the last link that was checked.
         units: units noted so far, with the fingerprints of their data and their labels.
     """
@@ -185,10 +163,11 @@ class Walk:
     def __init__(
         self,
         place: object,
-        head: Head = (0, START),
+        form: LedgerFormat,
         units: dict[str, tuple[str, str | None]] | None = None,
     ) -> None:
-        self.place, self.head = place, head
+        self.place, self.format = place, form
+        self.head: Head = (0, form.start)
         self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
         self._events: dict[str, Event] = {}
 
@@ -212,7 +191,7 @@ class Walk:
                 )
             found = digest(row[:-1])
             if row[-1] != found:
-                about = f"{row[1]}, round {row[6]}" if charge else f"{row[1]} {row[2]}"
+                about = row[1] if charge else f"{row[1]} {row[2]}"
                 raise LedgerError(
                     f"{self.place}: entry {seq + 1} ({_short(about)}) was changed after it "
                     "was written"
@@ -222,31 +201,30 @@ class Walk:
             yield link
 
     def _entry(self, row: Row) -> Entry:
-        seq, unit, event, count, why, method, number, key = row[:8]
-        where = f"{self.place}: entry {seq}"
-        if (
-            not all(isinstance(each, str) for each in (unit, event, why, method, key))
-            or type(count) is not int
-            or type(number) is not int
-        ):
+        where = f"{self.place}: entry {row[0]}"
+        wanted = [kind for _, kind in self.format.columns]
+        if [type(value) for value in row] != wanted:
             raise LedgerError(
                 f"{where} does not hold what a charge holds: text and whole numbers. Restore "
                 "the ledger from a copy"
             )
-        if not 1 <= count <= MOST:
-            raise LedgerError(
-                f"{where} says that a release happened {count} times; it must be from 1 to {MOST}"
-            )
-        if unit not in self.units:
-            raise LedgerError(
-                f"{where} charges {_short(unit)!r}, which no entry before it registers"
-            )
-        if event not in self._events:
+        text = row[self.format.names.index("event")]
+        if text not in self._events:
             try:
-                self._events[event] = decode(event)
+                self._events[text] = decode(text)
             except LedgerError as error:
                 raise LedgerError(f"{where}: {error}") from error
-        return entry(row, self._events[event])
+        link = self.format.read(row, self._events[text])
+        if not 1 <= link.count <= MOST:
+            raise LedgerError(
+                f"{where} says that a release happened {link.count} times; it must be from 1 to "
+                f"{MOST}"
+            )
+        if link.unit not in self.units:
+            raise LedgerError(
+                f"{where} charges {_short(link.unit)!r}, which no entry before it registers"
+            )
+        return link
 
     def _note(self, row: Row) -> Note:
         seq, kind, name, content = row[:4]

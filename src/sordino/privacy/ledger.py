@@ -29,9 +29,6 @@ from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import storage
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
-    ADJACENCY,
-    FORMAT,
-    START,
     UNIT,
     Charge,
     Entry,
@@ -42,14 +39,12 @@ from sordino.privacy.chain import (
     digest,
 )
 from sordino.privacy.event import Event, encode
+from sordino.privacy.formats import NEWEST, recognise
 from sordino.privacy.permit import Permit, issue
 from sordino.privacy.reading import LedgerReader
 from sordino.privacy.storage import LedgerExists, said
 
 __all__ = [
-    "ADJACENCY",
-    "FORMAT",
-    "START",
     "Charge",
     "Entry",
     "Ledger",
@@ -99,7 +94,7 @@ class Ledger(LedgerReader):
                     sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)
                 ) as db:
                     storage.create(db)
-                    cls(path, db)._register(units, labels or {})
+                    cls(path, db, NEWEST)._register(units, labels or {})
                     db.execute("COMMIT")
                     storage.durable(db)
                 storage.publish(fresh, path)
@@ -252,25 +247,16 @@ class Ledger(LedgerReader):
                     )
             if booked is None:
                 seq += 1
-                body = (
-                    seq,
-                    charge.unit,
-                    encode(charge.event),
-                    charge.count,
-                    charge.why,
-                    charge.method,
-                    charge.round,
-                    charge.key,
-                    prev,
-                )
-                prev = digest(body)
-                rows.append((*body, prev))
+                row = self.format.write(charge, seq, prev)
+                prev = row[-1]
+                rows.append(row)
                 self._add(charge.unit, charge.event, charge.count, seq)
                 touched.add(charge.unit)
                 booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
             permits.append(issue(charge, *booked, new=fresh))
-        self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        blanks = ", ".join("?" * len(self.format.columns))
+        self._db.executemany(f"INSERT INTO entries VALUES ({blanks})", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
 
@@ -326,7 +312,8 @@ class Ledger(LedgerReader):
                 self._db.execute("BEGIN IMMEDIATE")
                 (version,) = self._db.execute("PRAGMA schema_version").fetchone()
                 if version != self._version:
-                    storage.check(self._db, self.path)
+                    if recognise(self._db, self.path) is not self.format:
+                        raise LedgerError(f"{self.path}: another ledger stands in its place")
                     self._version = version
                 yield
                 self._db.execute("COMMIT")

@@ -20,7 +20,6 @@ from sordino.privacy.chain import (
     BEGIN,
     DATA,
     RECORDS,
-    START,
     UNIT,
     Entry,
     Head,
@@ -28,18 +27,14 @@ from sordino.privacy.chain import (
     Row,
     Verified,
     Walk,
-    entry,
 )
 from sordino.privacy.event import Event, decode
+from sordino.privacy.formats import LedgerFormat
+from sordino.privacy.formats.layout import NOTE
 from sordino.privacy.storage import SECONDS, Clock, said
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
-_LINKS = (
-    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE "
-    "seq BETWEEN :first AND :last UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, "
-    "0, 0, 0 FROM notes WHERE seq BETWEEN :first AND :last ORDER BY 2 LIMIT :batch"
-)
 _LOWEST = -(2**63)
 
 
@@ -47,11 +42,14 @@ class LedgerReader:
     """One ledger file, as it is read."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, clock: Clock | None = None
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        form: LedgerFormat,
+        clock: Clock | None = None,
     ) -> None:
-        self.path = path
-        self._db = connection
-        self._clock = clock
+        self.path, self.format = path, form
+        self._db, self._clock = connection, clock
         self._version: int | None = None
         self._forget()
 
@@ -68,10 +66,12 @@ class LedgerReader:
             raise LedgerError(f"{path}: there is no ledger here")
         clock = Clock(seconds) if readonly else None
         with said(path, clock):
-            return cls(path, storage.connect(path, clock=clock), clock)
+            return cls(path, *storage.connect(path, clock=clock), clock)
 
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
+        if "notes" not in self.format.tables:
+            return None
         with said(self.path, self._clock):
             found = self._db.execute(
                 "SELECT * FROM notes WHERE kind = ? AND name = ?", (kind, name)
@@ -80,6 +80,8 @@ class LedgerReader:
 
     def notes(self, kind: str) -> tuple[Note, ...]:
         """All notes of a kind, in order."""
+        if "notes" not in self.format.tables:
+            return ()
         with said(self.path, self._clock):
             return tuple(
                 Note(*row)
@@ -89,9 +91,12 @@ class LedgerReader:
             )
 
     def _forget(self) -> None:
-        self._walk = Walk(self.path)
-        self._totals: dict[str, dict[Event, int]] = {}
+        self._walk = self._new_walk()
+        self._totals: dict[str, dict[Event, int]] = {unit: {} for unit in self._walk.units}
         self._last: dict[str, int] = {}  # number of each unit's last entry
+
+    def _new_walk(self) -> Walk:
+        return Walk(self.path, self.format, self.format.units(self._db))
 
     def _refresh(self) -> None:
         """Bring memory up to the file, which other processes may have written, along the chain."""
@@ -122,10 +127,9 @@ class LedgerReader:
 
     def _stands(self, head: Head) -> bool:
         if head[0] == 0:
-            return head[1] == START
-        asked = (
-            "SELECT digest FROM entries WHERE seq = :seq UNION ALL SELECT digest FROM notes "
-            "WHERE seq = :seq"
+            return head[1] == self.format.start
+        asked = " UNION ALL ".join(
+            f"SELECT digest FROM {table} WHERE seq = :seq" for table in self.format.chained
         )
         return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
 
@@ -139,12 +143,11 @@ class LedgerReader:
         """Whether a link of the chain, which is checked, has this digest."""
         with said(self.path, self._clock):
             self._refresh()
-            asked = (
-                "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes "
-                "WHERE digest = :digest LIMIT 1"
+            asked = " UNION ALL ".join(
+                f"SELECT 1 FROM {table} WHERE digest = :digest" for table in self.format.chained
             )
             return (
-                digest == START
+                digest == self.format.start
                 or self._db.execute(asked, {"digest": digest}).fetchone() is not None
             )
 
@@ -198,8 +201,8 @@ class LedgerReader:
             return self._head()
 
     def _head(self) -> Head:
-        found = [(0, START)]
-        for table in ("entries", "notes"):
+        found = [(0, self.format.start)]
+        for table in self.format.chained:
             found += self._db.execute(
                 f"SELECT seq, digest FROM {table} ORDER BY seq DESC LIMIT 1"
             ).fetchall()
@@ -209,8 +212,10 @@ class LedgerReader:
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
         """The charges in order, of one unit or all, up to the last one now; checked or not."""
         for charge, row in self._links(0, self.head()[0]):
-            if charge and (unit is None or row[1] == unit):
-                yield entry(row, decode(row[2]))
+            if charge:
+                found = self.format.read(row, decode(row[self.format.names.index("event")]))
+                if unit is None or found.unit == unit:
+                    yield found
 
     def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
         # In batches: a query left half-read would hold this connection at an old state of the file,
@@ -222,10 +227,10 @@ class LedgerReader:
                 if self._clock is not None:
                     self._clock.check()
                 rows = self._db.execute(
-                    _LINKS, {"first": first, "last": last, "batch": BATCH}
+                    self.format.links, {"first": first, "last": last, "batch": BATCH}
                 ).fetchall()
             for row in rows:
-                yield bool(row[0]), row[1:] if row[0] else row[1:7]
+                yield bool(row[0]), row[1:] if row[0] else row[1 : 1 + NOTE]
             if not rows or rows[-1][1] >= last:
                 return
             first = rows[-1][1] + 1
@@ -243,7 +248,7 @@ class LedgerReader:
                 raise LedgerError(
                     f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy"
                 )
-            walk, count = Walk(self.path), 0
+            walk, count = self._new_walk(), 0
             for link in walk.over(self._links(0, self._head()[0])):
                 count += isinstance(link, Entry)
             self.refuse_changed_records()
@@ -263,7 +268,7 @@ class LedgerReader:
             LedgerError: if they are not as the last change by a run left them.
         """
         if not (told := self.notes(RECORDS)):
-            storage.refuse_records(self._db, self.path)
+            storage.refuse_records(self._db, self.path, self.format)
             return
         from sordino.privacy.records.store import digest  # arrays take a while to import
 

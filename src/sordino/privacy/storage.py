@@ -2,9 +2,9 @@
 
 Nor can one take forever.
 
-A ledger may come from anybody. Before anything in it is read, its schema must be word for word the
-one that this version writes: no trigger, no view, no generated column, no further table or index.
-Text has a longest length, files have a largest size, and a reader has so many seconds.
+A ledger may come from anybody. Before anything in it is read, its schema must be that of a format
+(:mod:`sordino.privacy.formats`): no trigger, no view, no generated column, no further table or
+index. Text has a longest length, files have a largest size, and a reader has so many seconds.
 """
 
 from __future__ import annotations
@@ -12,46 +12,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sordino.base.errors import LedgerError
-from sordino.privacy.chain import FORMAT, META
-
-# Every table that a ledger may have. Whoever adds one adds it here, and it is made, checked and
-# allowed.
-TABLES: Mapping[str, str] = {
-    "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    "notes": (
-        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, "
-        "content TEXT NOT NULL, prev TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, name))"
-    ),
-    "entries": (
-        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, "
-        "count INTEGER NOT NULL, why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, "
-        "key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL)"
-    ),
-    # Of records; see sordino.privacy.records.store.
-    "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) "
-    "WITHOUT ROWID",
-    "record_sets": (
-        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT "
-        "NOT NULL, live INTEGER NOT NULL, before TEXT NOT NULL, runs TEXT NOT NULL)"
-    ),
-    "record_classes": (
-        "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person "
-        "INTEGER NOT NULL, loose INTEGER NOT NULL, runs TEXT NOT NULL, frozen TEXT NOT NULL, live "
-        "TEXT NOT NULL)"
-    ),
-    "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL "
-    "UNIQUE)",
-    "record_arrays": (
-        "CREATE TABLE record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB "
-        "NOT NULL, PRIMARY KEY (name, part))"
-    ),
-}
-INDICES: Mapping[str, str] = {}  # beside those that SQLite makes for keys
+from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 
 PATIENCE = 30.0  # seconds to wait for another process that is charging
 SECONDS = 300.0  # that a reader may take
@@ -59,7 +25,6 @@ LONGEST = 8 << 20  # bytes of one row
 LARGEST = 8 << 30  # bytes of a file
 LARGEST_LOG = 1 << 30  # bytes of a write-ahead log, which SQLite reads in one go
 IN_MEMORY = 256 << 20  # bytes up to which a file is read into memory
-OLD = {"meta", "units", "entries"}  # tables of format 1
 
 
 class LedgerExists(LedgerError):
@@ -94,7 +59,7 @@ class Clock:
             raise Late
 
 
-def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
+def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, LedgerFormat]:
     """A connection to a ledger with a checked schema: ``clock`` to read, without one to write.
 
     Raises:
@@ -112,10 +77,16 @@ def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
         )
     try:
         harden(db, clock)
-        check(db, path)
+        form = recognise(db, path)
         if clock is None:
+            if not form.charged:
+                raise LedgerError(
+                    f"{path}: a ledger of format {form.meta['format']} of an early version, which "
+                    "can be read, verified and priced, and takes no more charges. Keep it, because "
+                    "its charges remain spent, and begin a new run with a new ledger"
+                )
             durable(db)
-        return db
+        return db, form
     except BaseException:
         db.close()
         raise
@@ -134,56 +105,18 @@ def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
     db.execute("PRAGMA cell_size_check = ON")
 
 
-def check(db: sqlite3.Connection, path: Path) -> None:
-    """Whether the file has a ledger's tables, and nothing besides.
-
-    Raises:
-        LedgerError: naming the first thing that it has or lacks.
-    """
-    found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
-    wanted = {("table", name): sql for name, sql in TABLES.items()} | {
-        ("index", name): sql for name, sql in INDICES.items()
-    }
-    # those of keys
-    own = [row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)]
-    if {row[1] for row in own if row[0] == "table"} == OLD:
-        raise LedgerError(
-            f"{path}: a ledger of format 1, in which the units were no part of the chain; this "
-            f"version reads format {FORMAT}. Keep it, because its charges remain spent, and begin "
-            "a new run with a new ledger"
-        )
-    for kind, name, table, sql in own:
-        if wanted.pop((kind, name), None) != sql:
-            raise LedgerError(
-                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no ledger "
-                f"of format {FORMAT} has. It is no ledger, or somebody changed it: restore it from "
-                "a copy"
-            )
-    if wanted:
-        missing = ", ".join(name for _, name in wanted)
-        raise LedgerError(
-            f"{path}: this is no ledger of format {FORMAT}: it has no {missing}. Restore it "
-            "from a copy"
-        )
-    stated = dict(db.execute("SELECT name, value FROM meta LIMIT 10").fetchall())
-    if stated != META:
-        name = next(name for name in (*META, *stated) if stated.get(name) != META.get(name))
-        raise LedgerError(
-            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger of this "
-            f"version it is {META.get(name)!r}. It was changed, or written by another version"
-        )
-
-
-def refuse_records(db: sqlite3.Connection, path: Path) -> None:
+def refuse_records(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> None:
     """Refuse records where the chain holds no digest of them.
 
     Raises:
         LedgerError: naming the table that is not as a new ledger has it.
     """
+    if "record_meta" not in form.tables:
+        return
     stated = dict(db.execute("SELECT name, value FROM record_meta LIMIT 10").fetchall())
     stated.pop("key", None)  # made, with both counters, in a step before the first set is opened
     full = ["record_meta"] if stated not in ({}, {"version": "0", "openings": "0"}) else []
-    tables = [name for name in TABLES if name.startswith("record_") and name != "record_meta"]
+    tables = [name for name in form.tables if name.startswith("record_") and name != "record_meta"]
     full += [name for name in tables if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
     if full:
         raise LedgerError(
@@ -208,11 +141,11 @@ def seen_by_others(folder: Path) -> str | None:
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables, inside a transaction that the caller ends."""
+    """Make the tables of the newest format, inside a transaction that the caller ends."""
     db.execute("BEGIN")
-    for sql in (*TABLES.values(), *INDICES.values()):
+    for sql in NEWEST.tables.values():
         db.execute(sql)
-    db.executemany("INSERT INTO meta VALUES (?, ?)", META.items())
+    db.executemany("INSERT INTO meta VALUES (?, ?)", NEWEST.meta.items())
 
 
 def publish(fresh: Path, path: Path) -> None:
