@@ -191,7 +191,8 @@ class Walk:
                 )
             found = digest(row[:-1])
             if row[-1] != found:
-                about = row[1] if charge else f"{row[1]} {row[2]}"
+                said = dict(zip(self.format.names, row, strict=True)) if charge else {}
+                about = f"{said['unit']}, round {said['round']}" if charge else f"{row[1]} {row[2]}"
                 raise LedgerError(
                     f"{self.place}: entry {seq + 1} ({_short(about)}) was changed after it "
                     "was written"
