@@ -9,7 +9,7 @@ import pytest
 
 import sordino as package
 from command import sordino
-from sordino.cli import shipped
+from sordino.api import shipped
 from sordino.core import study as studies
 
 

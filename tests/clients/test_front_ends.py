@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.audit.scenes import attacked
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
@@ -17,6 +16,7 @@ from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.data.features import RandomConvolutions
 from sordino.data.sets import Halves, Published, forget, register
+from sordino_papers.inversion.scenes import attacked
 
 FRONT = {"kind": "random", "filters": 6, "size": 3, "pool": 2}
 

@@ -22,21 +22,21 @@ from sordino.audit.planted import (
     trained,
 )
 from sordino.audit.rows import Row
-from sordino.audit.scenes import mechanism_of
 from sordino.audit.worlds import releases
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
+from sordino.clients.mechanism import Trial
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.mechanisms import Bounded, CountedGaussian, Gaussian
+from sordino.mechanisms import Bounded, CountedGaussian, Gaussian, Learning
 from sordino.mechanisms.haar import HaarGaussian
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import MeanGradient
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
@@ -264,3 +264,19 @@ def own_mechanism(study: HorizontalStudy) -> Subject:
         draw=draw,
         cheap=isinstance(made, Gaussian) or (isinstance(made, HaarGaussian) and flat.dim > FINE),
     )
+
+
+def mechanism_of(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
+    """Return the study's first mechanism; a Gaussian of its clip where it promises nothing."""
+    if study.privacy.unit == "none":
+        return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
+    loss = loss_of(study)
+    public = (torch.empty(0), torch.empty(0, dtype=torch.int64))
+    if divided.validation is not None:
+        public = (
+            torch.from_numpy(datasets.scaled(divided.validation.x)),
+            torch.from_numpy(divided.validation.y),
+        )
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    made = horizontal.of(study).mechanism(study, divided.sizes, Trial.of(kernels, public))
+    return made.shaped(()) if isinstance(made, Learning) else made

@@ -23,14 +23,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 from torch import Tensor
 
 from sordino import data as datasets
 from sordino.audit.lira import Observed, confidence
 from sordino.audit.rows import alone
-from sordino.audit.scenes import MODEL, load_weights
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
+from sordino.base.files import check_below
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.setup import SharedSetup
@@ -51,6 +53,7 @@ from sordino.training.perexample.clipping import UNKNOWN
 ABSENT = -1
 """The label of a record that a run's coin leaves out."""
 STUDY = "study.toml"
+MODEL = "model.safetensors"
 
 
 class MembersSum(ClippedSum):
@@ -254,3 +257,31 @@ def work(arguments: Sequence[str]) -> None:
     found = shadows(study, Path(folder))
     for number in numbers:
         observe(found, int(number))
+
+
+def load_weights(flat: Flat, path: Path) -> None:
+    """Overwrite the model's weights with those in a file that a run left.
+
+    Raises:
+        StudyError: if there is none, or it is of another model.
+    """
+    try:
+        saved = load_file(check_below(path.parent, path.name))
+    except FileNotFoundError:
+        raise StudyError(
+            f"{path}: there is no trained model. Finish the run with `sordino run --resume "
+            f"{path.parent}`, or audit its study.toml"
+        ) from None
+    except (SafetensorError, OSError) as error:
+        raise StudyError(
+            f"{path}: cannot be read ({error}). Restore it from a copy, or audit the run's "
+            "study.toml"
+        ) from error
+    found = {name: tuple(values.shape) for name, values in saved.items()}
+    if found != {slot.name: slot.shape for slot in flat.layout}:
+        raise StudyError(
+            f"{path}: its parameters {found} are not those of the study's model; leave model "
+            "and data as they were in the run"
+        )
+    for slot in flat.layout:
+        slot.logical(flat.weights).copy_(torch.from_numpy(saved[slot.name]))

@@ -16,7 +16,7 @@ drawn again, under one number alone.
 """
 PROTOCOL = 1
 """Raised with each change of frames that an older site or server cannot read."""
-GROUPS = ("sordino.commands", "sordino.transports")
+GROUPS = ("sordino.attacks", "sordino.commands", "sordino.transports")
 
 
 def companions(*groups: str) -> tuple[EntryPoint, ...]:

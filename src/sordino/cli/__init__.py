@@ -22,13 +22,13 @@ from sordino.cli import (
     audit,
     compare,
     data,
+    examples,
     keys,
     ledger,
     network,
     plan,
     run,
     say,
-    shipped,
     tune,
     view,
 )
@@ -76,7 +76,7 @@ app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
-app.command("examples")(shipped.examples)
+app.command("examples")(examples.examples)
 app.command("methods")(plan.methods)
 app.command("keys")(keys.keys)
 app.command("report")(run.report)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.base.errors import StudyError
-from sordino.base.files import there
-from sordino.base.modules import tell
+from sordino.base.package import companions
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from sordino.audit.attempt import Level, Scene
-    from sordino.audit.scenes import Attacked, NoiseLevel
-    from sordino.clients.study import HorizontalStudy
+    from sordino.audit.intervals import Interval
+    from sordino.audit.lira import Inferred
     from sordino.core.study.base import Study
 
 ATTACKS = {
@@ -30,19 +28,48 @@ ATTACKS = {
     "lira": "tell by shadow runs which records a run was trained on",
     "all": "mechanism and canaries, and lira with --shadows or without a study",
 }
-RAW = (
-    "the picture contains raw training images. With real data, it must stay with the owner "
-    "of the data"
-)
 NO_PROOF = (
-    "An attack that fails proves nothing: another may succeed. The guarantee is the "
-    "ledger's epsilon."
+    "A lower bound far below the ledger's epsilon proves nothing: another attack may reach further."
 )
-NOISE = "0,0.01,0.1,1,study"
-IMAGES = 6
-# noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
-MOST = 1e9
-PICTURE = "inversion.svg"
+A_USE = (
+    "These runs looked at the study's own examples, with canaries among them, or with some left "
+    "out. With real data, their result is a release that no ledger has booked: do not publish it."
+)
+ENTRY_POINTS = "sordino.attacks"
+"""Attacks of packages beside this one: functions of :class:`AttackOptions`, by their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackOptions:
+    """The options of ``sordino audit`` for an attack that another package brings.
+
+    Attributes:
+        path: a study file or a run folder; None if none was given.
+        images, noise, models: as given; None and empty for the attack's own.
+        out: where its picture goes; None for the usual place.
+        changes: of the study's keys.
+        as_json: whether one JSON object ends the command.
+    """
+
+    path: Path | None
+    images: int | None
+    noise: str | None
+    models: Sequence[str]
+    out: Path | None
+    changes: tuple[str, ...]
+    as_json: bool
+
+    def study(self, path: Path) -> Study:
+        """Return the study in a file, or of a run folder."""
+        from sordino.api.auditing import attacked_study
+
+        return attacked_study(path, self.changes)
+
+    def place(self, name: str) -> Path:
+        """Return where a picture goes."""
+        from sordino.api.auditing import picture_place
+
+        return picture_place(self.out, name, self.path)
 
 
 def audit(
@@ -54,14 +81,17 @@ def audit(
         ),
     ] = None,
     attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
-    images: Annotated[int, typer.Option(help="Number of training images to attack.")] = IMAGES,
+    images: Annotated[
+        int | None, typer.Option(help="Number of training images to attack. Default: 6.")
+    ] = None,
     noise: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="LEVELS",
-            help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise.",
+            help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise. "
+            "Default: 0,0.01,0.1,1,study.",
         ),
-    ] = NOISE,
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="A model to use instead of the study's. May be repeated."),
@@ -69,8 +99,8 @@ def audit(
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"A folder for what is made, or the name of the picture ({PICTURE}, audit.svg). "
-            "Default: runs/audit-STUDY."
+            help="A folder for what is made, or the name of the picture (inversion.svg, "
+            "audit.svg). Default: runs/audit-STUDY."
         ),
     ] = None,
     canaries: Annotated[int, typer.Option(help="Most records to plant in a run.")] = 16_000,
@@ -94,98 +124,66 @@ def audit(
 ) -> None:
     """Attack the releases of a study's clients, and show what the attack recovers."""
     chosen = _known(attack)
-    _refuse_others(chosen, images, noise, model or (), shadows)
-    if chosen != "inversion":
-        from sordino.cli.intervals import PICTURE as INTERVALS
-        from sordino.cli.intervals import Asked, show
-
-        study = None if path is None else _study(path, change or ())
-        asked = Asked(
-            attack=chosen,
-            study=study,
-            canaries=canaries,
-            scale=scale,
-            seed=seed,
-            shadows=shadows,
-            jobs=jobs,
-            modules=None if path is None or path.is_dir() else path.parent,
-            picture=_picture(out, INTERVALS, path),
-        )
-        show(asked, as_json=as_json)
-        return
-    if path is None:
-        raise StudyError("--attack inversion needs a study or a run folder")
-    _invert(path, images, noise, model or (), out, change or (), as_json=as_json)
-
-
-def _invert(
-    path: Path,
-    images: int,
-    noise: str,
-    model: Sequence[str],
-    out: Path | None,
-    change: Sequence[str],
-    *,
-    as_json: bool,
-) -> None:
-    """``--attack inversion``."""
-    asked, picture = _levels(noise), _picture(out, PICTURE, path)
-    from sordino.audit import scenes as inversion
-    from sordino.core.files import replace_file, said_clearly
-    from sordino.report.inversion import inversion_figure
-
-    if not 1 <= images <= inversion.MOST_IMAGES:
-        raise StudyError(f"--images must be from 1 to {inversion.MOST_IMAGES}; got {images}")
-    found = _attacked(path, asked, model, change)
-    scenes = [scene for one in found for scene in inversion.scenes(one, images)]
-    with said_clearly(picture):
-        picture.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(picture, inversion_figure(scenes).encode())
-    weights = "trained" if path.is_dir() else "initial"
-    _show(scenes)
-    say.people(
-        f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta "
-        f"{found[0].delta:g} ({found[0].accountant}), one example's contribution replaced by none"
-    )
-    say.people(f"warning: {RAW}")
-    say.people(NO_PROOF)
-    say.people(f"Picture: {picture}")
-    if as_json:
-        from sordino.audit.told import AuditTold, scenes_told
-
-        say.machine(
-            AuditTold(
-                attack="inversion",
-                study=str(path),
-                weights=weights,
-                picture=str(picture),
-                delta=found[0].delta,
-                accountant=found[0].accountant,
-                clip=found[0].noise.clip,
-                scenes=scenes_told(scenes),
-            )
-        )
-
-
-def _refuse_others(
-    attack: str, images: int, noise: str, model: Sequence[str], shadows: int | None
-) -> None:
-    """Options of another attack would be without effect, and nobody would see it.
-
-    Raises:
-        StudyError: naming the first of them.
-    """
-    if attack == "inversion":
+    if chosen == "inversion":
         if shadows is not None:
             raise StudyError("--shadows does not go with --attack inversion; give --attack lira")
+        options = AttackOptions(
+            path=path,
+            images=images,
+            noise=noise,
+            models=model or (),
+            out=out,
+            changes=tuple(change or ()),
+            as_json=as_json,
+        )
+        _companion(chosen)(options)
         return
-    given = {"--model": bool(model), "--images": images != IMAGES, "--noise": noise != NOISE}
-    for name, wrong in given.items():
-        if wrong:
+    for name, given in (("--model", model), ("--images", images), ("--noise", noise)):
+        if given is not None:
             raise StudyError(
-                f"{name} does not go with --attack {attack}; leave it out, or give --attack "
+                f"{name} does not go with --attack {chosen}; leave it out, or give --attack "
                 "inversion"
             )
+    from sordino.api import auditing
+
+    study = None if path is None else auditing.attacked_study(path, tuple(change or ()))
+    asked = auditing.Audit(
+        attack=chosen,
+        study=study,
+        canaries=canaries,
+        scale=scale,
+        seed=seed,
+        shadows=shadows,
+        jobs=jobs,
+        modules=None if path is None or path.is_dir() else path.parent,
+        picture=auditing.picture_place(out, auditing.PICTURE, path),
+    )
+    with say.stoppable():
+        asked.run(say.Waiting("runs are done"))
+    _tell(asked.intervals, 1.0 - auditing.ALPHA, used=study is not None and chosen != "mechanism")
+    if asked.inferred:
+        _tell_membership(asked.inferred)
+    say.people(f"Picture: {asked.picture}")
+    if asked.curves is not None:
+        say.people(f"Picture of hits over false alarms: {asked.curves}")
+    if as_json:
+        say.machine(asked.record())
+    if asked.failed:
+        say.people(f"FAILED: {', '.join(one.name for one in asked.failed)}")
+        raise typer.Exit(1)
+
+
+def _companion(name: str) -> Callable[[AttackOptions], None]:
+    """Return an attack of another package.
+
+    Raises:
+        StudyError: if the package is not installed.
+    """
+    for each in companions(ENTRY_POINTS):
+        if each.name == name:
+            found: Callable[[AttackOptions], None] = each.load()
+            return found
+    raise StudyError(f"--attack {name} comes with another package: pip install sordino-papers")
 
 
 def _known(attack: str | None) -> str:
@@ -202,130 +200,49 @@ def _known(attack: str | None) -> str:
     return attack
 
 
-def _levels(text: str) -> list[NoiseLevel]:
-    """The noise levels in ``--noise``."""
-    from sordino.audit.scenes import NoiseLevel
+def _tell(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
+    from sordino.report.attacks import lower_text
 
-    found = []
-    for word in (part.strip() for part in text.split(",")):
-        if word == "study":
-            found.append(NoiseLevel())
-            continue
-        claimed = word.removeprefix("mapa@")
-        try:
-            value = float(claimed)
-        except ValueError:
-            value = math.nan
-        if not (0.0 <= value <= MOST if claimed == word else 1.0 / MOST <= value < math.inf):
-            raise StudyError(
-                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to "
-                f"{MOST:g}, 'study' for the study's own, or mapa@EPSILON for MAPA's noise, with "
-                f"commas between: --noise {NOISE}"
-            )
-        found.append(NoiseLevel(sigma=value) if claimed == word else NoiseLevel(claimed=value))
-    return found
-
-
-def _picture(out: Path | None, name: str, path: Path | None) -> Path:
-    """Where the picture goes: beside runs, in a folder that is called after what was audited."""
-    if out is None:
-        from sordino.comparison.schedule import slug
-
-        # of "." and "..", too
-        called = "" if path is None else slug(path.resolve().name.removesuffix(".toml"))
-        return Path("runs") / "-".join(filter(None, ("audit", called))) / name
-    if out.is_dir() or not out.suffix:
-        if out.is_file():
-            raise StudyError(
-                f"{out}: this is a file; give --out a name that ends in .svg, or a folder"
-            )
-        return out / name
-    if out.suffix != ".svg":
-        raise StudyError(
-            f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder"
-        )
-    return out
-
-
-def _attacked(
-    path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]
-) -> list[Attacked]:
-    """The study, once for each model."""
-    from sordino.audit.scenes import MODEL, attacked, with_model
-
-    if not path.is_dir():
-        study = _gradients(_study(path, changes))
-        named = dict.fromkeys(models or (study.model.name,))
-        for name in named:
-            if ":" in name:
-                tell(name)
-        return [attacked(with_model(study, name), asked) for name in named]
-    if models:
-        raise StudyError(
-            f"{path}: --model does not go with a run folder, whose model is trained; give "
-            "its study file instead"
-        )
-    return [attacked(_gradients(_study(path, changes)), asked, path / MODEL)]
-
-
-def _study(path: Path, changes: Sequence[str]) -> Study:
-    """The study in a file, or of a run folder."""
-    if not path.is_dir():
-        from sordino.core import study as studies
-
-        return studies.read(path, changes)
-    if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
-        raise StudyError(
-            f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
-            "folder that `sordino run` made"
-        )
-    from sordino.core import named as code
-    from sordino.core.records import known
-
-    return code.study_of(path, known(code.about(path).modules) or {}, changes=changes)
-
-
-def _gradients(study: Study) -> HorizontalStudy:
-    from sordino.clients.study import HorizontalStudy
-
-    if not isinstance(study, HorizontalStudy):
-        raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties "
-            "of this method send embeddings. Use a study whose clients take noisy gradient steps, "
-            "such as dp-sgd"
-        )
-    return study
-
-
-def _show(scenes: Sequence[Scene]) -> None:
-    from sordino.report.inversion import noise_words, scene_words
-
-    for scene in scenes:
-        rows = [["the label's mean image, no gradient", "0", "0", *_quality(scene.guessed), "-"]]
-        rows += [
-            [
-                noise_words(each.level),
-                *_prices(each.level),
-                *_quality(each.correlations),
-                say.number(_mean(each.psnr), 3),
-            ]
-            for each in scene.attempts
+    head = ["", "unit", "lower bound", "assuming nothing", "claimed", "ledger", "how", "verdict"]
+    rows = [
+        [
+            one.name,
+            one.unit,
+            lower_text(one.low),
+            lower_text(one.plain),
+            say.bound(one.claimed),
+            say.bound(one.ledger),
+            one.how,
+            one.verdict,
         ]
-        head = ["noise", "epsilon once", "in all", "correlation", "lowest to highest", "PSNR (dB)"]
-        say.table(f"{scene_words(scene)}: {len(scene.originals)} images", head, rows)
-
-
-def _prices(level: Level) -> tuple[str, str]:
-    return say.bound(level.once), say.bound(level.whole)
-
-
-def _quality(correlations: Sequence[float]) -> tuple[str, str]:
-    mean, low, high = (
-        f"{round(value, 2) + 0.0:.2f}"
-        for value in (_mean(correlations), min(correlations), max(correlations))
+        for one in found
+    ]
+    say.table("epsilon from below and from above", head, rows)
+    say.people(
+        f"All lower bounds hold together with {confidence:.0%} confidence. 'lower bound' takes "
+        "the trade-off between hits and false alarms to be of the kind that is claimed"
     )
-    return mean, f"{low} to {high}"
+    if any(not one.binding for one in found):
+        say.people(
+            "With shadow runs it takes guesses about records of one run to be independent, and "
+            "'assuming nothing' does not: only that decides the verdict"
+        )
+    say.people(NO_PROOF)
+    if used:
+        say.people(f"warning: {A_USE}")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _tell_membership(found: Sequence[Inferred]) -> None:
+    from sordino.audit.lira import RATES
+
+    head = ["", *(f"hits at {rate:.1%} false alarms" for rate in RATES), "area", "guesses"]
+    rows = [
+        [
+            one.form,
+            *(f"{rate:.2%}" for rate in one.hits),
+            f"{one.area:.3f}",
+            str(one.guesses),
+        ]
+        for one in found
+    ]
+    say.table("membership of records in runs", head, rows)

@@ -1,6 +1,5 @@
 """Studies, runs, attacks, and what they leave on disk."""
 
-from sordino.audit import scenes as scenes
 from sordino.audit.bounds import at_least as at_least
 from sordino.audit.bounds import at_most as at_most
 from sordino.base.errors import DataError as DataError
@@ -11,6 +10,7 @@ from sordino.base.files import MIB as MIB
 from sordino.base.files import MOST_TOML as MOST_TOML
 from sordino.base.files import read_below as read_below
 from sordino.base.files import there as there
+from sordino.base.modules import tell as tell
 from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
@@ -24,6 +24,7 @@ from sordino.comparison.statistics import student as student
 from sordino.core import session as session
 from sordino.core import study as study
 from sordino.core.files import replace_file as replace_file
+from sordino.core.files import said_clearly as said_clearly
 from sordino.core.folders import locked as locked
 from sordino.core.records import at as at
 from sordino.core.records import dumped as dumped

@@ -90,8 +90,8 @@ def _carried_out(order: Order) -> None:
 def _attacked(path: Path, folder: Path, images: int) -> None:
     """What an observer of one gradient at the initial weights recovers, under the study's noise."""
     from sordino.extend.runs import HorizontalStudy, StudyError
-    from sordino.extend.runs import scenes as inversion
     from sordino.extend.runs import study as studies
+    from sordino_papers.inversion import scenes as inversion
 
     study = studies.read(path)
     if not isinstance(study, HorizontalStudy):

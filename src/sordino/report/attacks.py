@@ -1,7 +1,11 @@
-"""The picture of ``sordino audit``: where the true epsilon of every row lies.
+"""The pictures of ``sordino audit``.
 
-A bar from the lower bound to the ledger's epsilon, on a logarithmic axis. A cross stands at what a
-paper's literal form claims where the attack has shown more.
+Where the true epsilon of every row lies: a bar from the lower bound to the ledger's epsilon, on a
+logarithmic axis. A cross stands at what a paper's literal form claims where the attack has shown
+more.
+
+What shadow runs tell of membership: hits over false alarms, both on logarithmic axes, since an
+attacker who may hardly ever be wrong stands at the left end.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sordino.audit.intervals import Interval
-from sordino.report.canvas import BLUE, INK, QUIET, RED, canvas, clean, figure, svg
+from sordino.audit.lira import Inferred
+from sordino.report.canvas import BLUE, INK, QUIET, RED, SERIES, canvas, clean, figure, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 LEAST, MOST = 0.1, 1000.0
 """Ends of the axis; what is beyond stands there with an arrow."""
 ROW = 0.3  # inches
+FEWEST = 1e-4
+"""End of both axes of rates."""
 
 
 def interval_words(one: Interval) -> str:
@@ -91,3 +98,27 @@ def _bar(axis: Axes, place: int, one: Interval) -> None:
         fontsize=8.5,
         va="center",
     )
+
+
+def lira_figure(found: Sequence[Inferred]) -> str:
+    """The picture as SVG text, a line for each form of the attack."""
+    with canvas("lira"):
+        drawn, (axis,) = figure(1, 4.6)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlim(FEWEST, 1.0)
+        axis.set_ylim(FEWEST, 1.0)
+        axis.set_xlabel("rate of false alarms")
+        axis.set_ylabel("rate of hits")
+        axis.plot([FEWEST, 1.0], [FEWEST, 1.0], color=QUIET, linewidth=1.0, linestyle="--")
+        for colour, one in zip(SERIES, found, strict=False):
+            alarms, hits = zip(*one.curve, strict=True)
+            label = f"{one.form}: area {one.area:.3f}"
+            axis.plot(alarms, hits, color=colour, label=label)
+        axis.legend(loc="lower right")
+        rows = [[one.form, *point] for one in found for point in one.curve]
+        told = {
+            "head": ["form", "false alarms", "hits"],
+            "rows": [[str(cell) for cell in row] for row in rows],
+        }
+        return svg(drawn, "Membership inference: hits over false alarms", told)

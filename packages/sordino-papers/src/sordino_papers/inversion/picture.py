@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sordino.audit.attempt import Level, Scene
-from sordino.privacy.rounding import epsilon_text
-from sordino.report.canvas import INK, QUIET, canvas, clean, figure, svg
+from sordino.extend.pages import INK, QUIET, canvas, clean, epsilon_text, figure, svg
+from sordino_papers.inversion.attempt import Level, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

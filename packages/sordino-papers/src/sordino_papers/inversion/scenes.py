@@ -1,4 +1,4 @@
-"""A study under ``sordino audit --attack inversion``: which images, batches, noise and price."""
+"""A study under the attack: which images, batches, noise and price."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from sordino import data as datasets
-from sordino.audit.attempt import Attack, Level, Scene, Target
-from sordino.audit.inversion import Matrix, first_layer, mean_slopes
-from sordino.audit.quality import correlation
-from sordino.base.entropy import Seeded
-from sordino.base.errors import StudyError
-from sordino.base.files import check_below
-from sordino.clients import regime as horizontal
-from sordino.clients.division import Federation, federation, loss_of, model
-from sordino.clients.mechanism import Trial
-from sordino.clients.study import HorizontalStudy
-from sordino.mechanisms import Bounded, Gaussian, Learning
-from sordino.privacy import PoissonSampled, accountant
-from sordino.training.client import ModelKernels, poisson
-from sordino.training.flat import Flat
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.extend.attacks import (
+    Bounded,
+    ClippedSum,
+    Dataset,
+    Federation,
+    Flat,
+    Labels,
+    PoissonSampled,
+    Seeded,
+    accountant,
+    federation,
+    load_weights,
+    loss_of,
+    mechanism_of,
+    model,
+    poisson,
+    regime,
+    scaled,
+)
+from sordino.extend.commands import StudyError
+from sordino.extend.runs import HorizontalStudy
+from sordino_papers.inversion.attempt import Attack, Level, Scene, Target, correlation
+from sordino_papers.inversion.gradient import Matrix, first_layer, mean_slopes
 
 MOST_IMAGES = 20
-MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,8 @@ def attacked(
             "data.features out"
         )
     divided = federation(study)
-    regime = horizontal.of(study)
-    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    rules = regime.of(study)
+    full = rules.calibrate(rules.sized(study, divided), divided.sizes)
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise StudyError(
@@ -108,12 +112,12 @@ def attacked(
     if weights is not None:
         load_weights(flat, weights)
     noise = mechanism_of(full, divided, flat)
-    used = regime.price(full, divided.sizes, flat.dim).used
+    used = rules.price(full, divided.sizes, flat.dim).used
     levels = _levels(
         full,
         noise,
         full.horizon if used is None else used,
-        max(regime.rates(full, divided.sizes)),
+        max(rules.rates(full, divided.sizes)),
         asked,
     )
     return Attacked(
@@ -164,36 +168,8 @@ def _costs(
     if study.method.unpriced is not None:
         return once, math.inf
     return once, math.inf if math.isinf(once) else chosen.epsilon(
-        horizontal.of(study).spending(study, true, sigma, rate, steps), delta
+        regime.of(study).spending(study, true, sigma, rate, steps), delta
     )
-
-
-def load_weights(flat: Flat, path: Path) -> None:
-    """Overwrite the model's weights with those in a file that a run left.
-
-    Raises:
-        StudyError: if there is none, or it is of another model.
-    """
-    try:
-        saved = load_file(check_below(path.parent, path.name))
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: there is no trained model. Finish the run with `sordino run --resume "
-            f"{path.parent}`, or audit its study.toml"
-        ) from None
-    except (SafetensorError, OSError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({error}). Restore it from a copy, or audit the run's "
-            "study.toml"
-        ) from error
-    found = {name: tuple(values.shape) for name, values in saved.items()}
-    if found != {slot.name: slot.shape for slot in flat.layout}:
-        raise StudyError(
-            f"{path}: its parameters {found} are not those of the study's model; leave model "
-            "and data as they were in the run"
-        )
-    for slot in flat.layout:
-        slot.logical(flat.weights).copy_(torch.from_numpy(saved[slot.name]))
 
 
 def scenes(found: Attacked, images: int) -> list[Scene]:
@@ -213,13 +189,13 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates = horizontal.of(study).rates(study, divided.sizes)
+    rates = regime.of(study).rates(study, divided.sizes)
     chosen = choose([part.y for part in divided.parts], classes, images)
     targets = [
         _target(divided.parts[who], place, rates[who], alone, drawn("batch", i))
         for i, (who, place) in enumerate(chosen)
     ]
-    public = torch.from_numpy(datasets.scaled(divided.test.x))
+    public = torch.from_numpy(scaled(divided.test.x))
     labels = torch.from_numpy(divided.test.y)
     attack = Attack(
         clipped=ClippedSum(flat, loss),
@@ -246,7 +222,7 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     )
 
 
-def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list[tuple[int, int]]:
+def choose(labels: Sequence[Labels], classes: int, images: int) -> list[tuple[int, int]]:
     """Which examples to attack, as (client, place): the first of every label, then the second, ...
 
     >>> choose([np.array([1, 1]), np.array([0, 1, 0])], 2, 4)
@@ -262,36 +238,18 @@ def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list
 
 
 def _target(
-    part: datasets.Dataset, place: int, rate: float, alone: bool, rng: np.random.Generator
+    part: Dataset, place: int, rate: float, alone: bool, rng: np.random.Generator
 ) -> Target:
     """The example at ``place`` and, unless it is alone, a Poisson sample of the others."""
     others = [] if alone else [i for i in poisson(len(part), rate, rng).tolist() if i != place]
     batch = part.take([place, *others])
-    return Target(
-        torch.from_numpy(datasets.scaled(batch.x)), torch.from_numpy(batch.y), rate * len(part)
-    )
+    return Target(torch.from_numpy(scaled(batch.x)), torch.from_numpy(batch.y), rate * len(part))
 
 
 def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
     of_label = x[y == label]
     found: Matrix = (of_label if len(of_label) else x).mean(0).flatten().numpy().astype(np.float64)
     return found
-
-
-def mechanism_of(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
-    """The study's mechanism as it begins; a Gaussian of its clip where it promises nothing."""
-    if study.privacy.unit == "none":
-        return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
-    loss = loss_of(study)
-    public = (torch.empty(0), torch.empty(0, dtype=torch.int64))
-    if divided.validation is not None:
-        public = (
-            torch.from_numpy(datasets.scaled(divided.validation.x)),
-            torch.from_numpy(divided.validation.y),
-        )
-    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    made = horizontal.of(study).mechanism(study, divided.sizes, Trial.of(kernels, public))
-    return made.shaped(()) if isinstance(made, Learning) else made
 
 
 def with_model(study: HorizontalStudy, name: str) -> HorizontalStudy:

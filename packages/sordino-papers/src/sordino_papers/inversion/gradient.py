@@ -62,10 +62,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.base.errors import StudyError
-from sordino.training.evaluate import Evaluator
-from sordino.training.flat import Flat, Slot
-from sordino.training.loss import Loss
+from sordino.extend.attacks import Evaluator, Flat, Loss, Slot
+from sordino.extend.commands import StudyError
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

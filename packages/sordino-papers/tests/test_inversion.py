@@ -16,10 +16,6 @@ from torch import nn
 
 from permitted import permits
 from sordino import data
-from sordino.audit import scenes as inversion
-from sordino.audit.attempt import Attack, Level, Target
-from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
-from sordino.audit.quality import correlation, psnr
 from sordino.base.entropy import Seeded, over
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
@@ -34,6 +30,16 @@ from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino_papers.inversion import scenes as inversion
+from sordino_papers.inversion.attempt import Attack, Level, Target, correlation, psnr
+from sordino_papers.inversion.gradient import (
+    Matrix,
+    first_layer,
+    mean_slopes,
+    rank_one,
+    ratio,
+    rows,
+)
 
 LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")

@@ -1,0 +1,1 @@
+"""Images from gradients: ``sordino audit --attack inversion``."""

@@ -1,0 +1,249 @@
+"""Attacks on what studies release: lower bounds of epsilon beside the ledger's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from sordino.api.shipped import folder
+from sordino.audit import mechanisms
+from sordino.audit.canaries import own_mechanism
+from sordino.audit.intervals import Interval, IntervalsTold, failed
+from sordino.audit.lira import FORMS, Form, Inferred
+from sordino.audit.rows import Row, rows
+from sordino.base.errors import StudyError
+from sordino.base.files import there
+from sordino.clients.study import HorizontalStudy
+from sordino.comparison.schedule import slug
+from sordino.comparison.shadows import attacked_runs, shadowed
+from sordino.core import named
+from sordino.core import study as studies
+from sordino.core.files import replace_file, said_clearly
+from sordino.core.records import known
+from sordino.core.study.base import Study
+from sordino.report.attacks import intervals_figure, lira_figure
+
+ALPHA = 0.05
+"""All lower bounds of a table hold together but for this chance."""
+PICTURE, ROC = "audit.svg", "lira.svg"
+SHADOWS = "shadows"
+SCALES = ("quick", "full")
+LONGEST_NAME = 24
+SMALL = {
+    "samples": "budget.rounds=10",
+    "clients": "budget.rounds=10",
+    "arrivals": "budget.updates=20",
+    "labels": "budget.events=600",
+    "entities": "budget.events=600",
+}
+"""Studies that come with the program, one for each unit and regime, and how they are shortened."""
+FEW = 1000
+"""Canaries of a short run."""
+FEW_SHADOWS, MANY_SHADOWS = 8, 64
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many runs are done."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Audit:
+    """Attacks, and what they came to.
+
+    Attributes:
+        attack: its name: "mechanism", "canaries", "lira" or "all".
+        study: under attack; None for all mechanisms, and small studies.
+        canaries: most of them in a run.
+        scale: "quick" or "full".
+        seed: of the releases of mechanisms.
+        shadows: shadow runs; None for as many as the scale has.
+        jobs: runs at once; None for as many as there are cores.
+        modules: where modules lie that the study names.
+        picture: where it goes; all else goes beside it.
+        intervals: the rows of the table.
+        inferred: curves of attacks with shadow runs.
+    """
+
+    attack: str
+    study: Study | None = None
+    canaries: int = 16_000
+    scale: str = "quick"
+    seed: int = 0
+    shadows: int | None = None
+    jobs: int | None = None
+    modules: Path | None = None
+    picture: Path
+    intervals: list[Interval] = field(default_factory=list)
+    inferred: list[Inferred] = field(default_factory=list)
+
+    @property
+    def wants_shadows(self) -> bool:
+        """Whether shadow runs are made: many of them, so not of a study by "all" alone."""
+        return self.attack == "lira" or (
+            self.attack == "all" and (self.study is None or self.shadows is not None)
+        )
+
+    @property
+    def count(self) -> int:
+        """Shadow runs."""
+        if self.shadows is not None:
+            return self.shadows
+        return FEW_SHADOWS if self.scale == "quick" else MANY_SHADOWS
+
+    @property
+    def failed(self) -> list[Interval]:
+        """Ledgers that are contradicted, and false claims that are not caught."""
+        return failed(self.intervals)
+
+    @property
+    def curves(self) -> Path | None:
+        """The picture of hits over false alarms, where shadow runs were made."""
+        return self.picture.with_name(ROC) if self.inferred else None
+
+    def record(self) -> IntervalsTold:
+        """Return the table for machines."""
+        return IntervalsTold(
+            attack=self.attack,
+            seed=self.seed,
+            confidence=1.0 - ALPHA,
+            picture=str(self.picture),
+            intervals=tuple(self.intervals),
+            verdicts=tuple(one.verdict for one in self.intervals),
+            inferred=tuple(self.inferred),
+        )
+
+    def run(self, progress: Progress) -> None:
+        """Make all attacks, and draw what they came to.
+
+        Rows share the chance of error (Bonferroni). Runs say less than releases by the thousand:
+        where there are both, half of the chance is theirs.
+
+        Raises:
+            StudyError: if the attack cannot be made on this study.
+        """
+        self._check()
+        subjects = self._subjects()
+        made = [*self._canaries(), *self._shadows(progress)]
+        part = ALPHA / 2.0 if subjects and made else ALPHA
+        effort = mechanisms.Effort() if self.scale == "quick" else mechanisms.Effort.full()
+        if subjects:
+            self.intervals.extend(mechanisms.table(subjects, effort, self.seed, part))
+        for row in made:
+            self.intervals.append(row(part / len(made)))
+        with said_clearly(self.picture):
+            self.picture.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.picture, intervals_figure(self.intervals).encode())
+        if self.curves is not None:
+            replace_file(self.curves, lira_figure(self.inferred).encode())
+
+    def _check(self) -> None:
+        if self.scale not in SCALES:
+            raise StudyError(f"--scale {self.scale!r} is not known: one of {', '.join(SCALES)}")
+        if self.canaries < 1:
+            raise StudyError(f"--canaries must be from 1; got {self.canaries}")
+        if self.wants_shadows:
+            attacked_runs(self.count)
+        elif self.shadows is not None:
+            raise StudyError(
+                f"--shadows does not go with --attack {self.attack}; give --attack lira"
+            )
+
+    def _subjects(self) -> list[mechanisms.Subject]:
+        if self.attack not in ("mechanism", "all"):
+            return []
+        known_ones = mechanisms.subjects() if self.study is None or self.attack == "all" else []
+        if self.study is None:
+            return known_ones
+        return [own_mechanism(_horizontal(self.study)), *known_ones]
+
+    def _canaries(self) -> Iterator[Row]:
+        """Yield rows of runs with canaries: of the study, or of small ones."""
+        if self.attack not in ("canaries", "all"):
+            return
+        if self.study is not None:
+            yield from rows(self.study, self.canaries, _name(self.study))
+            return
+        most = min(self.canaries, FEW) if self.scale == "quick" else self.canaries
+        for study in [small(unit, self.scale) for unit in SMALL]:
+            yield from rows(study, most, study.name)
+
+    def _shadows(self, progress: Progress) -> list[Row]:
+        """Make shadow runs, and return a row for each form of the attack with them."""
+        if not self.wants_shadows:
+            return []
+        study = small("samples", self.scale) if self.study is None else self.study
+        seen = shadowed(
+            _horizontal(study),
+            self.count,
+            self.picture.parent / SHADOWS,
+            modules=folder() if self.study is None else self.modules,
+            jobs=self.jobs,
+            told=progress,
+        )
+
+        def row(form: Form, alpha: float) -> Interval:
+            found = seen.inferred(form, alpha)
+            self.inferred.append(found)
+            return seen.interval(found, _name(study))
+
+        return [partial(row, form) for form in FORMS]
+
+
+def small(unit: str, scale: str) -> Study:
+    """Return a study that comes with the program: ``samples``, ``clients``, ``arrivals``, ..."""
+    changes = (SMALL[unit],) if scale == "quick" else ()
+    return studies.read(folder() / "audit" / f"{unit}.toml", changes)
+
+
+def attacked_study(path: Path, changes: tuple[str, ...]) -> Study:
+    """Return the study in a file, or of a run folder.
+
+    Raises:
+        StudyError: if it is neither.
+    """
+    if not path.is_dir():
+        return studies.read(path, changes)
+    if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
+        raise StudyError(
+            f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
+            "folder that `sordino run` made"
+        )
+    return named.study_of(path, known(named.about(path).modules) or {}, changes=changes)
+
+
+def picture_place(out: Path | None, name: str, path: Path | None) -> Path:
+    """Return where a picture goes: ``out``, or beside runs, in a folder called after ``path``.
+
+    Raises:
+        StudyError: if ``out`` is no place for an SVG file.
+    """
+    if out is None:
+        # of "." and "..", too
+        called = "" if path is None else slug(path.resolve().name.removesuffix(".toml"))
+        return Path("runs") / "-".join(filter(None, ("audit", called))) / name
+    if out.is_dir() or not out.suffix:
+        if out.is_file():
+            raise StudyError(
+                f"{out}: this is a file; give --out a name that ends in .svg, or a folder"
+            )
+        return out / name
+    if out.suffix != ".svg":
+        raise StudyError(
+            f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder"
+        )
+    return out
+
+
+def _name(study: Study) -> str:
+    return study.name if len(study.name) <= LONGEST_NAME else study.method.name
+
+
+def _horizontal(study: Study) -> HorizontalStudy:
+    if not isinstance(study, HorizontalStudy):
+        raise StudyError(
+            f"method.name = {study.method.name!r}: this attack is for studies whose clients hold "
+            "examples. `sordino audit --attack mechanism` without a study looks at the mechanisms "
+            "of the others too, and --attack canaries at their runs"
+        )
+    return study
