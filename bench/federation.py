@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.core.study.base import Study
 from sordino.network import demo
 

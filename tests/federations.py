@@ -21,12 +21,12 @@ import numpy as np
 
 from memory import Killed, Net, Stopped
 from sordino.base.message import Compute, Contribution, Gradient, Train, Update, decode, encode
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.records import Row
-from sordino.core.session import Outcome
+from sordino.core.run import session
+from sordino.core.run.environment import sources
+from sordino.core.run.session import Outcome
 from sordino.core.study.base import Study
-from sordino.core.surroundings import sources
 from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

@@ -27,7 +27,7 @@ import msgspec
 from federations import digest
 from sordino.cli import main
 from sordino.core.network import Agreement
-from sordino.core.surroundings import KEY
+from sordino.core.run.folder import KEY
 from sordino.network import frames, kernel, server, session, site, transport
 from sordino.network.demo import DemoFederation, commands
 from sordino.network.journal import Input, Journal

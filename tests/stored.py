@@ -31,10 +31,10 @@ from command import sordino
 from sordino.base.errors import SordinoError
 from sordino.base.package import NUMERICS
 from sordino.comparison import runner
-from sordino.core import session, surroundings
 from sordino.core import study as studies
 from sordino.core.records import Environment
-from sordino.verify import verify
+from sordino.core.run import environment, session
+from sordino.core.run.verify import verify
 
 FOLDERS = Path(__file__).parent / "golden" / "folders"
 OFTEN = "execution.checkpoint_every=1"
@@ -170,8 +170,8 @@ def as_then(run: Path) -> Iterator[None]:
     noted = msgspec.json.decode((run / "environment.json").read_bytes(), type=Environment)
     then = msgspec.structs.replace(noted, companions=msgspec.UNSET)  # which are noted nowhere else
     with (
-        mock.patch.object(surroundings, "surrounded", return_value=then),
-        mock.patch.object(surroundings, "numerics", return_value=then.numerics),
+        mock.patch.object(environment, "surrounded", return_value=then),
+        mock.patch.object(environment, "numerics", return_value=then.numerics),
     ):
         yield
 

@@ -33,12 +33,13 @@ from permitted import permit
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.clients.evaluation import PaidEvaluation
-from sordino.core import session, surroundings
 from sordino.core import study as studies
 from sordino.core.assemble import plan
 from sordino.core.built import UNIT
 from sordino.core.promise import uncovered
 from sordino.core.regimes import named
+from sordino.core.run import environment, session
+from sordino.core.run.verify import verify
 from sordino.data import identity
 from sordino.data.notices import noticed
 from sordino.mechanisms.gaussian import Gaussian as Noise
@@ -50,7 +51,6 @@ from sordino.privacy.records import link
 from sordino.privacy.records.identity import digests
 from sordino.report.page import write as write_report
 from sordino.tune.public import keep_digest
-from sordino.verify import verify
 
 HERE = "SORDINO_DATA_KEY"
 ROWS = 60
@@ -179,7 +179,7 @@ def tells(right: set[bytes], guessed: set[bytes], wrong: set[bytes]) -> set[byte
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Take the place of the owner or of the attacker, who has another key; and the clock stands."""
-    monkeypatch.setattr("sordino.core.made.now", lambda study: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr("sordino.core.run.session._now", lambda study: "2026-01-01T00:00:00+00:00")
 
     def become(who: str) -> None:
         monkeypatch.setenv(HERE, str(tmp_path / "keys" / who))
@@ -424,7 +424,7 @@ def test_accuracies_with_other_noise_have_other_draws() -> None:
     assert abs(drawn[0] - drawn[1]) > 1e-3
 
 
-@pytest.mark.parametrize("make", [surroundings.protective, surroundings.answering])
+@pytest.mark.parametrize("make", [environment.protective, environment.answering])
 def test_secret_noise_is_over_its_data(make: Any, tmp_path: Path) -> None:
     asked = study(tmp_path, "synchronous", rows(tmp_path / "rows.csv"))
     one, same, other = (make(asked, "run", data, tmp_path) for data in (["a"], ["a"], ["b"]))

@@ -20,9 +20,9 @@ from command import sordino
 from sordino.api.given import kept
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
 from sordino.comparison import play
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.regimes import named
+from sordino.core.run import session
 from sordino.data import identity, sets
 
 ROWS = 120

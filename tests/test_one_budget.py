@@ -19,15 +19,17 @@ from typer.testing import CliRunner
 
 from sordino.base.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
 from sordino.cli import app
-from sordino.core import assemble, session
+from sordino.core import assemble
 from sordino.core import study as studies
 from sordino.core.files import replace_file
-from sordino.core.surroundings import ENDED, KEY
+from sordino.core.run import session
+from sordino.core.run.environment import ENDED
+from sordino.core.run.folder import KEY
+from sordino.core.run.verify import priced, verify
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
-from sordino.verify import priced, verify
 
 ROWS = 120
 SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3

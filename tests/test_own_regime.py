@@ -16,14 +16,15 @@ from command import sordino
 from pages import follow
 from sordino.base.errors import ResumeError, StudyError
 from sordino.clients.records import Horizontal
-from sordino.core import checkpoint, regimes, session
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.methods import METHODS
-from sordino.core.recorder import CHECKPOINTS
 from sordino.core.records import Row
+from sordino.core.run import log, session
+from sordino.core.run.folder import CHECKPOINT
+from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.report import write
-from sordino.verify import verify
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-regime.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -83,7 +84,7 @@ def test_a_run_that_was_killed_ends_as_one_without_interruption(folder: Path) ->
         session.begin(
             studies.read(folder / "study.toml", asked), folder / "run", dies, lambda _: None
         )
-    assert checkpoint.heads(folder / "run" / CHECKPOINTS)
+    assert log.checkpoint_heads(folder / "run")
     forget()
     session.resume(folder / "run", lambda _: None, lambda _: None, modules=folder)
     for name in ("rounds.jsonl", "model.safetensors"):
@@ -112,7 +113,7 @@ def test_a_state_of_another_regime_is_refused(folder: Path) -> None:
     session.begin(
         studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None
     )
-    path = folder / "run" / CHECKPOINTS / checkpoint.NAME
+    path = folder / "run" / CHECKPOINT
     data = path.read_bytes()
     assert data.count(b'\\"regime\\":\\"relay\\"') == 1
     path.write_bytes(data.replace(b'\\"regime\\":\\"relay\\"', b'\\"regime\\":\\"delay\\"'))

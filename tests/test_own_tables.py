@@ -19,11 +19,11 @@ import pytest
 from pixels import pixels
 from sordino import data
 from sordino.base.errors import DataError, StudyError
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.latency import LATENCIES, Latency
 from sordino.core.records import plain
 from sordino.core.regimes import named
+from sordino.core.run import session
 from sordino.core.study.parse import TABLES
 from sordino.data import load, names, sets
 

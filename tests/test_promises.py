@@ -19,16 +19,17 @@ from federations import laid
 from sordino.base.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.cli import app
 from sordino.comparison import play
-from sordino.core import assemble, session
+from sordino.core import assemble
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
+from sordino.core.run import session
+from sordino.core.run.verify import verify
 from sordino.network.agreement import Agreed
 from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.verify import verify
 
 ROWS = 60
 SYNC = 'method={name="dp-sgd", tau=1}'

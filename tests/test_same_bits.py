@@ -31,7 +31,7 @@ from cases import METHODS, MORE, study_of
 from sordino.base import entropy
 from sordino.base.package import NUMERICS
 from sordino.clients import setup
-from sordino.core import session, surroundings
+from sordino.core.run import environment, session
 from sordino.privacy import Ledger
 from sordino.regimes.vertical import assemble
 
@@ -48,8 +48,8 @@ def still() -> Iterator[None]:
     covers, to the last bit: here, by nothing that a rewriting or another processor changes.
     """
     with (
-        mock.patch.object(surroundings, "numerics", return_value="pinned"),
-        mock.patch.object(surroundings, "environment", return_value={}),
+        mock.patch.object(environment, "numerics", return_value="pinned"),
+        mock.patch.object(environment, "environment", return_value={}),
         mock.patch.object(entropy, "digest", return_value=bytes(32)),
         mock.patch.object(setup, "digest_of", return_value="first"),
         mock.patch.object(assemble, "digest_of", return_value="first"),

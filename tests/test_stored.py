@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from command import sordino
 from sordino.base.errors import ResumeError
 from sordino.comparison import runner
-from sordino.core import session, surroundings
-from sordino.verify import verify
+from sordino.core.run import environment, session
+from sordino.core.run.verify import verify
 from stored import (
     CASES,
     FOLDERS,
@@ -106,7 +106,7 @@ def test_a_run_of_other_sources_is_refused_by_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows what a checkout computes: the digest of its sources must be the same."""
-    monkeypatch.setattr(surroundings, "sources", lambda: "0" * 16)
+    monkeypatch.setattr(environment, "sources", lambda: "0" * 16)
     place = unpacked("audp", tmp_path.resolve())
     run = place / "killed" / "run"
     files = [each for each in run.rglob("*") if each.is_file() and "sqlite" not in each.name]

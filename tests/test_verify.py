@@ -16,13 +16,13 @@ import pytest
 
 from command import sordino
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
+from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
-from sordino.verify import verify
 
 CHEAP = {
     "synchronous": (
@@ -386,11 +386,12 @@ def test_an_edited_promise_is_refused(
 def test_another_environment_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
 ) -> None:
-    from sordino.core import begun, surroundings
+    from sordino.core.run import environment
+    from sordino.core.run import session as sessions
 
     folder = copy(made.stopped, tmp_path)
     monkeypatch.setattr(
-        begun, "environment", lambda study: {**surroundings.environment(study), key: value}
+        sessions, "environment", lambda study: {**environment.environment(study), key: value}
     )
     refused(folder, f"environment: {key} was .*, is")
 
@@ -460,7 +461,8 @@ def test_public_examples_that_choose_a_bound_are_held_too(
 
 def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     """With another key, what is booked once would be released twice."""
-    from sordino.core.surroundings import ENDED, KEY
+    from sordino.core.run.environment import ENDED
+    from sordino.core.run.folder import KEY
 
     stopped(study(tmp_path, "synchronous", 'privacy.entropy="system"'), tmp_path / "run")
     key = tmp_path / "run" / KEY

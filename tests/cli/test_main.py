@@ -10,7 +10,7 @@ import pytest
 
 from command import sordino
 from sordino import cli
-from sordino.core import checkpoint, session
+from sordino.core.run import log, session
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 
@@ -85,7 +85,7 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
     assert "--resume" not in done.stderr
     assert not (tmp_path / "mine").exists()
     with monkeypatch.context() as broken:
-        broken.setattr(checkpoint, "write", stop)
+        broken.setattr(log, "write", stop)
         done = sordino(tmp_path, *command)
     assert done.returncode == status
     assert f"{said} `sordino run --resume mine`" in done.stderr

@@ -12,8 +12,8 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.cli import app
 from sordino.core import assemble as build
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.core.study.base import Study
 
 STUDY = """

@@ -19,14 +19,14 @@ from sordino.clients.evaluation import PaidEvaluation
 from sordino.clients.evaluations import evaluations
 from sordino.clients.study import HorizontalStudy
 from sordino.core import assemble as build
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.built import UNIT
 from sordino.core.promise import assumptions, guarantee
+from sordino.core.run import session
+from sordino.core.run.verify import verify
 from sordino.data.locate import find
 from sordino.privacy import Gaussian, Ledger, accountant
 from sordino.report import write
-from sordino.verify import verify
 
 STUDY = """
 name = "Patients"

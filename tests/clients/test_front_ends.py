@@ -11,9 +11,10 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
-from sordino.core import assemble, session
+from sordino.core import assemble
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
+from sordino.core.run import session
 from sordino.data.features import RandomConvolutions
 from sordino.data.sets import Halves, Published, forget, register
 from sordino_papers.inversion.scenes import attacked

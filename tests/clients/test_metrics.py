@@ -16,13 +16,13 @@ from sklearn.datasets import load_breast_cancer
 
 from cases import METHODS, MORE, study_of
 from sordino.clients.metrics import by_labels, by_rows, calibration_error, of_classes, of_numbers
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.records import Metrics, known
-from sordino.core.runs import Run, load
+from sordino.core.run import session
+from sordino.core.run.reading import Run, load
+from sordino.core.run.verify import verify
 from sordino.core.study.base import Study
 from sordino.report import page
-from sordino.verify import verify
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 4, 300)

@@ -16,8 +16,9 @@ from sklearn.metrics import root_mean_squared_error
 from cases import METHODS, study_of
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
-from sordino.core import regimes, session
+from sordino.core import regimes
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.data import load
 from sordino.tune.grid import candidates
 

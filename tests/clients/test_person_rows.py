@@ -11,8 +11,8 @@ import pytest
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.data.identity import first_rows
 from sordino.data.notices import noticed
 

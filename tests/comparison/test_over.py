@@ -14,7 +14,7 @@ from sordino.comparison.over import Over, goal, line, over
 from sordino.comparison.schedule import Side
 from sordino.core import study as studies
 from sordino.core.records import plain
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.report.sweep import EDGES, EPSILON, Goal
 
 STUDY = """

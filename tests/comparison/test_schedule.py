@@ -16,7 +16,7 @@ from sordino.comparison.tables import content
 from sordino.core import study as studies
 from sordino.core.folders import locked
 from sordino.core.records import plain
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report.studies import render_studies
 

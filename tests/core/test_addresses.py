@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from sordino.base.errors import ResumeError, StudyError
-from sordino.core import session, surroundings
 from sordino.core import study as studies
-from sordino.core.surroundings import answering, protective
+from sordino.core.run import environment, session
+from sordino.core.run.environment import answering, protective
+from sordino.core.run.folder import KEY
 
 ROUNDS = """
 name = "shared"
@@ -142,13 +143,13 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     before = [
         draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
     ]
-    monkeypatch.setattr(surroundings, "sources", lambda: "another")
+    monkeypatch.setattr(environment, "sources", lambda: "another")
     after = [
         draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
     ]
     assert all(a != b for a, b in zip(before, after, strict=True))
     monkeypatch.undo()
-    monkeypatch.setattr(surroundings, "environment", lambda study: {"torch": "another"})
+    monkeypatch.setattr(environment, "environment", lambda study: {"torch": "another"})
     assert protective(asked, "r", ("a",), tmp_path).at("x").random() != before[0]
     # their charges are not keyed by it either
     assert answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
@@ -157,17 +158,17 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_installed_program_is_known_by_its_number_and_a_comment_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "HOME", Path("/lib/site-packages/sordino"))
+    monkeypatch.setattr(environment, "HOME", Path("/lib/site-packages/sordino"))
     asked, found = study(tmp_path, ROUNDS, False), []
     for sources, number in (("a", 1), ("b", 1), ("b", 2)):
-        monkeypatch.setattr(surroundings, "sources", lambda told=sources: told)
-        monkeypatch.setattr(surroundings, "NUMERICS", number)
+        monkeypatch.setattr(environment, "sources", lambda told=sources: told)
+        monkeypatch.setattr(environment, "NUMERICS", number)
         found.append(
             [
                 draw(asked, "r", ("a",), tmp_path).at("x").random()
                 for draw in (protective, answering)
             ]
-            + [surroundings.lineage(asked, "r")]
+            + [environment.lineage(asked, "r")]
         )
     assert found[0] == found[1]
     assert all(a != b for a, b in zip(found[1], found[2], strict=True))
@@ -193,11 +194,11 @@ def test_where_files_lie_is_no_part_and_what_they_hold_is(tmp_path: Path) -> Non
 def test_a_secret_key_is_kept_private_while_a_run_lasts_and_destroyed_then(tmp_path: Path) -> None:
     asked = study(tmp_path, ROUNDS, False, "privacy.entropy='system'")
     first = protective(asked, "r", (), tmp_path).at("x").random()
-    key = tmp_path / surroundings.KEY
+    key = tmp_path / KEY
     assert key.stat().st_mode & 0o077 == 0
     assert protective(asked, "r", (), tmp_path).at("x").random() == first  # it goes on as it began
     secret = key.read_bytes()
-    surroundings.forget(tmp_path)
+    environment.forget(tmp_path)
     assert secret not in key.read_bytes()
     assert protective(asked, "r", (), tmp_path).at("x").random() != first
     key.write_bytes(b"short")

@@ -14,9 +14,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from sordino.base.errors import ResumeError
+from sordino.base.files import folder_below
 from sordino.base.message import Vector
-from sordino.core import checkpoint
-from sordino.core.checkpoint import AT_ONCE, NAME, Saved
+from sordino.core.run import log
+from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS
+from sordino.core.run.log import AT_ONCE, Saved
 from sordino.core.watch import Packed
 
 VECTORS = st.dictionaries(
@@ -41,12 +43,13 @@ class Still:
 
 def kept(folder: Path, vectors: dict[str, Vector]) -> None:
     moment: Any = Still(Packed(vectors, b'{"t":1}'))
-    checkpoint.write(folder, Saved(moment, 42, "still", {"client:0": (7, "ab")}))
+    folder_below(folder, CHECKPOINTS)
+    log.write_checkpoint(folder, Saved(moment, 42, "still", {"client:0": (7, "ab")}))
 
 
 def again(folder: Path) -> Saved:
     world: Any = Still()
-    saved = checkpoint.read(folder, world, "still")
+    saved = log.read_checkpoint(folder, world, "still")
     assert saved is not None
     return saved
 
@@ -64,11 +67,11 @@ def test_the_library_reads_what_is_written(
     folder = tmp_path_factory.mktemp("checkpoint")
     vectors.pop("__metadata__", None)
     kept(folder, vectors)
-    assert same(load_file(folder / NAME), vectors)
-    assert (folder / NAME).stat().st_mode & 0o777 == 0o600  # windows of raw rows may be in it
-    with safe_open(folder / NAME, framework="numpy") as file:
+    assert same(load_file(folder / CHECKPOINT), vectors)
+    assert (folder / CHECKPOINT).stat().st_mode & 0o777 == 0o600  # windows of raw rows may be in it
+    with safe_open(folder / CHECKPOINT, framework="numpy") as file:
         state = {
-            "format": checkpoint.FORMAT,
+            "format": log.FORMAT,
             "log_length": 42,
             "regime": "still",
             "heads": {"client:0": [7, "ab"]},
@@ -77,7 +80,7 @@ def test_the_library_reads_what_is_written(
         assert msgspec.json.decode(file.metadata()["state"]) == state
     saved = again(folder)
     assert saved.log_length == 42
-    assert saved.heads == checkpoint.heads(folder) == {"client:0": (7, "ab")}
+    assert saved.heads == log.checkpoint_heads(folder) == {"client:0": (7, "ab")}
     assert saved.moment.pack().rest == b'{"t":1}'
     assert same(saved.moment.pack().vectors, vectors)
 
@@ -95,8 +98,9 @@ def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
         "average": np.array([np.inf], np.float32),
     }
     told = '"log_length":7,"regime":"still","heads":{},"moment":{}'
-    state = f'{{"format":{checkpoint.FORMAT},{told}}}'
-    save_file(vectors, tmp_path / NAME, metadata={"state": state})
+    state = f'{{"format":{log.FORMAT},{told}}}'
+    folder_below(tmp_path, CHECKPOINTS)
+    save_file(vectors, tmp_path / CHECKPOINT, metadata={"state": state})
     assert same(again(tmp_path).moment.pack().vectors, vectors)
 
 
@@ -107,9 +111,9 @@ def test_a_state_of_another_regime_or_another_format_is_refused(tmp_path: Path) 
         r"latest.safetensors: it holds a state of regime 'still', and the run is of regime 'moving'"
     )
     with pytest.raises(ResumeError, match=told):
-        checkpoint.read(tmp_path, world, "moving")
+        log.read_checkpoint(tmp_path, world, "moving")
     state = '{"format":4,"log_length":7,"heads":{},"moment":{}}'
-    save_file({"weights": np.ones(2)}, tmp_path / NAME, metadata={"state": state})
+    save_file({"weights": np.ones(2)}, tmp_path / CHECKPOINT, metadata={"state": state})
     with pytest.raises(
         ResumeError, match=r"written in format 4; this version reads formats 5 and 6\."
     ):

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from sordino.base.errors import ResumeError, StudyError
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.folders import LOCK, locked
 from sordino.core.records import Row
+from sordino.core.run import session
+from sordino.core.run.verify import verify
 from sordino.regimes.synchronous.template import TEMPLATE
 from sordino.report import write, write_comparison
-from sordino.verify import verify
 
 FAST = ["data.clients=4", "budget.rounds=4", "budget.steps=8", "execution.checkpoint_every=1"]
 

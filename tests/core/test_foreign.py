@@ -20,8 +20,9 @@ from pixels import pixels
 from sordino.base.errors import SordinoError, StudyError
 from sordino.base.files import refuse_odd
 from sordino.cli import app
-from sordino.core import files, session
+from sordino.core import files
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report import write
 

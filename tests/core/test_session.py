@@ -21,15 +21,16 @@ from command import sordino
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.clients.promise import VALIDATION
 from sordino.core import assemble as builder
-from sordino.core import session, surroundings
 from sordino.core import study as studies
 from sordino.core.built import Built
 from sordino.core.records import Row
-from sordino.core.surroundings import ENDED, KEY
+from sordino.core.run import environment, session
+from sordino.core.run.environment import ENDED
+from sordino.core.run.folder import KEY
+from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.verify import verify
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
 
@@ -158,7 +159,7 @@ def test_momentum_average_equal_weights_and_stragglers_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the same draws whatever this program's sources: how long a round is follows from its noise
-    monkeypatch.setattr(surroundings, "environment", lambda study: {})
+    monkeypatch.setattr(environment, "environment", lambda study: {})
     changes = [
         "method.momentum=0.5",
         "method.average=0.8",

@@ -10,8 +10,8 @@ import pytest
 
 from sordino.base.errors import DataError, StudyError
 from sordino.cli import main
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.data import load
 from sordino.data.labels import encode
 

@@ -16,8 +16,8 @@ from pixels import pixels
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.core import assemble as build
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.mechanisms import ExponentialNorm, KNorm, KNormNoise, NoiseRequest
 from sordino.mechanisms.contract import ContractBroken, check_pure_noise
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant

@@ -12,8 +12,8 @@ from typing import Literal
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.mechanisms import Noise, known, register
 from sordino.mechanisms.registry import MECHANISMS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS

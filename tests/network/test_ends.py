@@ -13,7 +13,8 @@ import pytest
 from federations import STUDIES, Federation, Hand
 from sordino.base.errors import BudgetExceeded, CutShort
 from sordino.base.message import Labels, Passive, decode, encode
-from sordino.core import records, runs
+from sordino.core import records
+from sordino.core.run import reading
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.courier import Courier
@@ -48,7 +49,7 @@ def whole(found: Federation) -> str:
     assert set(found.done) == {"server", *found.names}
     (why,) = {each.why for each in found.done.values()}
     for name in found.done:
-        about = runs.load(found.folder(name)).about
+        about = reading.load(found.folder(name)).about
         assert about.status == "done"
     assert (
         len({(found.folder(each) / "model.safetensors").read_bytes() for each in found.done}) == 1
@@ -192,7 +193,7 @@ def test_a_site_is_not_asked_again_for_a_final_model_that_cannot_be_used(
         )
         assert cut_short(found.done[name].why)
         assert "not finite" in found.done[name].why
-        assert runs.load(found.folder(name)).about.status == "done"
+        assert reading.load(found.folder(name)).about.status == "done"
 
 
 def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> None:

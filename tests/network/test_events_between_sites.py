@@ -26,9 +26,9 @@ from sordino.base.message import (
     Turn,
     Update,
 )
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
+from sordino.core.run import session
 from sordino.network import demo, frames
 from sordino.network.agreement import Agreed
 from sordino.network.joins import Joins

@@ -43,7 +43,7 @@ from sordino.base.message import (
 from sordino.clients.network import divided
 from sordino.clients.regime import of
 from sordino.core.effect import Arrived, Begin, Joined, Left, Send
-from sordino.core.surroundings import sources
+from sordino.core.run.environment import sources
 from sordino.network import demo, frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

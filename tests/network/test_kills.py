@@ -21,9 +21,9 @@ from sordino.base.errors import ResumeError
 from sordino.clients.network import divided
 from sordino.clients.regime import of
 from sordino.clients.study import HorizontalStudy
-from sordino.core import checkpoint, session
 from sordino.core.kernel import Kernel
-from sordino.core.recorder import Recorder
+from sordino.core.run import log, session
+from sordino.core.run.log import RunLog
 from sordino.network import journal, outbox, server
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
@@ -223,9 +223,9 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
         fate.threatens(patch, Journal, "cut")
         fate.threatens(patch, Outbox, "keep", _torn_slot)
         fate.threatens(patch, LedgerSession, "charge")
-        fate.threatens(patch, checkpoint, "write")
+        fate.threatens(patch, log, "write_checkpoint")
         fate.threatens(patch, server, "replace_file")
-        fate.threatens(patch, Recorder, "row")
+        fate.threatens(patch, RunLog, "row")
         fate.threatens(patch, Kernel, "tell")
         fate.threatens(patch, Net, "send")
         fate.threatens(patch, MemoryLine, "send")
@@ -256,9 +256,9 @@ def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
         fate = Fate(seed=len(name), kills=6, every=25)
         fate.threatens(patch, Journal, "append", _torn_input)
         fate.threatens(patch, Journal, "cut")
-        fate.threatens(patch, checkpoint, "write")
+        fate.threatens(patch, log, "write_checkpoint")
         fate.threatens(patch, server, "replace_file")
-        fate.threatens(patch, Recorder, "row")
+        fate.threatens(patch, RunLog, "row")
         fate.threatens(patch, Kernel, "tell")
         fate.threatens(patch, Net, "send")
         found.start()
@@ -303,10 +303,10 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
 
 
 def _run_id(folder: Path) -> str:
-    from sordino.core import runs
     from sordino.core.records import known
+    from sordino.core.run import reading
 
-    return str(known(runs.load(folder).about.run))
+    return str(known(reading.load(folder).about.run))
 
 
 def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(

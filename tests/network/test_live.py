@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from federations import STUDIES, Federation, Hand
-from sordino.core import records, runs
+from sordino.core import records
 from sordino.core.records import Row
+from sordino.core.run import reading
 from sordino.network import frames, kernel, proof
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import NAMES, Outbox
@@ -52,10 +53,10 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
         assert '"time"' not in (folder / "rounds.jsonl").read_text()
         assert isinstance(json.loads((folder / "run.json").read_text())["result"]["seconds"], int)
     for each in found.names:  # it knows of no releases but its own
-        promised = str(runs.load(found.folder(each)).about.guarantee)
+        promised = str(reading.load(found.folder(each)).about.guarantee)
         assert promised.startswith(OWN[name])
         assert "will be" not in promised
-    assert "the clients send" in str(runs.load(found.server).about.guarantee) or name in WHOLE
+    assert "the clients send" in str(reading.load(found.server).about.guarantee) or name in WHOLE
 
 
 def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
@@ -78,7 +79,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
         outbox = Outbox(folder)
         outbox.close()
         header = [(folder / name).read_bytes()[:16] for name in NAMES]
-        about = runs.load(folder)
+        about = reading.load(folder)
         rounds = [(row.round, row.steps) for row in about.rounds]
         assert rounds == [(number, 2 * number) for number in range(1, 9)]
         assert (about.result.rounds, about.result.steps) == (8, 16)

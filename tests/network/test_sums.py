@@ -22,9 +22,9 @@ from sordino.base.errors import StudyError
 from sordino.base.message import Masked, Train
 from sordino.clients.division import examples, federation
 from sordino.clients.regime import of
-from sordino.core import session
 from sordino.core.effect import Book, Open, Summed
 from sordino.core.kernel import Kernel
+from sordino.core.run import session
 from sordino.mechanisms.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.mechanisms.secure.server import Opened, Void
 from sordino.network import certificates, frames, kit, summing

@@ -21,11 +21,11 @@ from federations import study_of
 from lives import Deaths, Nursery
 from memory import Net
 from mosquitto import NEEDED
-from sordino.core import runs
 from sordino.core import study as studies
 from sordino.core.records import known
+from sordino.core.run import reading
+from sordino.core.run.folder import KEY
 from sordino.core.study.base import Study
-from sordino.core.surroundings import KEY
 from sordino.network import demo
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
@@ -195,7 +195,7 @@ class Blind:
 def refuse_another_end(found: Deaths, folder: Path) -> None:
     """All inputs, stepped through from the first one by a new server, lead to the same model."""
     agreed, run = Agreed(found.laid.server), found.laid.server / "run"
-    name, again = str(known(runs.load(run).about.run)), folder / "again"
+    name, again = str(known(reading.load(run).about.run)), folder / "again"
     again.mkdir()
     if found.key:
         (again / KEY).write_bytes(found.key)

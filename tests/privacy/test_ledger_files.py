@@ -232,7 +232,7 @@ def test_ledgers_that_knew_files_are_not_taken_for_nobodys(tmp_path: Path) -> No
 def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sordino import verify  # above the ledger
+    from sordino.core.run import verify
 
     kept, run = tmp_path / "kept", tmp_path / "run"
     LedgerSession.for_data(kept, "one", held(client_0="a")).close()

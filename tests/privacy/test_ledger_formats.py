@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from sordino.base.errors import LedgerError, ResumeError
+from sordino.core.run.verify import verdict_record, verify
 from sordino.privacy import (
     Budget,
     Charge,
@@ -33,8 +34,6 @@ from sordino.privacy import (
 from sordino.privacy import ledger as ledgers
 from sordino.privacy.chain import Row, digest
 from sordino.privacy.formats import Adjacency, LedgerFormat
-from sordino.verify import verify
-from sordino.verify.told import verdict_told
 
 STORED = Path(__file__).parents[1] / "golden" / "ledgers"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((STORED / "expected.json").read_text())
@@ -77,7 +76,7 @@ def test_a_stored_ledger_reads_as_it_did(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if "verdict" in EXPECTED[name]])
 def test_a_stored_ledger_of_records_is_priced_as_it_was(name: str, tmp_path: Path) -> None:
-    told, expected = verdict_told(verify(unpacked(name, tmp_path))), EXPECTED[name]["verdict"]
+    told, expected = verdict_record(verify(unpacked(name, tmp_path))), EXPECTED[name]["verdict"]
     assert (told.sealed, told.accountant) == (expected["sealed"], expected["accountant"])
     assert (told.delta, told.remarks) == (expected["delta"], tuple(expected["remarks"]))
     for unit, before in expected["units"].items():

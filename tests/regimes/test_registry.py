@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.contract import check_method
 from sordino.core.method import About
 from sordino.core.methods import imported, known, register
 from sordino.core.records import Row
+from sordino.core.run import session
 from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms

@@ -13,7 +13,7 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.clients.report import client_budgets
 from sordino.core import vocabulary
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report import together, write, write_comparison
 from sordino.report.drawing import draw

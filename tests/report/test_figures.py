@@ -14,7 +14,7 @@ import drawings
 from sordino.base.errors import StudyError
 from sordino.clients.report import division, learning
 from sordino.core.figures import MOST_DOTS, Figure, Matrix
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.regimes.synchronous.report import figures
 from sordino.report import matrix, together
 from sordino.report.drawing import draw

@@ -8,7 +8,7 @@ import pytest
 
 from command import sordino
 from sordino.base.errors import StudyError
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 
 from .conftest import Maker, rows
 

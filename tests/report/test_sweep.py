@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import drawings
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.report import sweep
 from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
 

@@ -18,7 +18,7 @@ from sordino.base.errors import StudyError
 from sordino.core import vocabulary
 from sordino.core.figures import smoothed
 from sordino.core.records import About, Environment, plain
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound

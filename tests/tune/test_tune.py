@@ -18,9 +18,9 @@ from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
-from sordino.core import session
 from sordino.core import study as studies
-from sordino.core.runs import load
+from sordino.core.run import session
+from sordino.core.run.reading import load
 from sordino.privacy import Budget, Charge, Ledger, LedgerSession, accountant
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mosquitto import NEEDED, Run
-from sordino.core import session as sessions
 from sordino.core.network import Agreement
+from sordino.core.run import session as sessions
 from sordino.network import site
 from sordino.network.transport import Line
 from sordino_mqtt.transport import Mqtt

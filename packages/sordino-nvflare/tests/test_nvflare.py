@@ -17,8 +17,8 @@ import pytest
 
 from federations import study_of
 from sordino.base.errors import StudyError
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.network import transport
 from sordino_nvflare.channel import SERVER, Parcel
 

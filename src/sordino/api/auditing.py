@@ -18,10 +18,10 @@ from sordino.base.files import there
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import slug
 from sordino.comparison.shadows import attacked_runs, shadowed
-from sordino.core import named
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import known
+from sordino.core.run.folder import about_of, study_of
 from sordino.core.study.base import Study
 from sordino.report.attacks import intervals_figure, lira_figure
 
@@ -209,7 +209,7 @@ def attacked_study(path: Path, changes: tuple[str, ...]) -> Study:
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
             "folder that `sordino run` made"
         )
-    return named.study_of(path, known(named.about(path).modules) or {}, changes=changes)
+    return study_of(path, known(about_of(path).modules) or {}, changes=changes)
 
 
 def picture_place(out: Path | None, name: str, path: Path | None) -> Path:

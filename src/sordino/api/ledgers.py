@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
 from sordino import privacy
 from sordino.api import shown
 from sordino.base.errors import LedgerError, StudyError
+from sordino.core.run.verify import places
 from sordino.privacy import Budget, Charge, Entry, Event, Permit
 from sordino.privacy.chain import RECORDS
 from sordino.privacy.rounding import epsilon_text
-from sordino.verify import places
 
 if TYPE_CHECKING:
     import pandas

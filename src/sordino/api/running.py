@@ -14,8 +14,8 @@ from sordino.api.study import Study
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.core.records import Round, Row, known, plain
-from sordino.core.runs import Run as Folder
-from sordino.core.runs import load
+from sordino.core.run.reading import Run as Folder
+from sordino.core.run.reading import load
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
     from sordino.core.records import Metrics
-    from sordino.core.session import Outcome
+    from sordino.core.run.session import Outcome
+    from sordino.core.run.verify import Verdict
     from sordino.live.observers import Observers
     from sordino.live.track.base import Maker
     from sordino.report.album import Picture
-    from sordino.verify import Verdict
 
 
 class Run:
@@ -143,7 +143,7 @@ class Run:
 
         ``verdict.problems`` is empty if all is well.
         """
-        from sordino import verify
+        from sordino.core.run import verify
 
         return verify.verify(self.folder)
 
@@ -260,7 +260,7 @@ def run(
         StudyError: if the study cannot be run; nothing was written or spent then.
         BudgetExceeded: if the budget does not pay for it.
     """
-    from sordino.core import session
+    from sordino.core.run import session
     from sordino.core.study.tuned import refuse_repeated
 
     asked = study if isinstance(study, Study) else Study.read(study)
@@ -296,7 +296,7 @@ def resume(
     Raises:
         StudyError, ResumeError: if it cannot go on.
     """
-    from sordino.core import session
+    from sordino.core.run import session
 
     with _observed(progress, on_row, track) as seen:
         outcome = session.resume(

@@ -37,13 +37,13 @@ from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import HorizontalStudy
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.built import Built
 from sordino.core.files import replace_file
 from sordino.core.folders import locked
+from sordino.core.run import session
+from sordino.core.run.environment import lineage
 from sordino.core.study.base import Study
-from sordino.core.surroundings import lineage
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat

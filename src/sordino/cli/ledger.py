@@ -14,9 +14,8 @@ from sordino.cli import link, say
 from sordino.cli.run import AsJson
 
 if TYPE_CHECKING:
+    from sordino.core.run.verify import EntryRecord, Kept, Terms, Verdict
     from sordino.privacy import Entry, Ledger
-    from sordino.verify import Kept, Terms, Verdict
-    from sordino.verify.told import EntryTold
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
 app.command("link")(link.link)
@@ -44,17 +43,16 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """List the entries."""
+    from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
-    from sordino.verify import places
-    from sordino.verify.told import entry_told
 
-    found: list[EntryTold] = []
+    found: list[EntryRecord] = []
     known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
             if as_json:
-                found += [entry_told(entry) for entry in _last(ledger, unit, last)[0]]
+                found += [entry_record(entry) for entry in _last(ledger, unit, last)[0]]
                 continue
             chosen, count = _last(ledger, unit, last)
             labels = ledger.labels()
@@ -150,12 +148,12 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check the chain, price every unit, and compare a run's files with the ledger."""
-    from sordino.verify import verify as look
-    from sordino.verify.told import verdict_told
+    from sordino.core.run.verify import verdict_record
+    from sordino.core.run.verify import verify as look
 
     verdict = look(run, digest=digest, seconds=seconds)
     if as_json:
-        say.machine(verdict_told(verdict))
+        say.machine(verdict_record(verdict))
     else:
         _tell(verdict)
     if verdict.problems:
@@ -240,9 +238,8 @@ def epsilon(
     as_json: AsJson = False,
 ) -> None:
     """Show the epsilon that every unit has spent."""
+    from sordino.core.run.verify import priced, prices_record
     from sordino.privacy import accountant as known
-    from sordino.verify import priced
-    from sordino.verify.told import priced_told
 
     if delta is not None and not 0 < delta < 1:
         raise StudyError(f"--delta must lie between 0 and 1; got {delta:g}")
@@ -250,7 +247,7 @@ def epsilon(
     if as_json:
         terms = found[0].terms
         assert terms is not None
-        say.machine(priced_told(terms, found))
+        say.machine(prices_record(terms, found))
         return
     for kept in found:
         assert kept.terms is not None

@@ -14,7 +14,7 @@ from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 
 if TYPE_CHECKING:
-    from sordino.core.session import Outcome
+    from sordino.core.run.session import Outcome
     from sordino.live.console.running import Running
     from sordino.network.session import Shown
 

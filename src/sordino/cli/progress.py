@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sordino.cli import say
 
 if TYPE_CHECKING:
-    from sordino.core.session import Outcome
+    from sordino.core.run.session import Outcome
 
 
 def concluded(outcome: Outcome) -> None:

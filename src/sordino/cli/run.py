@@ -66,8 +66,8 @@ def run(
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.base.modules import look_beside
-    from sordino.core import session
     from sordino.core import study as studies
+    from sordino.core.run import session
     from sordino.live.observers import observed
 
     if study is not None:
@@ -126,10 +126,10 @@ def report(
     from sordino.report import write, write_comparison
 
     if modules is not None:
-        from sordino.core import named
+        from sordino.core.run.folder import about_of
 
         for folder in runs:
-            named.about(folder, modules)
+            about_of(folder, modules)
 
     def warn(text: str) -> None:
         say.people(f"warning: {text}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 
 
 class Holder(Client, frozen=True, kw_only=True):

@@ -222,7 +222,7 @@ def _absent_device(study: HorizontalStudy) -> str | None:
     """Why this machine cannot run a study on its device; None if it can."""
     if study.execution.device in ("auto", "cpu"):
         return None
-    from sordino.core.surroundings import absent_device
+    from sordino.core.run.environment import absent_device
 
     return absent_device(study)
 

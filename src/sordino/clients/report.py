@@ -9,7 +9,7 @@ from sordino.clients.records import Holder, horizontal
 from sordino.core import vocabulary
 from sordino.core.figures import MOST_DOTS, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Members, Teller
 from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import clean

@@ -29,7 +29,7 @@ from sordino.core.latency import Churn
 from sordino.core.method import Method
 from sordino.core.narration import Told
 from sordino.core.plan import Plan
-from sordino.core.surroundings import lineage, protective
+from sordino.core.run.environment import lineage, protective
 from sordino.data import Dataset
 from sordino.mechanisms import Bounded, NoiseRequest
 from sordino.privacy import Event, PoissonSampled, accountant

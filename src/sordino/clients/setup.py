@@ -35,7 +35,7 @@ from sordino.core.built import PUBLIC, UNIT, Built, named
 from sordino.core.plan import Plan
 from sordino.core.play import Play
 from sordino.core.records import Facts, Metrics
-from sordino.core.surroundings import device, lineage, protective
+from sordino.core.run.environment import device, lineage, protective
 from sordino.core.watch import Moment
 from sordino.data.dataset import Span
 from sordino.data.features.applied import is_ours
@@ -142,7 +142,7 @@ class SharedSetup:
         )
 
     def entropy(self, study: HorizontalStudy, run: str, folder: Path) -> Entropy:
-        """Where batches and noise come from; see :func:`~sordino.core.surroundings.protective`.
+        """Where batches and noise come from; see :func:`~sordino.core.run.environment.protective`.
 
         At a site, the operating system's entropy is drawn anew in each life of its process, and no
         key is kept: the site repeats answers from its disk, never by computing them again. So a

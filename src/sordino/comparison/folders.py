@@ -15,9 +15,9 @@ from sordino.base.modules import nothing_new
 from sordino.comparison.schedule import Task
 from sordino.core import study as studies
 from sordino.core.folders import locked
-from sordino.core.recorder import LOG
 from sordino.core.records import closed, known
-from sordino.core.runs import load
+from sordino.core.run.folder import LOG
+from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 
 State = Literal["missing", "begun", "done"]

@@ -15,7 +15,7 @@ from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side
 from sordino.core.records import OverOf, PointOf
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.study.base import Study
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 

@@ -10,7 +10,7 @@ from typing import Self, TextIO
 from sordino.base.errors import StudyError
 from sordino.comparison.folders import State, rounds_done
 from sordino.comparison.schedule import Side, Task
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.live.console import Fact, Screen, duration, plain, remaining
 from sordino.report import words
 

@@ -26,7 +26,7 @@ from sordino.comparison.statistics import (
     verdict,
 )
 from sordino.core.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report import costs
 from sordino.report.words import bound, ends_early

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from sordino.core.figures import Figure, Matrix
 from sordino.core.records import known
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 
 Fact = tuple[str, str, str]
 """Name, value, remark."""

@@ -13,7 +13,7 @@ from sordino.base.section import Section as Section
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable
 from sordino.core.network import Agreement as Agreement
-from sordino.core.session import Outcome as Outcome
+from sordino.core.run.session import Outcome as Outcome
 from sordino.network.agreement import Agreed as Agreed
 from sordino.network.certificates import context as context
 from sordino.network.demo import DemoFederation as DemoFederation

@@ -21,7 +21,6 @@ from sordino.comparison.runner import Job as Job
 from sordino.comparison.statistics import CONFIDENCE as CONFIDENCE
 from sordino.comparison.statistics import spread as spread
 from sordino.comparison.statistics import student as student
-from sordino.core import session as session
 from sordino.core import study as study
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import said_clearly as said_clearly
@@ -30,8 +29,9 @@ from sordino.core.records import at as at
 from sordino.core.records import dumped as dumped
 from sordino.core.records import known as known
 from sordino.core.records import number as number
-from sordino.core.runs import Run as Run
-from sordino.core.runs import load as load
+from sordino.core.run import session as session
+from sordino.core.run.reading import Run as Run
+from sordino.core.run.reading import load as load
 from sordino.core.study.base import Study as Study
 from sordino.core.study.parse import write as write
 from sordino.data.embedded import NAMES as NAMES

@@ -17,7 +17,7 @@ from sordino.live.console.running import Running
 
 if TYPE_CHECKING:
     from sordino.core.records import Row
-    from sordino.core.session import Going, Outcome
+    from sordino.core.run.session import Going, Outcome
     from sordino.live.track import Tracking
     from sordino.live.track.base import Maker
     from sordino.live.view import Live

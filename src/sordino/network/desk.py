@@ -33,7 +33,7 @@ from sordino.base.errors import (
 from sordino.base.message import Reply, Task, Train, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
-from sordino.core.recorder import Recorder
+from sordino.core.run.log import RunLog
 from sordino.core.watch import Watcher
 from sordino.core.world import ChargeRequest, SiteSide
 from sordino.network import frames
@@ -293,7 +293,7 @@ class Desk:
     @property
     def _kept(self) -> int:
         """Number of the moment that was kept last."""
-        return self._watcher.saved if isinstance(self._watcher, Recorder) else 0
+        return self._watcher.saved if isinstance(self._watcher, RunLog) else 0
 
     def _charged(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
         """Book what is promised within this site's limit, and the rest beside it."""

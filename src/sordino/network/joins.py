@@ -26,7 +26,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joins:
-    """Makes the objects of a study at a site; see :class:`sordino.core.session.Builds`.
+    """Makes the objects of a study at a site; see :class:`sordino.core.run.session.Builds`.
 
     Attributes:
         own: the site's examples.

@@ -20,10 +20,10 @@ from cryptography import x509
 
 from sordino.base.errors import LedgerError, StudyError
 from sordino.base.files import MIB, read_below
-from sordino.core import runs
 from sordino.core.files import replace_file
 from sordino.core.records import Count, Maybe, Place, known
-from sordino.core.session import Outcome
+from sordino.core.run import reading
+from sordino.core.run.session import Outcome
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import Outbox
@@ -74,7 +74,7 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
         kept = outbox.kept
     finally:
         outbox.close()
-    place = known(runs.load(folder).about.ledger) or Place()
+    place = known(reading.load(folder).about.ledger) or Place()
     finite = outcome.spent != float("inf")
     statement = msgspec.json.encode(
         Statement(

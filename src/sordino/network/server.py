@@ -20,11 +20,11 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below
-from sordino.core import runs
 from sordino.core.built import Built
 from sordino.core.files import replace_file
-from sordino.core.recorder import Recorder
 from sordino.core.records import Row, known
+from sordino.core.run import reading
+from sordino.core.run.log import RunLog
 from sordino.core.study.base import Study
 from sordino.core.watch import Moment, Packed, Watcher
 from sordino.core.world import ServerSide
@@ -114,7 +114,7 @@ def farewell(
     (folder / JOURNAL).unlink(missing_ok=True)
     if not isinstance(bye, frames.Bye):
         raise StudyError(f"{folder / LAST}: this is no farewell")
-    run = str(known(runs.load(folder).about.run))
+    run = str(known(reading.load(folder).about.run))
     dimension = len(bye.model) // 4
     with _connected(agreed, opens, run, dimension, refused, time.monotonic) as courier:
         return courier.bye(bye, seconds)
@@ -139,11 +139,11 @@ class _Ends:
     @property
     def kept(self) -> int:
         """Number of the moment that was kept last."""
-        return self.watcher.saved if isinstance(self.watcher, Recorder) else 0
+        return self.watcher.saved if isinstance(self.watcher, RunLog) else 0
 
     def hurry(self) -> None:
         """Let the next moment be kept, wherever the run stands."""
-        if isinstance(self.watcher, Recorder):
+        if isinstance(self.watcher, RunLog):
             self.watcher.hurry()
 
     def row(self, row: Row) -> None:
@@ -296,7 +296,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serves:
-    """Makes the objects of a study at the server; see :class:`sordino.core.session.Builds`."""
+    """Makes the objects of a study at the server; see :class:`sordino.core.run.session.Builds`."""
 
     agreed: Agreed
     opens: Opens

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.base.errors import BudgetExceeded, StudyError
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.folders import locked
 from sordino.core.network import Agreement
 from sordino.core.records import Row
-from sordino.core.session import Going, Outcome
+from sordino.core.run import session
+from sordino.core.run.session import Going, Outcome
 from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, kit, transport

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import StudyError
-from sordino.core.surroundings import sources
+from sordino.core.run.environment import sources
 from sordino.core.watch import Packed, Watcher
 from sordino.network import frames
 from sordino.network.agreement import Agreed

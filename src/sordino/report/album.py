@@ -7,7 +7,7 @@ from typing import Any
 
 from sordino.core import regimes
 from sordino.core.figures import Figure, Matrix
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.report import judged
 from sordino.report.canvas import inline
 from sordino.report.drawing import draw

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from sordino.core import regimes
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Costs
 from sordino.report.canvas import BLUE, GREEN, QUIET, canvas, clean, figure, shortened, svg
 

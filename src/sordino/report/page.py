@@ -22,7 +22,7 @@ from sordino.base.files import there
 from sordino.core.files import replace_file
 from sordino.core.folders import locked
 from sordino.core.records import at, known, number, plain
-from sordino.core.runs import Run, load
+from sordino.core.run.reading import Run, load
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report import costs, course, together, words
 from sordino.report.album import Picture, markup, pictures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.vocabulary import shared
 from sordino.report import costs, sweep, together, words
 from sordino.report.album import Picture, markup

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from sordino.core.figures import points
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import logarithmic
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sordino.core.figures import Curve, points, smoothed
 from sordino.core.records import Round
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.axes import from_zero, label_of, of_percent
 from sordino.report.band import Band, band

@@ -1,4 +1,4 @@
-"""What a report says in words and numbers; pure functions over a :class:`~sordino.core.runs.Run`.
+"""Words and numbers of a report: pure functions over a :class:`~sordino.core.run.reading.Run`.
 
 Rule: a number that is no guarantee must not look like one. If nothing is guaranteed,
 epsilon is shown as infinite even if some row of the log holds a finite number.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sordino.core import regimes
 from sordino.core.records import Refused, known
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.privacy.rounding import epsilon_text
 
 

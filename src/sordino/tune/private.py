@@ -34,16 +34,17 @@ from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.base.files import KIB, read_below, there
 from sordino.base.fingerprints import refuse_other_data
-from sordino.core import assemble, session
+from sordino.core import assemble
 from sordino.core import study as studies
-from sordino.core.begun import LEDGER
 from sordino.core.built import Builds, Built
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.folders import LOCK, locked
-from sordino.core.runs import load
+from sordino.core.run import session
+from sordino.core.run.environment import environment
+from sordino.core.run.folder import KEY as SECRET
+from sordino.core.run.folder import LEDGER
+from sordino.core.run.reading import load
 from sordino.core.study.base import Study
-from sordino.core.surroundings import KEY as SECRET
-from sordino.core.surroundings import environment
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
 from sordino.regimes.synchronous.personal import epsilons

@@ -25,8 +25,8 @@ from sordino.comparison.schedule import Side, Task, slug
 from sordino.core.assemble import calibrated, plan
 from sordino.core.built import PUBLIC
 from sordino.core.files import replace_file
-from sordino.core.runs import load
-from sordino.core.session import book_public
+from sordino.core.run.reading import load
+from sordino.core.run.session import book_public
 from sordino.core.study.sections import SHARE
 from sordino.data import locate
 from sordino.data import names as published

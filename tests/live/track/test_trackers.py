@@ -14,7 +14,7 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.core import records
 from sordino.core.records import Round
-from sordino.core.session import Going, Outcome
+from sordino.core.run.session import Going, Outcome
 from sordino.live import track
 from sordino.live.track import base
 

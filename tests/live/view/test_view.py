@@ -21,7 +21,7 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB
 from sordino.core import records
 from sordino.core.records import Round
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.live.view import Live, view
 from sordino.live.view.follow import Follower, events
 from sordino.live.view.loopback import Loopback

@@ -18,11 +18,11 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.core import assemble as builder
-from sordino.core import checkpoint
 from sordino.core import study as studies
 from sordino.core.built import Built
 from sordino.core.plan import step_event
 from sordino.core.records import Row, text
+from sordino.core.run import log
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.regimes.asynchronous import plan as arrivals
@@ -117,10 +117,8 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         world = built.simulation
         (packed, length) = first.saved[-1]
         (folder / "checkpoints").mkdir()
-        checkpoint.write(
-            folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "asynchronous")
-        )
-        saved = checkpoint.read(folder / "checkpoints", world, "asynchronous")
+        log.write_checkpoint(folder, log.Saved(world.unpack(packed), length, "asynchronous"))
+        saved = log.read_checkpoint(folder, world, "asynchronous")
         assert saved is not None
         second = Watch(rows=first.rows[:length])
         again = world.run(saved.moment, second)

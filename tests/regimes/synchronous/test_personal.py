@@ -13,7 +13,7 @@ from sordino.base.errors import StudyError
 from sordino.clients.division import federation
 from sordino.core import study as studies
 from sordino.core.assemble import build, calibrated
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
 from sordino.regimes.synchronous import personal
 from sordino.regimes.synchronous.simulation import Simulation

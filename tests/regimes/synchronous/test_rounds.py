@@ -16,9 +16,9 @@ import pytest
 from sordino.base.entropy import Seeded
 from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Train, Update
-from sordino.core import checkpoint
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
+from sordino.core.run import log
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
@@ -193,14 +193,14 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
         once = booked(simulation)
     for die_after in range(1, len(whole.rows), 3):
         folder = tmp_path / f"killed-{die_after}"
-        folder.mkdir()
+        (folder / "checkpoints").mkdir(parents=True)
         first = Watch(die_after=die_after)
         with world(folder, **options) as (simulation, start), pytest.raises(KeyboardInterrupt):
             simulation.run(start, first)
         with world(folder, **options) as (simulation, start):
             moment, length = first.moments[-1] if first.moments else (start, 0)
-            checkpoint.write(folder, checkpoint.Saved(moment, length, "synchronous"))
-            saved = checkpoint.read(folder, simulation, "synchronous")
+            log.write_checkpoint(folder, log.Saved(moment, length, "synchronous"))
+            saved = log.read_checkpoint(folder, simulation, "synchronous")
             assert saved is not None
             assert isinstance(saved.moment, Moment)
             second = Watch(rows=first.rows[: saved.log_length])

@@ -12,8 +12,9 @@ import pytest
 
 from cases import ARRIVAL, CLIENT, EVENTS, NOISY, SAMPLE, study_of
 from sordino.base.errors import StudyError
-from sordino.core import assemble, regimes, runs, session
+from sordino.core import assemble, regimes
 from sordino.core import study as studies
+from sordino.core.run import reading, session
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Ledger, PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
@@ -165,7 +166,7 @@ def test_the_plan_and_the_promise_say_whose_noise_it_is(tmp_path: Path) -> None:
     shared = told["shared"]
     assert [shared[name] for name in ("honest", "fewest", "bits")] == [3, 4, 28]
     assert shared["overflow"] <= -40
-    rows = report.terms(runs.load(tmp_path / "run"), 1.5, 1.0)
+    rows = report.terms(reading.load(tmp_path / "run"), 1.5, 1.0)
     assert ("noise", "shared by the clients; 3 of them honest") in rows
     assert any(what == "chance of any overflow" for what, _ in rows)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", readonly=True) as ledger:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.core import session
 from sordino.core import study as studies
 from sordino.core.assemble import plan
+from sordino.core.run import session
 
 # the paper's setting (section 6.1), where nothing else is said
 PAPERS = """\
@@ -190,7 +190,7 @@ def test_printed_bounds_on_levels_are_booked_at_their_true_price(
 
 
 def test_keys_that_came_later_leave_the_noise_of_other_studies_alone(tmp_path: Path) -> None:
-    from sordino.core.surroundings import _shape
+    from sordino.core.run.environment import _shape
 
     plain = _shape(study(tmp_path, mechanism()))
     assert "clipping" not in plain

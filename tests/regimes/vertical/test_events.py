@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from sordino.base.errors import BudgetExceeded, DataError
 from sordino.base.message import Derivative, Embedding, Query, encode
 from sordino.core import assemble as builder
-from sordino.core import checkpoint, session, surroundings
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Send
 from sordino.core.records import Row, known, plain
+from sordino.core.run import environment, log, session
 from sordino.data.stream import opening
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.single import Single
@@ -183,10 +183,8 @@ def test_killed_anywhere_it_comes_to_the_same_end(
     assert len(whole.saved) >= min(world.events // 40, 3)
     (tmp_path / "checkpoints").mkdir()
     for packed, length in whole.saved:
-        checkpoint.write(
-            tmp_path / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "vertical")
-        )
-        saved = checkpoint.read(tmp_path / "checkpoints", world, "vertical")
+        log.write_checkpoint(tmp_path, log.Saved(world.unpack(packed), length, "vertical"))
+        saved = log.read_checkpoint(tmp_path, world, "vertical")
         assert saved is not None
         again = Watch()
         again.rows = whole.rows[:length]
@@ -820,7 +818,7 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     world.run(first, watch)
     payable, unit, once = world.payable, world.units[0], dict(world.ledgers.spent(world.units[0]))
     world.ledgers.close()
-    monkeypatch.setattr(surroundings, "environment", lambda study: {"machine": "another"})
+    monkeypatch.setattr(environment, "environment", lambda study: {"machine": "another"})
     world, _ = made(tmp_path, *asked, payable=payable)
     world = replace(world, budget=replace(world.budget, epsilon=1e6))
     moment = world.unpack(watch.saved[1][0])

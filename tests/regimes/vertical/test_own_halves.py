@@ -25,8 +25,9 @@ from sordino.base import entropy
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Derivative, numbers, packed
-from sordino.core import assemble, session
+from sordino.core import assemble
 from sordino.core import study as studies
+from sordino.core.run import session
 from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines.rowwise import PartyModule

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.core import session
 from sordino.core import study as studies
+from sordino.core.run import session
 
 OTHERS = """
 from typing import ClassVar

@@ -18,7 +18,7 @@ from sordino.base.errors import StudyError
 from sordino.core import assemble as builder
 from sordino.core import promise
 from sordino.core import study as studies
-from sordino.core.recorder import Recorder
+from sordino.core.run.log import RunLog
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import label_epsilon, payable
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
@@ -570,10 +570,10 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
     """Counted from the start of the run and not of the session; and always at the end."""
     found: list[int] = []
     monkeypatch.setattr(
-        "sordino.core.recorder.checkpoint.write",
+        "sordino.core.run.log.checkpoint.write",
         lambda folder, kept: found.append(kept.moment.number),
     )
-    with Recorder(
+    with RunLog(
         tmp_path, regime="vertical", length=0, every=60, begun=begun, show=lambda row: None
     ) as recorder:
         for number in numbers:

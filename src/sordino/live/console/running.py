@@ -12,7 +12,7 @@ from sordino.core.records import known, number
 
 if TYPE_CHECKING:
     from sordino.core.records import Row
-    from sordino.core.session import Going
+    from sordino.core.run.session import Going
     from sordino.live.console.screen import Display
 
 

@@ -21,7 +21,7 @@ from sordino.base import modules
 from sordino.base.errors import StudyError
 from sordino.base.registry import did_you_mean
 from sordino.core.records import About, Round, known, number, plain
-from sordino.core.session import Going, Outcome
+from sordino.core.run.session import Going, Outcome
 
 STORE = "tracking"
 """The folder in a run folder that holds the stores."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.core.records import Round
-from sordino.core.session import Going, Outcome
+from sordino.core.run.session import Going, Outcome
 from sordino.live.track.base import constants, register, results, scalars, step
 
 

@@ -8,16 +8,16 @@ from types import TracebackType
 
 from sordino.base.errors import StudyError
 from sordino.base.files import folder_below
-from sordino.core import recorder
 from sordino.core.records import Round, Row
-from sordino.core.session import Going, Outcome
+from sordino.core.run import log
+from sordino.core.run.session import Going, Outcome
 from sordino.live.track.base import STORE, Maker, Tracker, maker, step
 
 Say = Callable[[str], None]
 
 
 class Tracking:
-    """Hands a run on to trackers; ``begin`` and ``row`` fit :func:`sordino.core.session.begin`.
+    """Hands a run on to trackers; ``begin`` and ``row`` fit :func:`sordino.core.run.session.begin`.
 
     A context manager: leave it, and whatever was not ended is closed as interrupted.
 
@@ -101,6 +101,6 @@ def _told(going: Going) -> Sequence[Round]:
         return ()
     return [
         row
-        for row in recorder.rows(going.folder, going.about.regime)
+        for row in log.rows(going.folder, going.about.regime)
         if isinstance(row, Round) and step(row) <= going.rounds_done
     ]

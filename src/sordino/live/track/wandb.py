@@ -11,7 +11,7 @@ from typing import Any
 from sordino.base.files import KIB, read_below
 from sordino.core.files import replace_file
 from sordino.core.records import Round, known
-from sordino.core.session import Going, Outcome
+from sordino.core.run.session import Going, Outcome
 from sordino.live.track.base import constants, register, results, scalars, settle, step
 
 PROJECT = "sordino"

@@ -17,9 +17,9 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB, open_below, read_below, there
 from sordino.base.parsing import Malformed
 from sordino.core import records, vocabulary
-from sordino.core.recorder import LOG
 from sordino.core.records import About, Round, dumped, known, number
-from sordino.core.runs import NEEDED
+from sordino.core.run.folder import LOG
+from sordino.core.run.reading import NEEDED
 from sordino.live.console import Limits, Progress, facts, follow, remaining, share
 from sordino.live.console.text import BARS
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from sordino.base.errors import StudyError
 from sordino.base.files import KIB
-from sordino.core.runs import load
+from sordino.core.run.reading import load
 from sordino.live.view.follow import Follower, events, is_run
 from sordino.live.view.loopback import Answer, Loopback
 from sordino.report import page, words

@@ -19,7 +19,7 @@ from sordino.clients.study import for_dimension
 from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn, Delays
 from sordino.core.plan import Plan
-from sordino.core.surroundings import lineage
+from sordino.core.run.environment import lineage
 from sordino.mechanisms import Bounded
 from sordino.privacy import Budget, LedgerSession
 from sordino.regimes.asynchronous import records

@@ -14,7 +14,7 @@ from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning
 from sordino.core.figures import DECADES, Colour, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import Row, Stale, known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.regimes.asynchronous.records import AsynchronousRound
 
 MOST_BARS = 30

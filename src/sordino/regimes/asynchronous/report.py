@@ -8,7 +8,7 @@ from collections import Counter
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import client_budgets, held, holders, unseen
 from sordino.core.records import known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Course, Fact, Teller
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report.words import bound, plain

@@ -14,7 +14,7 @@ from sordino.clients.records import horizontal
 from sordino.clients.report import clock, evaluated, held, holders, holdings, learning, unseen
 from sordino.core.figures import Figure, Mark, Matrix, Panel, Series, points, smoothed
 from sordino.core.records import Row, known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Course, Fact, Teller
 from sordino.regimes.synchronous.records import Synchronous
 from sordino.report.words import plain

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from sordino.base.entropy import Entropy, Seeded
 from sordino.core.built import Built, open_ledgers
 from sordino.core.plan import Plan
-from sordino.core.surroundings import answering, lineage, origin, protective
+from sordino.core.run.environment import answering, lineage, origin, protective
 from sordino.data import stream as streams
 from sordino.data.stream.checked import is_foreign
 from sordino.mechanisms.response import RandomisedResponse, secret

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.core.figures import DECADES, points
 from sordino.core.records import known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.regimes.vertical.records import VerticalRound, vertical
 from sordino.regimes.vertical.totals import MIB, totals
 from sordino.report.axes import Mark, draw_marks, from_zero, logarithmic, of_percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 
 Scalar = bool | int | float | str | None
 

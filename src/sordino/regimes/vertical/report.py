@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from sordino.core.records import known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Course, Fact, Members, Teller
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical.records import Party, vertical

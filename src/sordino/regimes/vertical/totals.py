@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from sordino.core.records import known, number
-from sordino.core.runs import Run
+from sordino.core.run.reading import Run
 from sordino.core.teller import Costs
 from sordino.regimes.vertical.records import VerticalRound
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Seeded
 from sordino.base.message import Vector
 from sordino.core.built import Built, named, open_ledgers
-from sordino.core.surroundings import answering, protective
+from sordino.core.run.environment import answering, protective
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset
 from sordino.regimes.vertical.activity import Activity

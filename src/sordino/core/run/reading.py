@@ -21,7 +21,6 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB, MOST_LOG, open_below, read_below, refuse_larger, there
 from sordino.base.parsing import Malformed
 from sordino.core import records, vocabulary
-from sordino.core.recorder import LOG, METRICS
 from sordino.core.records import (
     About,
     Client,
@@ -37,9 +36,10 @@ from sordino.core.records import (
     known,
     number,
 )
+from sordino.core.run.folder import ABOUT, ENVIRONMENT, LOG, METRICS, STUDY
 from sordino.core.vocabulary import Vocabulary
 
-NEEDED = ("run.json", "study.toml")
+NEEDED = (ABOUT, STUDY)
 LONGEST = 64 * MIB
 """Bytes of a row of the log."""
 
@@ -219,14 +219,14 @@ def load(folder: Path, *, last: int | None = None) -> Run:
         )
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
-    about = records.about(_bytes(folder / "run.json"), folder / "run.json")
+    about = records.about(_bytes(folder / ABOUT), folder / ABOUT)
     measured = folder / METRICS
-    surrounded, empty = folder / "environment.json", Environment()
+    surrounded, empty = folder / ENVIRONMENT, Environment()
     rounds, others, damaged = _log(folder / LOG, about.regime, last)
     return Run(
         folder=folder,
         about=about,
-        study=_text(folder / "study.toml"),
+        study=_text(folder / STUDY),
         environment=records.environment(_bytes(surrounded), surrounded)
         if there(folder, surrounded.name)
         else empty,

@@ -28,6 +28,7 @@ from sordino.base.package import HOME, NUMERICS, VERSION
 from sordino.base.section import Section
 from sordino.core import records
 from sordino.core import study as studies
+from sordino.core.run.folder import KEY
 from sordino.core.study.base import Study
 
 SHARING = ("noise", "honest", "fewest", "bits")
@@ -49,7 +50,7 @@ LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_")
 """How environment variables begin that may choose how a library rounds. ``MKL_NUM_THREADS`` is one:
 torch sets its threads, and its own number stands in the environment, too.
 """
-KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
+ENDED = b"This run has ended and its key was destroyed.\n"
 
 
 def device(study: Study) -> torch.device:

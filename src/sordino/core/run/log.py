@@ -1,9 +1,10 @@
-"""A moment of a simulation as one file: vectors in safetensors, the rest as JSON in its header,
-tagged by the regime whose state it is.
+"""What a run leaves on disk while it goes on: the log, one row a line, and checkpoints.
 
-The file is replaced whole, so it holds one moment or the one before, never a mixture. With
-it stands the length that the log had at that moment: on resuming, what the log has beyond
-it is cut off and played again. So does the head of every ledger: one that has lost it is older.
+A checkpoint is a moment of a simulation as one file: vectors in safetensors, the rest as JSON in
+its header, tagged by the regime whose state it is. The file is replaced whole, so it holds one
+moment or the one before, never a mixture. With it stands the length that the log had at that
+moment: on resuming, what the log has beyond it is cut off and played again. So does the head of
+every ledger: one that has lost it is older.
 
 What a run needs to go on may tell of private rows: windows of examples, names of entities, who was
 drawn. So only the owner reads it, and of a run that has ended nothing of it is kept: see
@@ -16,7 +17,9 @@ all from one mapping that counts as memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,17 +29,20 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sordino.base.errors import ResumeError
-from sordino.base.files import check_below
+from sordino.base.files import append_below, check_below, folder_below, open_below
 from sordino.base.message import Vector
-from sordino.core.files import replace_file
+from sordino.base.parsing import Malformed
+from sordino.core import records
+from sordino.core.files import replace_file, said_clearly
 from sordino.core.play import Play
+from sordino.core.records import Row, known, number, text
+from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS, LOG
 from sordino.core.watch import Moment, Packed
 
 Array = np.ndarray[Any, Any]
 
 FORMAT, FORMAT_ENDED = 5, 6
 """Of a run that goes on, and of one that has ended. Earlier versions wrote 5 for both."""
-NAME = "latest.safetensors"
 NAMES = {
     "float32": "F32",
     "float64": "F64",
@@ -98,7 +104,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moment: msgspec.Raw
 
 
-def write(folder: Path, saved: Saved) -> None:
+def write_checkpoint(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     moment, number, mode = saved.moment, FORMAT, 0o600
     if moment.ended is not None:
@@ -113,12 +119,12 @@ def write(folder: Path, saved: Saved) -> None:
         moment=msgspec.Raw(packed.rest),
     )
     pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
-    replace_file(folder / NAME, *pieces, below=folder.parent, mode=mode)
+    replace_file(folder / CHECKPOINT, *pieces, below=folder, mode=mode)
 
 
-def remove(folder: Path) -> None:
+def remove_checkpoint(folder: Path) -> None:
     """Remove the folder's checkpoint, if it has one: its run goes no further."""
-    (folder / NAME).unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
@@ -154,22 +160,47 @@ def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     return vectors, state
 
 
-def read(folder: Path, play: Play[Any], regime: str) -> Saved | None:
+@contextmanager
+def _readable(folder: Path, remedy: str = "") -> Iterator[Path]:
+    """The folder's checkpoint; whatever a forged or damaged one raises is one message."""
+    path = folder / CHECKPOINT
+    try:
+        yield path
+    except (
+        SafetensorError,
+        msgspec.MsgspecError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        OSError,
+    ) as error:
+        raise ResumeError(
+            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy{remedy}"
+        ) from error
+
+
+def _there(folder: Path) -> bool:
+    try:
+        check_below(folder, *CHECKPOINT.split("/"))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_checkpoint(folder: Path, play: Play[Any], regime: str) -> Saved | None:
     """The folder's checkpoint, or None if it has none yet; ``play`` is of this regime.
 
     Raises:
         ResumeError: if it cannot be read, or holds a state of another regime; nothing is guessed.
     """
-    path = folder / NAME
-    try:
-        check_below(folder.parent, folder.name, NAME)
-    except FileNotFoundError:
+    if not _there(folder):
         return None
-    try:
+    with _readable(folder, ", or begin a new run") as path:
         vectors, state = _vectors(path)
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
-        known = [str(each).encode() for each in (FORMAT, FORMAT_ENDED)]
-        if version is None or bytes(version) not in known:
+        if version is None or bytes(version).decode() not in (str(FORMAT), str(FORMAT_ENDED)):
             found = None if version is None else bytes(version).decode()
             raise ResumeError(
                 f"{path}: written in format {found}; this version reads formats {FORMAT} and "
@@ -186,46 +217,121 @@ def read(folder: Path, play: Play[Any], regime: str) -> Saved | None:
             moment: Moment = Ended(end.number, end.steps, vectors["model"], end.ended)
         else:
             moment = play.unpack(Packed(vectors, bytes(header.moment)))
-    except (
-        SafetensorError,
-        msgspec.MsgspecError,
-        KeyError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        OSError,
-    ) as error:
-        raise ResumeError(
-            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or "
-            "begin a new run"
-        ) from error
     return Saved(moment, header.log_length, header.regime, header.heads)
 
 
-def heads(folder: Path) -> Mapping[str, tuple[int, str]]:
+def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
     """Where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
 
     Raises:
         ResumeError: if it cannot be read.
     """
-    path = folder / NAME
-    try:
-        check_below(folder.parent, folder.name, NAME)
-    except FileNotFoundError:
+    if not _there(folder):
         return {}
+    with _readable(folder) as path, safe_open(path, framework="numpy") as file:
+        return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
+
+
+class RunLog:
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+
+    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand;
+    states are of this ``regime``.
+
+    The log is flushed to the disk before a checkpoint that counts its bytes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        regime: str,
+        length: int,
+        every: int,
+        begun: int,
+        show: Callable[[Row], None],
+        heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+    ) -> None:
+        self.folder, self.every, self.show, self.heads = folder, every, show, heads
+        self.saved, self.regime, self._hurried = begun, regime, False
+        with said_clearly(folder / LOG):
+            self.file = append_below(folder, LOG)
+            self.file.truncate(length)
+            self.file.seek(length)
+            folder_below(folder, CHECKPOINTS)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with said_clearly(self.folder / LOG):
+            self.file.close()
+
+    def row(self, row: Row) -> None:
+        """Append one row and show it."""
+        with said_clearly(self.folder / LOG):
+            self.file.write(text(row).encode() + b"\n")
+            self.file.flush()
+        self.show(row)
+
+    def hurry(self) -> None:
+        """Let a checkpoint be due as soon as there is a moment that can be saved."""
+        self._hurried = True
+
+    def save(self, moment: Moment) -> None:
+        """Save a checkpoint where one is due, and always at the end."""
+        due = self._hurried and moment.number != self.saved
+        early = moment.number // self.every == self.saved // self.every
+        if moment.ended is None and early and not due:
+            return
+        self.saved, self._hurried = moment.number, False
+        with said_clearly(self.folder / LOG):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        saved = Saved(moment, self.file.tell(), self.regime, self.heads())
+        write_checkpoint(self.folder, saved)
+
+
+def length_of(folder: Path) -> int:
+    """Bytes of the log; none if there is none yet."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
-    except (
-        SafetensorError,
-        msgspec.MsgspecError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OSError,
-        RecursionError,
-    ) as error:
-        raise ResumeError(
-            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy"
-        ) from error
+        with open_below(folder, LOG) as log:
+            return os.fstat(log.fileno()).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
+    """The rows of the log.
+
+    Raises:
+        ResumeError: naming the line that cannot be read.
+    """
+    try:
+        with open_below(folder, LOG) as log:
+            for count, line in enumerate(log, start=1):
+                try:
+                    yield records.row(line, regime)
+                except Malformed as error:
+                    raise ResumeError(
+                        f"{folder / LOG}: line {count}: cannot be read ({error}). Restore it "
+                        "from a copy"
+                    ) from error
+    except FileNotFoundError:
+        return
+
+
+def last_told(folder: Path, regime: str, key: str = "accuracy") -> float | None:
+    """The last accuracy, or other number, that the log tells; None if it tells none."""
+    told = [
+        value for row in rows(folder, regime) if (value := number(records.at(row, key))) is not None
+    ]
+    return told[-1] if told else None
+
+
+def why_refused(folder: Path, regime: str) -> str | None:
+    """Why the budget let the run go no further, if the log ends with that."""
+    found = None
+    for row in rows(folder, regime):
+        found = str(known(row.why)) if isinstance(row, records.Refused) else None
+    return found

@@ -1,27 +1,13 @@
 """A run from its study file to its finished folder, and its resumption after a kill.
 
-A run folder holds everything and can be moved::
-
-    study.toml          complete and calibrated
-    run.json            what was promised, to whom, under which assumptions; the result
-    environment.json    what the bits of the result depend on
-    ledger.sqlite       what was released (unless the ledger belongs to the data)
-    rounds.jsonl        one row a round
-    metrics.json        how good the final model is on public rows, where it has any
-    checkpoints/        where to go on from
-    model.safetensors   the model that is handed out
-    report.html
-
-The folder is made under another name and renamed when the study, the data and the model have
-proved to fit together: bad input leaves nothing behind.
-
-What a run begins with is noted in its ledger before the first release, and how it ended is sealed
-there (:mod:`sordino.core.begun`, :mod:`sordino.core.sealed`). A run goes on only as it was
-begun.
+The folder holds everything and can be moved: see :mod:`sordino.core.run.folder`, which also says in
+which order it is written. A run goes on only as it was begun.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import math
 import secrets
 import shutil
@@ -31,16 +17,17 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
+from sordino.base.fingerprints import KEYED
 from sordino.base.package import companions_here
 from sordino.core import assemble as builder
-from sordino.core import begun, checkpoint, folders, made, recorded, records, sealed
+from sordino.core import folders, records
 from sordino.core import study as studies
-from sordino.core.built import PUBLIC, UNIT, Builds, Built
+from sordino.core.built import ELSEWHERE, PUBLIC, UNIT, Builds, Built
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.promise import (
     adjacency,
@@ -51,20 +38,34 @@ from sordino.core.promise import (
     remarks,
     uncovered,
 )
-from sordino.core.recorder import (
-    CHECKPOINTS,
+from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
+from sordino.core.run.environment import asked, destroyed, environment, forget, surrounded
+from sordino.core.run.folder import (
+    ABOUT,
+    ENVIRONMENT,
+    KEY,
     LOG,
     METRICS,
-    Recorder,
+    MODEL,
+    REMEDY,
+    STUDY,
+    RunFolder,
+    differences,
+    modules_of,
+    promise,
+    study_of,
+)
+from sordino.core.run.log import (
+    RunLog,
     last_told,
     length_of,
+    read_checkpoint,
+    remove_checkpoint,
     why_refused,
 )
-from sordino.core.records import About, Place, Result, Row, Spent, known, number
 from sordino.core.study.base import Study
-from sordino.core.surroundings import destroyed, forget, surrounded
 from sordino.core.watch import Moment
-from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate
+from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
 from sordino.training.settings import tune
 
 
@@ -154,14 +155,18 @@ def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> 
         except BudgetExceeded:
             built.simulation.ledgers.finish()
             raise
-        about = replace(describe(built, run), begun=made.now(full), data=made.data_of(built))
-        replace_file(draft / "study.toml", studies.write(full).encode())
-        replace_file(draft / "run.json", records.text(about, indent=1).encode())
+        about = replace(describe(built, run), begun=_now(full), data=_data_of(built))
         found = replace(surrounded(full), companions=companions_here() or UNSET)
-        replace_file(draft / "environment.json", records.text(found, indent=1).encode())
-        built.simulation.ledgers.begin(
-            run, records.plain(begun.facts(draft, full, records.plain(about))), _promised(built)
+        replace_file(draft / STUDY, studies.write(full).encode())
+        replace_file(draft / ABOUT, records.text(about, indent=1).encode())
+        replace_file(draft / ENVIRONMENT, records.text(found, indent=1).encode())
+        begin = Begin(
+            study=asked(full),
+            environment=environment(full),
+            promise=promise(records.plain(about)),
+            key=RunFolder(draft).key_digest() or UNSET,
         )
+        built.simulation.ledgers.begin(run, records.plain(begin), _promised(built))
         built.simulation.ledgers.close()
         folder = folders.take(draft, folder, out, study.name)
     except BaseException:
@@ -192,7 +197,7 @@ def resume(
     started = time.monotonic()
     lock = folders.locked(folder) if folder.is_dir() else nullcontext()
     with resumable(folder, again), lock:
-        about = recorded.about_of(folder, modules)
+        about = RunFolder(folder).about(modules)
         return _play(folder, about, show, announce, started, build, modules)
 
 
@@ -220,7 +225,7 @@ def describe(built: Built, run: str) -> About:
         batch=getattr(study.method, "batch", None),
         R_s=study.horizon,
         payable=None if payable is None else tuple(payable),
-        modules=recorded.modules_of(study),
+        modules=modules_of(study),
         facts=built.facts,
         guarantee=guarantee(study, None, built.own),
         assumptions=tuple(assumptions(study)),
@@ -242,19 +247,19 @@ def _play(
     build: Builds,
     modules: Path | None = None,
 ) -> Outcome:
-    study = recorded.study_of(folder, about, modules)
-    run, promised = str(about.run), records.plain(about)
+    study, place = study_of(folder, known(about.modules), modules), RunFolder(folder)
+    run = str(about.run)
     # First what is quickly said, and names what differs; then, along the chain, that this is what
     # every ledger says.
-    before = begun.noted(folder, study, run)
-    begun.refuse_changes(folder, study, promised, before)
-    begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
+    before = place.note(study, run)
+    _refuse_changes(place, study, about, before)
+    _refuse_another_key(place, before, ended=True)  # whether it has ended is known below
     built = build(study, folder, run, known(about.payable))
     sim = built.simulation
-    before = begun.read(folder, sim.ledgers.begun(run))
-    begun.refuse_changes(folder, study, promised, before)
-    begun.refuse_another(folder, records.plain(describe(built, run)), before)
-    saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
+    before = place.begin(sim.ledgers.begun(run))
+    _refuse_changes(place, study, about, before)
+    _refuse_other_data(folder, built, run, before)
+    saved = read_checkpoint(folder, sim, study.regime)
     sim.ledgers.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
@@ -263,7 +268,7 @@ def _play(
         and (why := why_refused(folder, study.regime)) is not None
     ):
         raise BudgetExceeded(why)
-    begun.refuse_another_key(folder, before, ended=moment.ended is not None)
+    _refuse_another_key(place, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if length_of(folder) < length:
         raise ResumeError(
@@ -275,7 +280,7 @@ def _play(
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
     if moment.ended is None:
-        with Recorder(
+        with RunLog(
             folder,
             regime=study.regime,
             length=length,
@@ -283,10 +288,10 @@ def _play(
             begun=moment.number,
             show=show,
             heads=sim.ledgers.heads,
-        ) as recorder:
+        ) as log:
             try:
                 book_public(run, sim.ledgers)
-                moment = sim.run(moment, recorder)
+                moment = sim.run(moment, log)
             except BudgetExceeded as refusal:
                 refused = refusal
     if isinstance(refused, HeldBack):  # once the other run has ended, this one can go on
@@ -297,13 +302,81 @@ def _play(
         sim.ledgers.close()
         forget(folder)  # a ledger never gets back what was spent: this run goes no further
         if destroyed(folder):  # else it may be gone through again, to the same refusal
-            checkpoint.remove(folder / CHECKPOINTS)
+            remove_checkpoint(folder)
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.ledgers.finish()
     sim.ledgers.close()
     forget(folder)
     return outcome
+
+
+# Parts of the environment that may differ when a run goes on. Noise is replayed on sums that
+# another library, device or number of threads rounds otherwise, so their difference would be free
+# of noise: none of these. For the program itself its number stands (NUMERICS).
+_FREE = frozenset({"sordino", "code"})
+
+
+def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin) -> None:
+    """Hold study, promise and environment against what a run began with.
+
+    Raises:
+        ResumeError: naming each key that differs.
+    """
+    found = place.changed_since_begin(records.plain(before), records.plain(about))
+    there, here = (
+        {key: value for key, value in each.items() if key not in _FREE}
+        for each in (before.environment, environment(study))
+    )
+    if found := [*found, *differences("environment", there, here)]:
+        last = f"{place.path}: a run can be resumed only without changes. {REMEDY}"
+        raise ResumeError("\n".join((*map(str, found), last)))
+
+
+def _refuse_other_data(folder: Path, built: Built, run: str, before: Begin) -> None:
+    """Hold what a run was built to again against what it began with, its public data included.
+
+    Facts that a later version adds are in no note of before.
+
+    Raises:
+        ResumeError: naming each fact that differs.
+    """
+    now = promise(records.plain(describe(built, run)))
+    noted = {key: value for key, value in now.items() if key in before.promise}
+    if found := differences("", before.promise, noted):
+        last = (
+            f"{folder}: its data, or a file that it reads, has changed since the run began. "
+            f"{REMEDY}"
+        )
+        raise ResumeError("\n".join((*map(str, found), last)))
+
+
+def _refuse_another_key(place: RunFolder, before: Begin, *, ended: bool) -> None:
+    """Hold the secret key that noise comes from against the one that the run began with.
+
+    A run that has ``ended`` needs it no more. With another key, releases that were booked once
+    would be released a second time, under noise of their own.
+
+    Raises:
+        ResumeError: if it is another, or missing.
+    """
+    if before.key is UNSET:
+        return
+    gone, found = destroyed(place.path), place.key_digest()
+    if (gone and ended) or found == before.key:
+        return
+    what = (
+        "missing"
+        if found is None
+        else "destroyed, as when a run has ended"
+        if gone
+        else "not the one that the run began with"
+    )
+    raise ResumeError(
+        f"{place.path / KEY}: the secret key is {what}. Releases that were already charged would "
+        "be repeated with other noise: put back the whole run folder from a copy, or begin a new "
+        "run"
+    )
 
 
 def _promised(built: Built) -> dict[str, Budget]:
@@ -343,22 +416,25 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     """
     sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
-    noted = sim.ledgers.sealed(run)
-    before = None if noted is None else sealed.read(folder, noted)
-    spent = sealed.spent_now(built) if before is None else before.spent
+    place, noted = RunFolder(folder), sim.ledgers.sealed(run)
+    before = None if noted is None else place.sealed(noted)
+    spent = _spent(built) if before is None else before.spent
     if before is None and (measured := built.metrics(moment.model)) is not None:
         replace_file(folder / METRICS, records.text(measured, indent=1).encode())
     outcome, done = _end(folder, about, built, moment, seconds, spent)
-    seal = sealed.facts(folder, records.plain(done), model, spent)
-    if before is not None:
-        sealed.refuse_another_end(folder, before, seal)
-    replace_file(folder / sealed.MODEL, model)
+    seal = place.seal(records.plain(done), model, spent)
+    if before is not None and (
+        found := place.changed_since_seal(records.plain(before), records.plain(done), seal.files)
+    ):
+        last = "The run had ended and was sealed in its ledger. Restore the folder from a copy"
+        raise ResumeError("\n".join((*map(str, found), last)))
+    replace_file(folder / MODEL, model)
     sim.ledgers.seal(run, records.plain(seal))
     seq, digest = sim.ledgers.head()
-    place = Place(
+    sealed = Place(
         seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data"
     )
-    replace_file(folder / "run.json", records.text(replace(done, ledger=place), indent=1).encode())
+    replace_file(folder / ABOUT, records.text(replace(done, ledger=sealed), indent=1).encode())
     return outcome
 
 
@@ -389,7 +465,7 @@ def _end(
         steps=outcome.steps,
         accuracy=outcome.accuracy,
         epsilon=outcome.epsilon,
-        seconds=made.seconds_of(study, outcome.seconds),
+        seconds=round(outcome.seconds) if _dated(study) else UNSET,
         why=outcome.why,
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
@@ -400,8 +476,52 @@ def _end(
         status="done",
         guarantee=guarantee(study, outcome.epsilon, built.own),
         result=result,
-        ended=known(about.ended) or made.now(study),
+        ended=known(about.ended) or _now(study),
     )
+
+
+def _spent(built: Built) -> Spent:
+    """What each unit of the ledger has spent, the highest of its records; each history once."""
+    sim = built.simulation
+    histories = {unit: sim.ledgers.histories(unit) for unit in dict.fromkeys(sim.units)}
+    chosen = accountant(sim.budget.accountant)
+    prices = {
+        history: chosen.epsilon(history, sim.budget.delta)
+        for history in {each for own in histories.values() for each in own}
+    }
+    each = tuple(
+        max((prices[history] for history in own), default=0.0) for own in histories.values()
+    )
+    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
+
+
+# What ``run.json`` says of time: the second of the beginning and of the end, and how many seconds
+# lie between; what takes longer where a secret is larger is not told more finely. A trial of a
+# private choice says nothing of time: with it, whoever has the chosen run would estimate how many
+# trials there were.
+
+
+def _dated(study: Study) -> bool:
+    return study.tuned is None or study.tuned.source != "private"
+
+
+def _now(study: Study) -> str | UnsetType:
+    """The time, UTC, ISO 8601, to the second; absent where a run may not say it."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if _dated(study) else UNSET
+
+
+def _data_of(built: Built) -> str | UnsetType:
+    """One SHA-256 over the fingerprints of published data in a ledger of the run's own.
+
+    Absent of private data, whose digest would tell guesses of its rows apart.
+    """
+    if built.study.privacy.ledger != "run":
+        return UNSET
+    prints = built.simulation.ledgers.ledger.units()
+    if not prints or any(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):
+        return UNSET
+    text = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse_hopeless(built: Built) -> None:

@@ -1,0 +1,492 @@
+"""A run folder: the one table of its files, and what in them differs from what its ledger holds.
+
+A run that goes on over another study, other data, other code or an older ledger could release what
+was released before with the same noise on other numbers, whose difference is free of noise; or it
+could forget what was spent. So all of that is noted in the chain of the ledger before the first
+release, and the end of the run is sealed there. What differs is named and refused by resuming, and
+named by verifying: both ask :class:`RunFolder`.
+
+Keys of ``[execution]`` other than those in the environment (device, threads) may be changed: they
+say what is looked at and saved, and change nothing that is released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from sordino.base import modules as code
+from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
+from sordino.base.files import MOST_JSON, open_below, read_below, refuse_odd, there
+from sordino.base.parsing import Malformed, object_of, toml_of
+from sordino.core import records, regimes
+from sordino.core import study as studies
+from sordino.core.records import About, Begin, Maybe, Misfit, Record, Seal, fitted, known, number
+from sordino.core.study.base import Study
+from sordino.privacy import Ledger
+from sordino.privacy.chain import BEGIN, canonical
+from sordino.privacy.session import refuse_closed
+
+# Theory of operation.
+#
+# A run folder is written in three phases, and each line below is durable before the next begins:
+#
+#   begin   in a draft beside the folder's place, under the folder's lock:
+#           the ledger, and the secret key that noise is drawn from, if there is one;
+#           study.toml, run.json, environment.json, each replaced whole;
+#           the note BEGIN in the ledger: study, environment, promise, a digest of the key;
+#           the draft takes the folder's name.
+#           So a folder that can be seen has a ledger that knows it, and bad input leaves nothing.
+#   play    for each round: its charges, in one transaction; then the work that they pay for; then
+#           its row, appended to rounds.jsonl. Now and then a checkpoint: first the log is flushed
+#           to the disk, then the checkpoint is replaced, with the length of the log and the last
+#           link of each ledger.
+#           So a checkpoint never counts rows or charges that a power failure can take.
+#   end     a last checkpoint, which holds the model and no row of anybody; metrics.json; the
+#           model; the note SEAL in the ledger: digests of the files, what run.json will say, what
+#           was spent; run.json with the place of the seal; the key is destroyed.
+#           So what is handed out is sealed, and a run that was killed in between ends again with
+#           the same seal, or is refused.
+#
+# A ledger of data lies elsewhere and knows several runs; the order is the same.
+#
+# Going on asks in the order of cost. The folder's files against the note, read without walking the
+# chain; the key; then, when data is loaded, the same along the chain; what the data gave (sizes,
+# clients, digests) against the promise of the note; the last link at the checkpoint against each
+# ledger; the length of the log. Then the log is cut at the checkpoint and its rest played again:
+# from the same addresses of randomness it releases the same bytes, and the ledger knows their
+# charges by key.
+
+STUDY, ABOUT, ENVIRONMENT = "study.toml", "run.json", "environment.json"
+LEDGER, KEY, PAGE = "ledger.sqlite", "entropy.key", "report.html"
+LOG, METRICS, MODEL, CHECKPOINTS = (
+    "rounds.jsonl",
+    "metrics.json",
+    "model.safetensors",
+    "checkpoints",
+)
+CHECKPOINT = f"{CHECKPOINTS}/latest.safetensors"
+
+
+class RunFile(NamedTuple):
+    """A file of a run folder.
+
+    Attributes:
+        name: its place in the folder.
+        phase: in which it is written last.
+        held: by the ledger, as the digest of the file or by the keys in it; "" where it is not.
+        optional: whether a run that has ended may lack it.
+    """
+
+    name: str
+    phase: Literal["begin", "play", "end"]
+    held: Literal["digest", "keys", ""]
+    optional: bool = False
+
+
+FILES = (
+    RunFile(STUDY, "begin", "digest"),  # and by its keys, while the run goes on
+    RunFile(ENVIRONMENT, "begin", "digest"),
+    RunFile(LOG, "play", "digest"),
+    RunFile(METRICS, "end", "digest", optional=True),  # where public rows measure the model
+    RunFile(MODEL, "end", "digest"),
+    RunFile(CHECKPOINT, "play", "digest", optional=True),
+    RunFile(ABOUT, "end", "keys"),
+    RunFile(LEDGER, "end", "", optional=True),  # or a ledger of the data holds the run
+    RunFile(KEY, "end", "", optional=True),  # digest noted while the run goes on, then destroyed
+    RunFile(PAGE, "end", "", optional=True),  # written again whenever somebody asks
+)
+SEALED = tuple(each for each in FILES if each.held == "digest")
+
+LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
+MADE = ("begun", "ended", "data")  # that say when and on what it was made, and promise nothing
+# where a study's own modules lie, which may be moved; what they hold is part of the environment
+CODE = "modules"
+REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
+SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
+NEEDED = ("run", "payable", "warnings", "result")  # keys of run.json that going on needs
+_PIECE = 1 << 20
+
+Row = dict[str, object]
+
+
+class Difference(NamedTuple):
+    """A key, or a whole file, that is not what the ledger holds.
+
+    Attributes:
+        place: the file, or what else has the key.
+        key: with dots; "" of a whole file.
+        then, now: values in words.
+    """
+
+    place: str
+    key: str
+    then: str = ""
+    now: str = ""
+
+    def __str__(self) -> str:
+        if not self.key:
+            return f"{self.place}: not the file that the run ended with"
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.key} was {self.then}, is {self.now}"
+
+    @property
+    def against_ledger(self) -> str:
+        """The same, of a folder that is only looked at."""
+        if not self.key:
+            return f"{self.place}: not the file that was sealed when the run ended"
+        return f"{self.place}: {self.key} is {self.now}; the ledger says {self.then}"
+
+
+def differences(
+    place: object, then: Mapping[str, object], now: Mapping[str, object]
+) -> list[Difference]:
+    """Every key whose value differs; one that is not set has no value.
+
+    >>> print(*differences("study", {"privacy.clip": 2.0, "seed": 0}, {"privacy.clip": 1.9}))
+    study: privacy.clip was 2.0, is 1.9 study: seed was 0, is not set
+    """
+    return [
+        Difference(str(place), key, _shown(then, key), _shown(now, key))
+        for key in dict.fromkeys((*then, *now))
+        if _text(then.get(key)) != _text(now.get(key))
+    ]
+
+
+def _shown(table: Mapping[str, object], key: str) -> str:
+    if table.get(key) is None:
+        return "not set"
+    text = _text(table[key])
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _text(value: object) -> str:
+    try:
+        return canonical(value)
+    except (ValueError, TypeError):  # dates and infinities, which TOML has, and JSON has not
+        return repr(value)
+
+
+def held(values: Mapping[str, object]) -> Row:
+    """Values as a note holds them: small ones as they are, of large ones the digest.
+
+    >>> held({"epsilon": 0.5, "result": {"why": "T"}})
+    {'epsilon': 0.5, 'result.why': 'T'}
+    """
+    found = {}
+    for key, value in flat({str(key): records.simple(each) for key, each in values.items()}):
+        text = canonical(value)
+        found[key] = (
+            value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        )
+    return found
+
+
+def flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    """The values of a table of tables, with dotted keys."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def promise(about: Mapping[str, object]) -> Row:
+    """The keys of ``run.json`` that stand before the run ends, as a note holds them."""
+    return held({key: value for key, value in about.items() if key not in (*LATER, *MADE, CODE)})
+
+
+def outcome(about: Mapping[str, object]) -> Row:
+    """The keys of a ``run.json`` that a seal holds: not the later place in the ledger, nor time."""
+    found = held({key: value for key, value in about.items() if key not in ("ledger", "ended")})
+    found.pop("result.seconds", None)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run folder, held against what its ledger says of it.
+
+    Nothing in it is trusted: files are plain ones of bounded size, and notes are read key by key.
+    """
+
+    path: Path
+
+    def changed_since_begin(
+        self, note: Mapping[str, object], about: Mapping[str, object]
+    ) -> list[Difference]:
+        """Every key of study and promise that is not what the run began with.
+
+        Args:
+            note: the facts of BEGIN.
+            about: the object in ``run.json``.
+
+        Raises:
+            LedgerError: if the note holds no study.
+            StudyError: if ``study.toml`` cannot be read.
+        """
+        try:
+            then = toml_of(str(note["study"]))
+        except (Malformed, KeyError) as error:
+            raise LedgerError(
+                f"{self.path}: the ledger's note of how this run began holds no study that can be "
+                "read"
+            ) from error
+        path = self.path / STUDY
+        try:
+            now = toml_of(read_below(self.path, STUDY, most=MOST_JSON).decode())
+        except (ValueError, RecursionError, OSError) as error:
+            raise StudyError(
+                f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
+            ) from error
+        for each in (then, now):
+            each.pop("execution", None)
+        promised = note.get("promise")
+        return [
+            *differences(path, dict(flat(then)), dict(flat(now))),
+            *differences(
+                self.path / ABOUT, promised if isinstance(promised, dict) else {}, promise(about)
+            ),
+        ]
+
+    def changed_since_seal(
+        self,
+        seal: Mapping[str, object],
+        about: Mapping[str, object],
+        digests: Mapping[str, str],
+    ) -> list[Difference]:
+        """Every key of ``run.json``, and every file, that is not what the run ended with.
+
+        Args:
+            seal: the facts of SEAL.
+            digests: of the files, by name.
+        """
+        run, files = seal.get("run"), _mapping(seal.get("files"))
+        return [
+            *differences(self.path / ABOUT, run if isinstance(run, dict) else {}, outcome(about)),
+            *(
+                Difference(str(self.path / name), "")
+                for name in dict.fromkeys((*files, *digests))
+                if files.get(name) != digests.get(name)
+            ),
+        ]
+
+    def to_digest(self, seal: Mapping[str, object]) -> list[str]:
+        """The files whose digests a seal holds, and those that it must hold if they are there.
+
+        Of a checkpoint that it does not hold nothing is said.
+        """
+        sealed = _mapping(seal.get("files"))
+        return [
+            each.name
+            for each in SEALED
+            if each.name in sealed
+            or not each.optional
+            or (each.name == METRICS and there(self.path, METRICS))
+        ]
+
+    def digest(self, name: str, late: Callable[[], None] = lambda: None) -> str:
+        """SHA-256 (hex) of a plain file; ``late`` is asked at times, and may stop it.
+
+        Raises:
+            StudyError: if it is no plain file, or cannot be read.
+        """
+        found = hashlib.sha256()
+        try:
+            with open_below(self.path, *name.split("/")) as file:
+                while piece := file.read(_PIECE):
+                    found.update(piece)
+                    late()
+        except OSError as error:
+            raise StudyError(
+                f"{self.path / name}: cannot be read ({error.strerror}). Restore it from a copy"
+            ) from error
+        return found.hexdigest()
+
+    def seal(self, done: Mapping[str, object], model: bytes, spent: records.Spent) -> Seal:
+        """The seal of a run that ended with ``done`` and this model, which is written later."""
+        files = {
+            each.name: self.digest(each.name)
+            for each in SEALED
+            if each.name != MODEL and (self.path / each.name).exists()
+        }
+        files[MODEL] = hashlib.sha256(model).hexdigest()
+        return Seal(files=files, run=outcome(done), spent=spent)
+
+    def key_digest(self) -> str | None:
+        """The digest of the run's secret key; None if there is none."""
+        path = self.path / KEY
+        if not path.is_file() or path.is_symlink():
+            return None
+        return hashlib.sha256(b"sordino key:" + path.read_bytes()).hexdigest()
+
+    def note(self, study: Study, run: str) -> Begin:
+        """What a ledger of this run says that it began with; the chain is not walked.
+
+        Raises:
+            ResumeError: if no ledger knows the run.
+            LedgerError: if its note lacks a part.
+        """
+        local = study.privacy.ledger == "run"
+        ledger = self.path / LEDGER
+        kept = self.path if local else Path(study.privacy.ledger).expanduser()
+        if local:
+            refuse_odd(ledger)
+            if not ledger.is_file():
+                raise ResumeError(
+                    f"{ledger}: the ledger is missing, and it records all releases. Restore it "
+                    "from a copy, or begin a new run; a new ledger would forget what the run has "
+                    "spent"
+                )
+        else:
+            refuse_closed(kept)
+        for path in [ledger] if local else sorted(kept.glob("*.sqlite")):
+            with Ledger.open(path, readonly=True) as opened:
+                found = opened.noted(BEGIN, run)
+                if found is not None:
+                    return self.begin(found.facts)
+        raise ResumeError(
+            f"{ledger if local else kept}: no ledger here knows of run {run}, which run.json "
+            "names: it was made anew, replaced by another, or belongs to another run. Put back "
+            "the ledger that the run began with, or begin a new run"
+        )
+
+    def begin(self, facts: Mapping[str, object]) -> Begin:
+        """The facts of a note BEGIN.
+
+        Raises:
+            LedgerError: if it lacks a part.
+        """
+        try:
+            return fitted(facts, Begin)
+        except Misfit as error:
+            raise LedgerError(
+                f"{self.path}: the ledger's note of how this run began lacks a part ({error}). "
+                "Restore the ledger from a copy"
+            ) from error
+
+    def sealed(self, facts: Mapping[str, object]) -> Seal:
+        """The facts of a note SEAL.
+
+        Raises:
+            ResumeError: if it lacks a part.
+        """
+        try:
+            return fitted(facts, Seal)
+        except Misfit as error:
+            raise ResumeError(
+                f"{self.path}: the seal in its ledger does not say how it ended, or what was spent "
+                f"then ({error}). Restore the ledger from a copy"
+            ) from error
+
+    def about(self, modules: Path | None = None) -> About:
+        """``run.json`` for who goes on with the run, without how it ended, which its seal says.
+
+        Args:
+            modules: where modules lie that its study names, if they were moved since.
+
+        Raises:
+            StudyError: if this is no run folder.
+            ResumeError: if the file does not say what it should.
+        """
+        path = self.path / ABOUT
+        try:
+            content = read_below(self.path, ABOUT)
+        except (FileNotFoundError, NotADirectoryError):
+            raise StudyError(f"{self.path}: this is no run folder: it has no run.json") from None
+        except OSError as error:
+            raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
+        found = object_of(content, path, ResumeError)
+        if missing := [key for key in NEEDED if key not in found]:
+            raise ResumeError(
+                f"{path}: it has no {' and no '.join(missing)}. Restore it from a copy"
+            )
+        acquaint(self.path, found, modules)
+        result = found["result"]
+        seconds = number(result.get("seconds")) if isinstance(result, dict) else None
+        kept = {key: value for key, value in found.items() if key not in LATER}
+        kept["result"] = None if result is None else {} if seconds is None else {"seconds": seconds}
+        return records.about_of(kept, path, ResumeError)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+class _Named(Record, frozen=True, kw_only=True):
+    """The modules of a ``run.json``."""
+
+    modules: Maybe[dict[str, records.Module]] = None
+
+
+def study_of(
+    folder: Path,
+    recorded: Mapping[str, records.Module] | None,
+    modules: Path | None = None,
+    changes: Sequence[str] = (),
+) -> Study:
+    """The study of a run folder; a module that it names must be the one that was recorded when it
+    was begun.
+
+    Args:
+        recorded: the modules of its ``run.json``.
+        modules: where modules lie that it names, if they were moved since.
+
+    Raises:
+        ResumeError: if that has changed.
+    """
+    found = recorded or {}
+    digests = {name: str(known(each.sha256)) for name, each in found.items()}
+    files = [Path(known(each.file) or "") for each in found.values() if known(each.beside)]
+    beside = None
+    if files:
+        beside = files[0].parent.parent if files[0].name == "__init__.py" else files[0].parent
+    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+
+
+def acquaint(folder: Path, found: Mapping[str, object], modules: Path | None = None) -> None:
+    """Where the ``run.json`` in a folder is of a regime that is not known: import the modules that
+    its study names, and tell of them first. This runs their code.
+
+    Raises:
+        StudyError: if the study cannot be read.
+        ResumeError: if a module has changed.
+    """
+    if found.get("regime") in (None, *regimes.names()):
+        return
+    try:
+        named = fitted({"modules": found.get("modules")}, _Named)
+    except Misfit:  # which is said when all of it is read
+        return
+    study_of(folder, known(named.modules), modules)
+
+
+def about_of(
+    folder: Path, modules: Path | None = None, error: type[SordinoError] = StudyError
+) -> About:
+    """The ``run.json`` of a folder, of whatever regime; see :func:`acquaint`.
+
+    Raises:
+        SordinoError: of this kind, if it cannot be read.
+    """
+    path = folder / ABOUT
+    try:
+        content = read_below(folder, path.name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
+    found = object_of(content, path, error)
+    acquaint(folder, found, modules)
+    return records.about_of(found, path, error)
+
+
+def modules_of(study: Study) -> dict[str, records.Module] | None:
+    """The modules that the study names, for who goes on with it."""
+    lying = code.lying(studies.named_modules(study))
+    found = {
+        name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside)
+        for name, (each, beside) in lying.items()
+    }
+    return found or None

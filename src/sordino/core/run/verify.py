@@ -1,0 +1,735 @@
+"""A ledger that is whole, and a run folder that says what its ledger says.
+
+A ledger file is walked link by link, and every unit in it is priced. A run folder is held against
+its ledger: what it promised when it began, how it ended, the study, the log, the model, and the
+epsilon that the charges add up to, which is computed here and not taken from any file. What does
+not fit is one line: the file, the key, what stands there, and what the ledger gives.
+
+Nothing that is read here is trusted, or taken as code: files have a largest size, and everything
+together so many seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sordino.base.errors import LedgerError, SordinoError, StudyError
+from sordino.base.files import MOST_JSON, read_below, there
+from sordino.base.fingerprints import KEYED
+from sordino.base.parsing import json_of, toml_of
+from sordino.core.built import ELSEWHERE
+from sordino.core.built import UNIT as TEST
+from sordino.core.run.folder import (
+    ABOUT,
+    CHECKPOINT,
+    CHECKPOINTS,
+    LEDGER,
+    PAGE,
+    STUDY,
+    Difference,
+    RunFolder,
+)
+from sordino.core.run.log import checkpoint_heads
+from sordino.data.sets import is_ours
+from sordino.privacy import Entry, Event, Ledger, accountant, encode
+from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note
+from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import refuse_closed
+from sordino.privacy.storage import SECONDS, Clock, said, seen_by_others
+
+CLOSE = 1e-6  # relative: accountants of other versions may differ in last digits
+FORMAT = 1
+"""Of what ``sordino ledger`` writes for machines."""
+
+Row = dict[str, Any]
+Spent = tuple[tuple[Event, int], ...]
+Opened = tuple[Ledger, Note, Note | None]
+"""A ledger that is whole, the beginning of the run, and its seal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an epsilon means: at which delta, by which accountant."""
+
+    delta: float
+    accountant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of a ledger: its names and what it has spent (None where no delta is known).
+
+    Of a set of records that is what those in it have spent at most, in this set and in all others.
+    """
+
+    name: str
+    label: str | None
+    epsilon: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A ledger whose chain is whole."""
+
+    path: Path
+    entries: int
+    digest: str
+    terms: Terms | None
+    units: tuple[Unit, ...]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The findings.
+
+    Attributes:
+        ledgers: those that are whole.
+        problems: what does not fit, one line each; none if all is well.
+        remarks: what else should be known.
+        epsilon: of a run, what its promised units have spent at most; of ledgers, the highest of
+            all units. None without a delta.
+        terms: what that epsilon means.
+        sealed: whether a run had ended and was sealed; None of ledgers alone.
+    """
+
+    ledgers: list[Kept] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    epsilon: float | None = None
+    terms: Terms | None = None
+    sealed: bool | None = None
+
+
+def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -> Verdict:
+    """Look at a ledger file, a run folder, or a folder of ledgers, for ``seconds`` at most.
+
+    ``digest`` is one that was noted elsewhere, which must still stand in a ledger.
+
+    Raises:
+        StudyError: if there is nothing of the kind.
+    """
+    check = _Check(Clock(seconds), digest)
+    verdict = check.verdict
+    if (path / ABOUT).exists():
+        check.run(path)
+    else:
+        for file in places(path):
+            check.ledger(file)
+        if path.is_dir() and (warning := seen_by_others(path)) is not None:
+            verdict.remarks.append(warning)
+        spent = (unit.epsilon for kept in verdict.ledgers for unit in kept.units)
+        verdict.epsilon = max((each for each in spent if each is not None), default=None)
+        verdict.terms = next(
+            (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
+        )
+    if digest is not None and not check.found:
+        verdict.problems.append(
+            f"{path}: no link of the chain has the digest {digest[:64]}: entries were cut "
+            "off, or it is another ledger"
+        )
+    return verdict
+
+
+def priced(
+    path: Path, delta: float | None, name: str | None, seconds: float = SECONDS
+) -> list[Kept]:
+    """Every unit of the ledgers at a path, at another delta or by another accountant if given.
+
+    Raises:
+        StudyError: if nobody says at which delta.
+        LedgerError: if a ledger is not whole.
+    """
+    check = _Check(Clock(seconds))
+    for file in places(path):
+        with Ledger.open(file, readonly=True, seconds=check.left()) as ledger:
+            begins = ledger.notes(BEGIN)
+            terms = _terms_of(begins[-1])[1] if begins else None
+            if terms is None and delta is None:
+                raise StudyError(
+                    f"{file}: give --delta: no run that states one began in this ledger"
+                )
+            own = Terms(delta or 0.0, "pld") if terms is None else terms
+            check.walk(ledger, Terms(delta or own.delta, name or own.accountant))
+    return check.verdict.ledgers
+
+
+def places(path: Path) -> list[Path]:
+    """The ledger files at a path: the file itself, that of a run folder, or all of a folder.
+
+    Raises:
+        StudyError: if there is none.
+        LedgerError: if a folder of them may not be read.
+    """
+    if path.is_file():
+        return [path]
+    if (path / LEDGER).exists():
+        return [path / LEDGER]
+    if not (path / ABOUT).exists():
+        found = sorted(path.glob("*.sqlite")) if path.is_dir() else []
+        if not found:
+            raise StudyError(
+                f"{path}: there is no run folder, ledger file or folder of ledgers here"
+            )
+        return found
+    run, folder = str(_table(path / ABOUT, json_of).get("run")), _data_folder(path)
+    if folder is not None:
+        refuse_closed(folder)
+        if found := [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, run)]:
+            return found
+    where = f" (privacy.ledger in its {STUDY} names {folder})" if folder is not None else ""
+    raise StudyError(
+        f"{path}: it holds no {LEDGER}, and no ledger of its run was found where data is "
+        f"kept{where}"
+    )
+
+
+def _data_folder(folder: Path) -> Path | None:
+    """Where a run folder's study keeps the ledgers of its data; None if nowhere."""
+    privacy = _table(folder / STUDY, toml_of).get("privacy")
+    kept = privacy.get("ledger") if isinstance(privacy, dict) else None
+    usable = isinstance(kept, str) and kept != "run" and "\0" not in kept
+    return Path(str(kept)).expanduser() if usable else None
+
+
+def _knows(path: Path, run: str) -> bool:
+    try:
+        with Ledger.open(path, readonly=True) as ledger:
+            return ledger.noted(BEGIN, run) is not None
+    except LedgerError:
+        return False
+
+
+def _table(path: Path, read: Callable[[str], Any]) -> Row:
+    """The table in a JSON or TOML file.
+
+    Raises:
+        StudyError: if there is none that can be read.
+    """
+    try:
+        found = read(read_below(path.parent, path.name, most=MOST_JSON).decode())
+    except (ValueError, RecursionError, OSError) as error:
+        raise StudyError(
+            f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
+        ) from error
+    if not isinstance(found, dict):
+        raise StudyError(
+            f"{path}: it must hold one table of keys and values. Restore it from a copy"
+        )
+    return found
+
+
+def _terms_of(note: Note) -> tuple[Row, Terms]:
+    """The study that a run began with, and the terms of its promise.
+
+    Raises:
+        LedgerError: if the note holds none.
+    """
+    try:
+        study = toml_of(str(note.facts["study"]))
+        privacy = study["privacy"]
+        delta = float(privacy.get("delta", 1e-5))
+        found = Terms(delta, accountant(str(privacy["accountant"])).name)
+        if not 0.0 < delta < 1.0:
+            raise ValueError(f"delta = {delta}")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, StudyError) as error:
+        raise LedgerError(
+            f"entry {note.seq} (begin {note.name[:80]}) holds no study that can be read: {error!r}"
+        ) from error
+    return study, found
+
+
+class _Check:
+    """One look at everything, with one clock."""
+
+    def __init__(self, clock: Clock, digest: str | None = None) -> None:
+        self.clock, self.digest, self.verdict = clock, digest, Verdict()
+        self.problems, self.remarks = self.verdict.problems, self.verdict.remarks
+        self.prices: dict[Any, float] = {}
+        self.found = False  # the digest that was noted elsewhere
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(0.01, self.clock.left())
+
+    def price(self, ledger: Ledger, unit: str, terms: Terms, history: Spent) -> float:
+        """A history's epsilon; equal ones are priced once."""
+        with said(ledger.path, self.clock):
+            self.clock.check()
+            if (history, terms) not in self.prices:
+                try:
+                    self.prices[history, terms] = accountant(terms.accountant).epsilon(
+                        history, terms.delta
+                    )
+                except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:
+                    # whatever a forger thinks of
+                    raise LedgerError(
+                        f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})"
+                    ) from error
+            return self.prices[history, terms]
+
+    def charged(self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None) -> float:
+        """Epsilon of what was charged on a unit itself, up to an entry."""
+        with said(ledger.path, self.clock):
+            return self.price(ledger, unit, terms, ledger.spent(unit, until))
+
+    def together(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
+        """Of a ledger's sets that know records: what their records have spent in all together."""
+        with said(ledger.path, self.clock):
+            if not ledger.notes(RECORDS):
+                return {}
+            from sordino.privacy.records import bounds  # arrays take a while to import
+
+            try:
+                return bounds(ledger, self.clock.check)
+            except (
+                ArithmeticError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                MemoryError,
+            ) as error:
+                raise LedgerError(
+                    f"{ledger.path}: what its records have spent cannot be read ({error!r})"
+                ) from error
+
+    def ledger(self, path: Path) -> None:
+        """Walk a ledger and price all its units; a problem, if that cannot be done."""
+        try:
+            with Ledger.open(path, readonly=True, seconds=self.left()) as ledger:
+                self.walk(ledger)
+        except SordinoError as error:
+            self.problems.append(_at_place(path, error))
+
+    def walk(self, ledger: Ledger, terms: Terms | None = None) -> None:
+        """Walk a ledger that is open, and price all its units.
+
+        Raises:
+            LedgerError: if it is not whole.
+        """
+        found = ledger.verify()
+        self.found |= self.digest is not None and ledger.holds(self.digest)
+        begins = ledger.notes(BEGIN)
+        if terms is None and begins:
+            terms = _terms_of(begins[-1])[1]
+        labels = {**_called(begins), **ledger.labels()}
+        together = {} if terms is None else self.together(ledger)
+
+        def most_of(unit: str) -> float | None:
+            if terms is None:
+                return None
+            shared = (self.price(ledger, unit, terms, each) for each in together.get(unit, ()))
+            return max((self.charged(ledger, unit, terms), *shared))
+
+        units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
+        self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, units))
+        with said(ledger.path, self.clock):
+            self.problems += [
+                f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
+                "run made it: no history of these records counts it until the next run over this "
+                "ledger begins, and what was certified since is too low"
+                for entry in _outside(ledger)
+            ]
+
+    def run(self, folder: Path) -> None:
+        """Hold a run folder against its ledger, or its ledgers."""
+        self.verdict.sealed = False
+        try:
+            about, paths = _table(folder / ABOUT, json_of), places(folder)
+        except SordinoError as error:
+            self.problems.append(str(error))
+            return
+        with ExitStack() as stack:
+            opened = []
+            for path in paths:
+                try:
+                    ledger = stack.enter_context(
+                        Ledger.open(path, readonly=True, seconds=self.left())
+                    )
+                    opened.append(self.noted(ledger, str(about.get("run"))))
+                except SordinoError as error:
+                    self.problems.append(_at_place(path, error))
+            if opened:
+                try:
+                    self.hold(folder, about, opened)
+                except SordinoError as error:
+                    self.problems.append(_at_place(folder, error))
+
+    def noted(self, ledger: Ledger, run: str) -> Opened:
+        """A ledger that is whole, with the beginning and the seal of the run."""
+        begin = ledger.noted(BEGIN, run)
+        self.walk(ledger, None if begin is None else _terms_of(begin)[1])
+        if begin is None:
+            raise LedgerError(
+                f"it knows nothing of run {run[:80]!r}, which {ABOUT} names: it is the "
+                "ledger of another run, or was made anew"
+            )
+        return ledger, begin, ledger.noted(SEAL, run)
+
+    def hold(self, folder: Path, about: Row, opened: list[Opened]) -> None:
+        """Everything that the folder says, against what stands in the chain."""
+        (ledger, begin, seal), place = opened[0], RunFolder(folder)
+        study, terms = _terms_of(begin)
+        privacy, data = study["privacy"], study.get("data")
+        local, plain = privacy.get("ledger") == "run", privacy.get("unit") == "none"
+        self.differ(place.changed_since_begin(begin.facts, about))
+        spent = dict(self.spent(opened, terms, local=local))
+        tested = {unit: epsilon for unit, epsilon in spent.items() if unit == TEST}
+        clients = {unit: epsilon for unit, epsilon in spent.items() if unit != TEST}
+        if not local or (isinstance(data, dict) and data.get("person") is not None):
+            clients = _at_least(clients, _numbers_in(about, "spent"))
+            tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
+        most = max((*clients.values(), *tested.values()), default=None)
+        self.verdict.epsilon = math.inf if plain else _bound_of(most, begin.facts.get("promise"))
+        self.verdict.terms, self.verdict.sealed = terms, seal is not None
+        self.guessable(study, ledger, local=local)
+        if seal is not None and not plain:
+            self.problems += [
+                f"{folder}: {each}" for each in _exceeded(begin.facts, seal.facts, privacy)
+            ]
+        self.checkpoint(folder, opened)
+        if seal is None:
+            self.unsealed(folder, about)
+            return
+        self.result(folder, about, {} if plain else clients, {} if plain else tested)
+        digests = {name: self.file(place, name) for name in place.to_digest(seal.facts)}
+        self.differ(place.changed_since_seal(seal.facts, about, digests), self.verdict.epsilon)
+        self.head(folder, about.get("ledger"), ledger, "run" if local else "data")
+        if there(folder, PAGE):
+            self.remarks.append(
+                f"{folder / PAGE} is not judged: `sordino report` writes it again from these files"
+            )
+
+    def differ(self, found: Sequence[Difference], epsilon: float | None = None) -> None:
+        """Note differences, but for those of an epsilon that were said with what it adds up to."""
+        for each in found:
+            said_already = each.key in ("result.epsilon", "result.spent") and epsilon is not None
+            if not (said_already and not _alike(each)):
+                self.problems.append(each.against_ledger)
+
+    def spent(
+        self, opened: list[Opened], terms: Terms, *, local: bool
+    ) -> Iterator[tuple[str, float]]:
+        """Each promised unit's epsilon, of all its ledger's entries, or up to the seal.
+
+        Without a seal nothing is stated that it could be compared with: then it is what the records
+        have spent in all sets.
+        """
+        for ledger, begin, seal in opened:
+            units = begin.facts.get("units")
+            most = {
+                unit.name: unit.epsilon
+                for kept in self.verdict.ledgers
+                if kept.path == ledger.path
+                for unit in kept.units
+            }
+            for unit, name in units.items() if isinstance(units, dict) else ():
+                if seal is None and (known := most.get(str(name))) is not None:
+                    yield unit, known
+                    continue
+                until = None if local or seal is None else seal.seq
+                yield unit, self.charged(ledger, str(name), terms, until)
+
+    def result(
+        self, folder: Path, about: Row, spent: Mapping[str, float], tested: Mapping[str, float]
+    ) -> None:
+        """Epsilon, of all and of each, as stated and as added up here."""
+        found = about.get("result")
+        stated = found if isinstance(found, dict) else {}
+        where, given = f"{folder / ABOUT}: result", self.verdict.epsilon
+        if given is not None and not _close(stated.get("epsilon"), given):
+            self.problems.append(
+                f"{where}.epsilon is {_in_words(stated.get('epsilon'))}; the ledger gives "
+                f"{epsilon_text(given)}"
+            )
+        listed = stated.get("spent")
+        each = sorted(map(_number, listed)) if isinstance(listed, list) else []
+        if len(each) != len(spent) or not all(map(_close, each, sorted(spent.values()))):
+            self.problems.append(
+                f"{where}.spent lists {len(each)} units, at most "
+                f"{_in_words(max(each, default=None))}; the ledger gives {len(spent)}, at most "
+                f"{_in_words(max(spent.values(), default=None))}"
+            )
+        self.problems += [
+            f"{where}.test_epsilon is not what the ledger gives: {epsilon_text(epsilon)}"
+            for epsilon in tested.values()
+            if not _close(stated.get("test_epsilon"), epsilon)
+        ]
+
+    def head(self, folder: Path, head: object, ledger: Ledger, scope: str) -> None:
+        """The place at which a run was sealed, against the chain."""
+        stated = head if isinstance(head, dict) else {}
+        seq, digest = stated.get("seq"), stated.get("digest")
+        if not (isinstance(seq, int) and isinstance(digest, str) and ledger.stands((seq, digest))):
+            self.problems.append(
+                f"{folder / ABOUT}: ledger.seq or ledger.digest is no link of the chain: entries "
+                "were cut off, or it was changed"
+            )
+        if isinstance(head, dict) and head.get("scope") != scope:
+            self.problems.append(
+                f"{folder / ABOUT}: ledger.scope is {head.get('scope')!r}, and the run began with "
+                f"a ledger of the {scope}: it was changed"
+            )
+
+    def unsealed(self, folder: Path, about: Row) -> None:
+        """A run without a seal may say nothing of how it ended."""
+        if about.get("result") is not None or about.get("status") == "done":
+            self.problems.append(
+                f"{folder / ABOUT}: it says that the run ended, and the ledger holds no seal of "
+                "it: the result was never sealed, or entries were cut off"
+            )
+        self.remarks.append(
+            "This run has no seal: it is running, or was stopped. Its log and model are not "
+            "held by the ledger yet"
+        )
+        if not there(folder, *CHECKPOINT.split("/")):
+            self.remarks.append(
+                f"{folder / CHECKPOINTS} has no checkpoint: if it is resumed, this run plays from "
+                "its first round again"
+            )
+
+    def checkpoint(self, folder: Path, opened: list[Opened]) -> None:
+        """Where the ledgers stood at the last checkpoint, they still stand."""
+        for unit, (seq, digest) in checkpoint_heads(folder).items():
+            if not any(ledger.stands((seq, digest)) for ledger, _, _ in opened):
+                self.problems.append(
+                    f"{folder / CHECKPOINTS}: at the checkpoint the ledger of {unit[:80]} "
+                    f"had {seq} entries, and it lacks the last of them"
+                )
+
+    def guessable(self, study: Row, ledger: Ledger, *, local: bool) -> None:
+        """Say whether the ledger shows private rows to whoever guesses them."""
+        data = study.get("data")
+        name, file = (data.get("name"), data.get("file")) if isinstance(data, dict) else ("", "")
+        if not local:
+            if (warning := seen_by_others(ledger.path.parent)) is not None:
+                self.remarks.append(warning)
+            return
+        if file is None and is_ours(str(name)):
+            return
+        prints = {unit: each for unit, each in ledger.units().items() if each != unit}
+        keyed = all(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values())
+        self.remarks.append(
+            "The rows are not compared here: their fingerprints are keyed, and `sordino run "
+            "--resume` compares them where the key is"
+            if keyed
+            else f"warning: {ledger.path}: an earlier version wrote digests of private rows "
+            "without a key: who knows all rows but one can test guesses of it. Do not show this "
+            "folder"
+        )
+
+    def file(self, place: RunFolder, name: str) -> str:
+        """The digest of a file; what cannot be read has none."""
+        with said(place.path / name, self.clock):
+            try:
+                return place.digest(name, self.clock.check)
+            except StudyError:
+                return "none"
+
+
+def _outside(ledger: Ledger) -> Sequence[Entry]:
+    """Charges on sets of records that no run made, and that their records do not count."""
+    if not ledger.notes(RECORDS):
+        return ()
+    from sordino.privacy.records import outside  # arrays take a while to import
+
+    return outside(ledger)
+
+
+def _bound_of(spent: float | None, promise: object) -> float | None:
+    """The epsilon that is a bound: what was spent; at least the budget if releases chose that."""
+    stated = promise if isinstance(promise, dict) else {}
+    budget = _number(stated.get("epsilon_budget"))
+    chosen = stated.get("chosen") and stated.get("form") == "sound" and not math.isinf(budget)
+    return spent if spent is None or not chosen else max(spent, budget)
+
+
+def _numbers_in(about: Row, key: str) -> list[float]:
+    """The numbers that a result states under a key, in order of size."""
+    result = about.get("result")
+    found = result.get(key) if isinstance(result, dict) else None
+    return sorted(
+        map(_number, found if isinstance(found, list) else [] if found is None else [found])
+    )
+
+
+def _at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, float]:
+    """What is stated of each unit, if no less than its own entries: its records may have more.
+
+    Once a run has ended its records' histories are those of classes, in which later runs are, too.
+    That what is stated was not changed since, the seal shows.
+    """
+    own = sorted(spent.items(), key=lambda item: item[1])
+    if len(stated) != len(own) or not all(
+        told >= found or _close(told, found) for told, (_, found) in zip(stated, own, strict=True)
+    ):
+        return dict(spent)
+    return {unit: told for told, (unit, _) in zip(stated, own, strict=True)}
+
+
+def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
+    """Every client that was promised less than its records have spent when the run was sealed.
+
+    What was promised stands in the note of the beginning, or, of versions before, in the study.
+    """
+    units, told, promise = begin.get("units"), seal.get("spent"), begin.get("promise")
+    each = told.get("each") if isinstance(told, dict) else None
+    if (
+        not isinstance(units, dict)
+        or not isinstance(each, list)
+        or not isinstance(promise, dict)
+        or promise.get("form") != "sound"
+    ):
+        return
+    clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
+    own, kept = privacy.get("epsilons"), begin.get(PROMISED)
+    if len(clients) != len(each):
+        return
+    for client, spent in zip(clients, map(_number, each), strict=True):
+        number = client.removeprefix("client:")
+        if isinstance(kept, dict):
+            found = kept.get(units[client])
+            most = _number(found[0] if isinstance(found, list) and found else "inf")
+        elif isinstance(own, list) and number.isdigit() and int(number) < len(own):
+            most = _number(own[int(number)])
+        else:
+            most = _number(privacy.get("epsilon", "inf"))
+        if spent > most * (1 + CLOSE):
+            yield (
+                f"{client[:80]} was promised an epsilon of at most {epsilon_text(most)}, and its "
+                f"records had spent {epsilon_text(spent)} when the run was sealed"
+            )
+
+
+def _called(begins: Sequence[Note]) -> dict[str, str]:
+    """What the last run called units whose names are fingerprints."""
+    units = begins[-1].facts.get("units") if begins else None
+    named = units if isinstance(units, dict) else {}
+    return {str(name): str(unit) for unit, name in named.items() if name != unit}
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str):
+        return math.inf if value == "inf" else math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    return float(value) if isinstance(value, float) or abs(value) < 10**300 else math.nan
+
+
+def _close(stated: object, given: object) -> bool:
+    return math.isclose(_number(stated), _number(given), rel_tol=CLOSE)
+
+
+def _alike(found: Difference) -> bool:
+    """Whether two values in words are close numbers."""
+    try:
+        return _close(float(found.then), float(found.now))
+    except ValueError:
+        return False
+
+
+def _in_words(value: object) -> str:
+    number = _number(value)
+    return "not a number" if math.isnan(number) else epsilon_text(number)
+
+
+def _at_place(path: Path, error: Exception) -> str:
+    text = str(error)
+    return text if text.startswith(str(path)) else f"{path}: {text}"
+
+
+# The same for machines: frozen records with the number of their format.
+
+
+class EntryRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One charge: as it stands in the ledger, its event as the object that its text is."""
+
+    seq: int
+    unit: str
+    event: dict[str, object]
+    count: int
+    why: str
+    round: int
+    digest: str
+
+
+class UnitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit: what people call it, and what it has spent; None without a delta."""
+
+    label: str | None
+    epsilon: float | None
+
+
+class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of a look at ledgers and run folders; see :class:`Verdict`."""
+
+    format: int = FORMAT
+    ok: bool
+    entries: int
+    digest: str | None
+    epsilon: float | None
+    delta: float | None
+    accountant: str | None
+    sealed: bool | None
+    units: dict[str, UnitRecord]
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+class PricesRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What each unit has spent, at one delta and by one accountant."""
+
+    format: int = FORMAT
+    delta: float
+    accountant: str
+    epsilon: dict[str, float | None]
+
+
+def entry_record(entry: Entry) -> EntryRecord:
+    """Return a charge for machines."""
+    return EntryRecord(
+        seq=entry.seq,
+        unit=entry.unit,
+        event=msgspec.json.decode(encode(entry.event), type=dict[str, object]),
+        count=entry.count,
+        why=entry.why,
+        round=entry.round,
+        digest=entry.digest,
+    )
+
+
+def verdict_record(verdict: Verdict) -> VerdictRecord:
+    """Return a verdict for machines."""
+    return VerdictRecord(
+        ok=not verdict.problems,
+        entries=sum(kept.entries for kept in verdict.ledgers),
+        digest=verdict.ledgers[0].digest if len(verdict.ledgers) == 1 else None,
+        epsilon=verdict.epsilon,
+        delta=None if verdict.terms is None else verdict.terms.delta,
+        accountant=None if verdict.terms is None else verdict.terms.accountant,
+        sealed=verdict.sealed,
+        units={
+            unit.name: UnitRecord(label=unit.label, epsilon=unit.epsilon)
+            for kept in verdict.ledgers
+            for unit in kept.units
+        },
+        problems=tuple(verdict.problems),
+        remarks=tuple(verdict.remarks),
+    )
+
+
+def prices_record(terms: Terms, ledgers: Sequence[Kept]) -> PricesRecord:
+    """Return prices for machines."""
+    return PricesRecord(
+        delta=terms.delta,
+        accountant=terms.accountant,
+        epsilon={unit.name: unit.epsilon for kept in ledgers for unit in kept.units},
+    )
