@@ -31,7 +31,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """
 import numpy as np
 from sordino.data.stream import Division, Drift, Opened, Streaming
-from sordino.data.stream.replay import Replayed
+from sordino.data.stream.stored import Replayed
 from sordino.data import Partition, load
 from sordino.training.optimizer import Optimizer, Sgd
 from sordino.regimes.vertical.method import Activation

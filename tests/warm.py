@@ -25,7 +25,7 @@ from unittest import mock
 # libraries whose threads would not live in a fork are imported only, and not used
 IMPORTED = (
     "polars",
-    "sordino.data.libsvm",
+    "sordino.data.formats",
     "sordino.data.stream.table",
     "sordino.cli.compare",
     "sordino.cli.network",

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 import warm
 from sordino.base.errors import DataError, StudyError
 from sordino.data import load
-from sordino.data.idx import read_idx
-from sordino.data.libsvm import read_libsvm
+from sordino.data.formats import read_idx, read_libsvm
 from sordino.data.source import Source
 from sordino.data.stream.table import TableStream
 
@@ -115,8 +114,8 @@ READ = {  # how each is read, in a process that may have 768 MiB more than it ha
         ("npz", "header.npz", "text.npz", "gzip.csv", "columns.csv", "label.csv", "rows.parquet"),
         "data.load('x', file=path)",
     ),
-    "idx": "data.idx.read_idx(path, 3)",
-    **dict.fromkeys(("libsvm.gz", "libsvm.bz2"), "data.libsvm.read_libsvm(path, 256)"),
+    "idx": "data.formats.read_idx(path, 3)",
+    **dict.fromkeys(("libsvm.gz", "libsvm.bz2"), "data.formats.read_libsvm(path, 256)"),
     **dict.fromkeys(
         ("line.csv.gz", "quote.csv.gz"),
         "data.stream.table.TableStream(path, classes=2).read(0, 1000)",
@@ -128,7 +127,7 @@ import resource, sys
 from pathlib import Path
 import numpy, polars
 from sordino import data
-import sordino.data.idx, sordino.data.libsvm, sordino.data.stream.table
+import sordino.data.formats, sordino.data.stream.table
 from sordino.base.errors import DataError
 polars.select(1)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -11,8 +11,15 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.data.dataset import Dataset
 from sordino.data.features import Scattering, featured, scattering
-from sordino.data.features.components import BLOCK, LIMIT, RIDGE, Bytes, Components, learned
-from sordino.data.features.pictures import pictures
+from sordino.data.features.components import (
+    BLOCK,
+    LIMIT,
+    RIDGE,
+    Bytes,
+    Components,
+    learned,
+    pictures,
+)
 
 SHAPE = (1, 12, 12)
 FRONT = Scattering(J=1, L=3, components=20)

@@ -12,8 +12,8 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from sordino.base.errors import DataError
 from sordino.data import identity, load
-from sordino.data.bounded import form_of
 from sordino.data.encoding import Encoding, uneven
+from sordino.data.source import form_of
 from sordino.data.table import How, from_arrays, read_frame
 
 COLOURS = ("red", "green", "blue")

@@ -17,11 +17,11 @@ from pydantic import PrivateAttr
 from sordino.base.errors import StudyError
 from sordino.core.study.sections import Data
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured, watched
+from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured
 from sordino.data.features.front import TRIED, made_up, tried
 from sordino.data.features.scatter import Scattering2d, spectrum, turns
-from sordino.data.features.scattering import LIMIT
-from sordino.data.features.wavelets import channels
+from sordino.data.features.scattering import LIMIT, channels
+from sordino.data.notices import watched
 
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 

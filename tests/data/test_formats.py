@@ -21,10 +21,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.base.errors import DataError
-from sordino.data import cifar
-from sordino.data.idx import read_idx, read_images
-from sordino.data.inert import array_of, read_inert
-from sordino.data.libsvm import read_libsvm, read_usps
+from sordino.data.formats import (
+    CIFAR_BINARY,
+    CIFAR_PYTHON,
+    array_of,
+    read_cifar_archive,
+    read_cifar_folder,
+    read_idx,
+    read_images,
+    read_inert,
+    read_libsvm,
+    read_usps,
+)
 
 Bytes = npt.NDArray[np.uint8]
 RNG = np.random.default_rng(5)
@@ -51,7 +59,7 @@ def cifar_batches(
     y = rng.integers(0, 10, (6, records))
     binary = {
         n: np.hstack([y[i][:, None].astype(np.uint8), x[i]]).tobytes()
-        for i, n in enumerate(cifar.BINARY)
+        for i, n in enumerate(CIFAR_BINARY)
     }
     python = {
         n: pickle.dumps(
@@ -63,7 +71,7 @@ def cifar_batches(
             },
             protocol=2,
         )
-        for i, n in enumerate(cifar.PYTHON)
+        for i, n in enumerate(CIFAR_PYTHON)
     }
     return x, y, binary, python
 
@@ -101,7 +109,7 @@ FILES: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "pickle": (PYTHON_BATCH, read_batch),
     "tar.gz": (
         archive(cifar_batches(1)[2], "x"),
-        lambda p: cifar.read_archive(p.rename(p.with_name("cifar-10-binary.tar.gz")), 1),
+        lambda p: read_cifar_archive(p.rename(p.with_name("cifar-10-binary.tar.gz")), 1),
     ),
 }
 
@@ -270,11 +278,11 @@ def test_cifar_round_trip(tmp_path: Path, form: str) -> None:
     if form.endswith("folder"):
         for name, content in members.items():
             (tmp_path / name).write_bytes(content)
-        train, test = cifar.read_folder(tmp_path, 3)
+        train, test = read_cifar_folder(tmp_path, 3)
     else:
         path = tmp_path / f"cifar-10-{form.split()[0]}.tar.gz"
         path.write_bytes(archive({**members, "readme.html": b"hello"}, "cifar-10-batches"))
-        train, test = cifar.read_archive(path, 3)
+        train, test = read_cifar_archive(path, 3)
     assert np.array_equal(train[0], x[:5].reshape(15, 3, 32, 32))
     assert np.array_equal(train[1], y[:5].reshape(15))
     assert np.array_equal(test[0], x[5].reshape(3, 3, 32, 32))
@@ -286,23 +294,23 @@ def test_cifar_damage_is_described(tmp_path: Path) -> None:
     path = tmp_path / "cifar-10-binary.tar.gz"
     path.write_bytes(archive({n: c for n, c in binary.items() if n != "data_batch_3.bin"}, "b"))
     with pytest.raises(DataError, match=r"but data_batch_3.bin is not there"):
-        cifar.read_archive(path, 2)
+        read_cifar_archive(path, 2)
     path.write_bytes(archive({**binary, "test_batch.bin": binary["test_batch.bin"][:-3073]}, "b"))
     with pytest.raises(
         DataError, match=r"test_batch.bin: expected 6146 bytes \(2 images of 3073\), found 3073"
     ):
-        cifar.read_archive(path, 2)
+        read_cifar_archive(path, 2)
     path.write_bytes(
         archive({**binary, "data_batch_1.bin": b"\x0a" + binary["data_batch_1.bin"][1:]}, "b")
     )
     with pytest.raises(DataError, match=r"expected labels 0\.\.9, found 10 in image 0"):
-        cifar.read_archive(path, 2)
+        read_cifar_archive(path, 2)
     path.write_bytes(gzip.compress(b"not a tar" * 500))
     with pytest.raises(DataError, match="expected a tar archive of batches"):
-        cifar.read_archive(path, 2)
+        read_cifar_archive(path, 2)
     path.write_bytes(archive({"data_batch_1.bin": bytes(100_000)}, "b"))
     with pytest.raises(DataError, match=r"expected data_batch_1\.bin to have at most"):
-        cifar.read_archive(path, 2)
+        read_cifar_archive(path, 2)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -341,7 +349,7 @@ def test_a_pickle_is_never_run(tmp_path: Path) -> None:
         "builtins eval",
         "os system",
         "numpy.core.multiarray fromfile",
-        "sordino.data.inert _Reader",
+        "sordino.data.formats _Reader",
     ],
 )
 def test_no_other_name_is_answered(name: str) -> None:

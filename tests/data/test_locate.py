@@ -19,7 +19,7 @@ import sordino.data.locate as locate
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder
 from sordino.data import load, names, scaled, sets
-from sordino.data.embedded import NAMES
+from sordino.data.sets import NAMES
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 needs_fashion = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sordino.base.errors import DataError
 from sordino.core import assemble as builder
 from sordino.core import study as studies
-from sordino.data.stream import ClassDrift, GradualDrift, TableStream, byclass
+from sordino.data.stream import ClassDrift, GradualDrift, TableStream, drift
 from sordino.regimes.vertical.simulation import Events
 
 ROWS = 9000
@@ -92,7 +92,7 @@ def test_it_ends_where_a_class_has_no_row_left(tmp_path: Path) -> None:
 def test_a_file_that_is_sorted_by_class_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byclass, "MOST", 2 * 5000)
+    monkeypatch.setattr(drift, "MOST", 2 * 5000)
     stream = ClassDrift(every=50).applied(table(tmp_path, np.sort(labels())), 0)
     with pytest.raises(DataError, match=r"rows\.csv: 6000 rows wait for more of class '[12]'"):
         stream.read(0, 100)

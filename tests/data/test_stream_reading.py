@@ -115,8 +115,8 @@ def test_any_stretch_of_a_file_is_the_same_stretch(
     file: Path, reads: list[tuple[int, int]], stretch: int, at_once: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sordino.data.stream.text.STRETCH", stretch)
-        patch.setattr("sordino.data.stream.text.ROWS", at_once)
+        patch.setattr("sordino.data.stream.rows.STRETCH", stretch)
+        patch.setattr("sordino.data.stream.rows.TEXT_ROWS", at_once)
         everything = table(file).read(0, TOTAL + 1)
         assert len(everything) == TOTAL
         stream = table(file)

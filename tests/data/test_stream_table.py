@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sordino.data.locate as locate
-import sordino.data.stream.text as text_module
+import sordino.data.stream.rows as text_module
 from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.stream import TableStream, published
@@ -251,7 +251,7 @@ def test_bad_cells_are_named(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_module, "ROWS", 4)
+    monkeypatch.setattr(text_module, "TEXT_ROWS", 4)
     path = write(
         frame().with_columns(**{n: pl.Series(n, v) for n, v in change.items()}),
         tmp_path / f"t{suffix}",
@@ -420,7 +420,7 @@ def test_any_csv_comes_back(
     pl.DataFrame({"dose": dose, "label": label, "who": who}, schema=schema).write_csv(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_module, "STRETCH", stretch)
-        patch.setattr(text_module, "ROWS", at_once)
+        patch.setattr(text_module, "TEXT_ROWS", at_once)
         piece = TableStream(path, classes=3, entity="who").read(0, 100)
     assert piece.x[:, 0].tolist() == list(dose)
     assert piece.y.tolist() == list(label)

@@ -21,7 +21,7 @@ app = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=
 def list_(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
     from sordino.data import PUBLISHED, where
-    from sordino.data.embedded import NAMES
+    from sordino.data.sets import NAMES
 
     found = {
         name: Path(EMBEDDED) if name in NAMES else where(name) for name in (*NAMES, *PUBLISHED)
@@ -39,8 +39,8 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def find(name: str, as_json: AsJson = False) -> None:
     """Say where a data set is, or every way to get it (exit status 2)."""
-    from sordino.data.embedded import NAMES
     from sordino.data.locate import find as locate
+    from sordino.data.sets import NAMES
 
     path = Path(EMBEDDED) if name in NAMES else locate(name)
     say.people(str(path))

@@ -32,7 +32,7 @@ def link(
         raise StudyError(
             "say how rows belong together: --on COLUMN, or --rows for the order of the files"
         )
-    from sordino.data.pairs import paired
+    from sordino.data.table import paired
     from sordino.privacy import Ledger
     from sordino.privacy.records import link as join
     from sordino.privacy.session import data_ledger

@@ -38,7 +38,7 @@ from sordino.core.records import Facts, Metrics
 from sordino.core.run.environment import device, lineage, protective
 from sordino.core.watch import Moment
 from sordino.data.dataset import Span
-from sordino.data.features.applied import is_ours
+from sordino.data.features.front import is_ours
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE

@@ -10,7 +10,6 @@ np.int64(1437)
 """
 
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
-from sordino.data.holdout import hold_out, per_client_validation
 from sordino.data.locate import fetch, places, where
 from sordino.data.partition import (
     PARTITIONS,
@@ -21,7 +20,9 @@ from sordino.data.partition import (
     Parts,
     Shards,
     checked,
+    hold_out,
     label_counts,
+    per_client_validation,
 )
 from sordino.data.readers import labels, load, names
 from sordino.data.sets import PUBLISHED, Published, register

@@ -312,15 +312,9 @@ def encode_labels(
                 )
         largest = max(int(values.max()) for values in numbers)
         return numbers, tuple(str(i) for i in range(largest + 1))
-    try:
-        texts = [values.astype(str) for values in parts]
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{place}: labels must be class numbers or text, but some are bytes that are not ASCII"
-        ) from error
-    for values in texts:
-        if (empty := np.flatnonzero(values == "")).size:
-            raise DataError(f"{place}: row {int(empty[0])} has no label")
+    _refuse_bytes(parts, place)
+    texts = [values.astype(str) for values in parts]
+    _refuse_empty(texts, place)
     names = np.unique(np.concatenate(texts))
     return tuple(np.searchsorted(names, values).astype(np.int64) for values in texts), tuple(
         str(name) for name in names

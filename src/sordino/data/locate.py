@@ -26,8 +26,7 @@ from pathlib import Path
 from sordino.base import modules
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder
-from sordino.data.embedded import NAMES
-from sordino.data.sets import PUBLISHED, Published, Remote
+from sordino.data.sets import NAMES, PUBLISHED, Published, Remote
 
 TIMEOUT = 60.0
 _SYSTEM = Path("/usr/share/datasets")

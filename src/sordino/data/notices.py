@@ -1,7 +1,8 @@
-"""What is said of private rows to their owner alone: at the console, never in a file of the run.
+"""Words to whoever watches while data is read.
 
-A notice depends on the rows. Nothing that is released, and nothing that stands in a run folder, may
-hold one.
+A **notice** is for the owner of private rows alone: at the console, never in a file of the run. It
+depends on the rows. Nothing that is released, and nothing that stands in a run folder, may hold
+one. **Progress** says how many examples have features by now.
 """
 
 from __future__ import annotations
@@ -41,3 +42,27 @@ def notice(text: str) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(text)
+
+
+EVERY = 16
+"""Examples between two words."""
+
+Told = Callable[[str, int, int], None]
+_told: ContextVar[Told | None] = ContextVar("told", default=None)
+
+
+@contextlib.contextmanager
+def watched(told: Told) -> Iterator[None]:
+    """Tell how far features are: what they are of, how many examples are done, and of how many."""
+    token = _told.set(told)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def tell(name: str, done: int, whole: int) -> None:
+    """So many examples of ``name`` are done, out of all."""
+    told = _told.get()
+    if told is not None and (done % EVERY == 0 or done == whole):
+        told(name, done, whole)

@@ -25,6 +25,13 @@ The whole deal is drawn anew until the smallest client has ``minimum`` examples,
 client to those below the minimum: with small beta and many clients a good deal would
 practically never be drawn. Either way **the minimum is a guarantee**.
 
+**Held-out examples** choose hyper-parameters, so that the test set is never asked. Choosing the
+clipping norm or the learning rate by test accuracy reports a number that no new data would give.
+:func:`hold_out` cuts a validation set from the *training* data once, before anything is
+partitioned; :func:`per_client_validation` lets every client keep a part of its own examples back.
+Neither makes the choice private: a hyper-parameter chosen by looking at held-out private examples
+is a release as well. It is harmless only where the held-out part is public or its use is booked.
+
 **A way of your own** is a class with a registration, or ``kind = "package.module:Class"`` in a
 study (docs/own-tables.md).
 
@@ -62,7 +69,7 @@ from pydantic import Field
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry
 from sordino.base.section import Section
-from sordino.data.dataset import Indices, Labels
+from sordino.data.dataset import Dataset, Indices, Labels
 
 Parts = tuple[Indices, ...]
 
@@ -322,3 +329,35 @@ def label_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Labe
     for row, part in zip(counts, parts, strict=True):
         row += np.bincount(labels[part], minlength=classes)
     return counts
+
+
+def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+    """(the rest, ``count`` examples drawn at random), both in their original order."""
+    if not 0 < count < len(dataset):
+        raise StudyError(
+            f"hold-out of {count} examples from {len(dataset)}: choose between 1 and "
+            f"{len(dataset) - 1}"
+        )
+    order = rng.permutation(len(dataset))
+    return dataset.take(np.sort(order[count:])), dataset.take(np.sort(order[:count]))
+
+
+def per_client_validation(
+    parts: Sequence[Indices], fraction: float, rng: np.random.Generator
+) -> tuple[tuple[Indices, ...], tuple[Indices, ...]]:
+    """Return training parts and validation parts, a ``fraction`` of each client, rounded down.
+
+    >>> parts = (np.arange(10), np.arange(10, 14))
+    >>> train, validation = per_client_validation(parts, 0.25, np.random.default_rng(0))
+    >>> [len(p) for p in train], [len(p) for p in validation]
+    ([8, 3], [2, 1])
+    """
+    if not 0 < fraction < 1:
+        raise StudyError(f"validation fraction must lie between 0 and 1, got {fraction}")
+    train, validation = [], []
+    for part in parts:
+        order = rng.permutation(part)
+        count = int(fraction * len(part))
+        train.append(np.sort(order[count:]))
+        validation.append(np.sort(order[:count]))
+    return tuple(train), tuple(validation)

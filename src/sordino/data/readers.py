@@ -20,15 +20,19 @@ import numpy.typing as npt
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
-from sordino.data import cifar, locate
+from sordino.data import locate
 from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Span
-from sordino.data.embedded import NAMES, embedded
 from sordino.data.encoding import Encoding
+from sordino.data.formats import (
+    read_cifar_archive,
+    read_cifar_folder,
+    read_images,
+    read_labels,
+    read_usps,
+)
 from sordino.data.identity import words
-from sordino.data.idx import read_images, read_labels
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
-from sordino.data.libsvm import read_usps
-from sordino.data.sets import PUBLISHED, Halves, Published, pick
+from sordino.data.sets import NAMES, PUBLISHED, Halves, Published, embedded, pick
 from sordino.data.table import SUFFIXES, How, Raw, Scale, read_npz, read_table
 
 if TYPE_CHECKING:
@@ -171,8 +175,8 @@ def _cifar_halves(folder: Path, published: Published) -> Halves:
         whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0])
     )
     if len(first) == 1:
-        return cifar.read_archive(folder / first[0])
-    return cifar.read_folder((folder / first[0]).parent)
+        return read_cifar_archive(folder / first[0])
+    return read_cifar_folder((folder / first[0]).parent)
 
 
 _HALVES: dict[str, Callable[[Path, Published], Halves]] = {

@@ -21,6 +21,11 @@ refused, one that breaks off elsewhere cannot be recognised. Parquet and npz can
 
 **Memory.** Columns are copied into the one feature matrix and dropped from the table one
 at a time, so that there is never a second float copy of the whole.
+
+**Two files about the same people** (:func:`paired`). A row has two words, (n, 2). In a table both
+are over all of its columns, whichever of them a study takes for the label. In an npz file a study
+reads the array that names people only where it asks for it: there one word is over the features
+alone, which every study reads.
 """
 
 from __future__ import annotations
@@ -35,11 +40,10 @@ import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.data import identity
-from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
-from sordino.data.columns import in_order
 from sordino.data.dataset import Features, Span, Words, refuse_non_finite, single
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.labels import Target, refuse_nobody
+from sordino.data.source import csv_input, read_arrays, refuse_large, refuse_long
 
 if TYPE_CHECKING:
     import polars as pl
@@ -398,3 +402,76 @@ def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> Non
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:12]) or "none"
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+SHOWN = 5
+
+
+def in_order(found: Sequence[str], wanted: Sequence[str], place: str, whose: str) -> list[str]:
+    """The columns ``found`` in the order ``wanted``; as they are where nothing is wanted.
+
+    Args:
+        place: the file, for a refusal; ``whose`` columns are wanted, such as "the agreed ones".
+
+    Raises:
+        DataError: if these are not the same names; with the first that are lacking or unknown.
+    """
+    if not wanted or list(found) == list(wanted):
+        return list(found)
+    there, asked = set(found), set(wanted)
+    lacking = [name for name in wanted if name not in there]
+    unknown = [name for name in found if name not in asked]
+    if lacking or unknown:
+        named = (("it lacks", lacking), ("it also has", unknown))
+        told = [f"{what} {_few(names)}" for what, names in named if names]
+        raise DataError(
+            f"{place}: its {len(found)} feature columns are not {whose} ({len(wanted)}): "
+            f"{', and '.join(told)}. Rename, add or drop columns"
+        )
+    return list(wanted)
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
+    """Words of rows of the first file and of the second, (n, 2) each.
+
+    ``on`` None pairs them by their order.
+
+    Raises:
+        DataError: if a file cannot be read, has no such column, or the orders do not match.
+    """
+    (one, left), (other, right) = _words_of(first, on), _words_of(second, on)
+    if on is None:
+        if len(one) != len(other):
+            raise DataError(
+                f"{first} has {len(one)} rows, {second} has {len(other)}: pair them by a "
+                "column (--on)"
+            )
+        return one, other
+    # Everybody's first row stands for all of them: each row of either file is paired with it.
+    names, start = np.unique(left, return_index=True)
+    at = np.minimum(np.searchsorted(names, right), max(len(names) - 1, 0))
+    known = names[at] == right if len(names) else np.zeros(len(right), bool)
+    if not known.any():
+        raise DataError(f"{first} and {second}: no value of column {on!r} is in both")
+    again = np.isin(left, right[known])
+    return (
+        np.concatenate([one[start[at[known]]], one[start[np.searchsorted(names, left[again])]]]),
+        np.concatenate([other[known], one[again]]),
+    )
+
+
+def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:
+    """The two words of each row, (n, 2), and that of the person it names, (n,)."""
+    columns: dict[str, npt.NDArray[Any]] = columns_of(path, on)
+    if on is not None and on not in columns:
+        raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(columns)[:12])}")
+    own = np.zeros(len(next(iter(columns.values()))), dtype=np.uint64)
+    for values in columns.values():
+        own += identity.features(values) if values.ndim > 1 else identity.column(values)
+    features = identity.features(columns["x"]) if path.suffix.lower() == ".npz" else own
+    return np.stack([own, features], axis=1), own if on is None else identity.persons(columns[on])

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sordino.base.compiled import watched as compiling
-from sordino.data.features import watched
-from sordino.data.notices import noticed
+from sordino.data.notices import noticed, watched
 from sordino.live.console import display
 from sordino.live.console.making import Making
 from sordino.live.console.running import Running

@@ -10,10 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sordino.base.registry import did_you_mean
 from sordino.base.section import Section
-from sordino.data.embedded import NAMES, SPANS
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
 from sordino.data.labels import Target
-from sordino.data.sets import PUBLISHED, is_ours
+from sordino.data.sets import NAMES, PUBLISHED, SPANS, is_ours
 
 LEARNED = (
     "is learned from the rows, which nobody books: every value of it tells of single rows. Give "

@@ -6,11 +6,8 @@ random     convolutions with random filters from a public seed
 ========== ===============================================================================
 """
 
-from sordino.data.features.applied import featured
-from sordino.data.features.front import FRONT_ENDS, FrontEnd
-from sordino.data.features.progress import watched
-from sordino.data.features.random import RandomConvolutions
-from sordino.data.features.scattering import Scattering
+from sordino.data.features.front import FRONT_ENDS, FrontEnd, featured
+from sordino.data.features.scattering import RandomConvolutions, Scattering
 
 __all__ = [
     "FRONT_ENDS",
@@ -18,5 +15,4 @@ __all__ = [
     "RandomConvolutions",
     "Scattering",
     "featured",
-    "watched",
 ]

@@ -24,7 +24,14 @@ Shapes: examples (n, *shape), ``uint8`` pixels or ``float32``; features (n, *oth
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import hashlib
+import os
+import secrets
 import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +39,12 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
+from sordino.base.files import cache_folder
+from sordino.base.owned import PART, is_own_file, own_folder
 from sordino.base.registry import Registry
 from sordino.base.section import Section
+from sordino.data.dataset import Dataset
+from sordino.data.notices import tell
 
 Shape = tuple[int, ...]
 Examples = NDArray[Any]
@@ -173,3 +184,127 @@ def _refused(front: FrontEnd, why: str) -> StudyError:
         f"data.features kind '{front.kind}' {why}: features must be a fixed function of one "
         "example. It was tried on made-up examples; no data was read"
     )
+
+
+ZERO = 128
+"""The byte that stands for about zero."""
+
+
+def featured(data: Dataset, front: FrontEnd | None, *, public: bool = False) -> Dataset:
+    """The same examples with features in the place of ``x``; they stay recognisable by what they
+    were.
+
+    Args:
+        front: the front end; with None, the data set as it is.
+        public: whether the examples are: then their features are kept in the user's cache, where
+            the next run finds them.
+
+    Raises:
+        StudyError: if the front end gives no features of single made-up examples.
+    """
+    if front is None:
+        return data
+    place = _place(data, front) if public and len(data) else None
+    found = None if place is None else kept(place, (len(data), *shape_of(front, data.shape)))
+    if found is None:
+        found = _made(data, front)
+        if place is not None:
+            keep(place, found)
+    return replace(data, x=found, origin=data.x)
+
+
+def _made(data: Dataset, front: FrontEnd) -> Examples:
+    """Features of all examples. One that has none has zeros: an end of the run, or a message that
+    names it, would tell of it.
+    """
+    kind, wanted = tried(front, data.shape, data.x.dtype), shape_of(front, data.shape)
+    found = np.empty((len(data), *wanted), kind)
+    step = front.together if is_ours(front) else 1
+    for start in range(0, len(data), step):
+        some = slice(start, min(start + step, len(data)))
+        if not _fill(found[some], front, data.x[some]):
+            for i in range(some.start, some.stop):
+                if not _fill(found[i : i + 1], front, data.x[i : i + 1]):
+                    found[i] = ZERO if kind == np.uint8 else 0.0
+        tell(data.name, some.stop, len(data))
+    return found
+
+
+def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
+    """Fill in the features of some examples; whether all of them have any."""
+    # what one of somebody's own keeps of an example must not reach the next
+    one = front if is_ours(front) else copy.deepcopy(front)
+    try:
+        with np.errstate(all="ignore"):
+            features = given(one, x, found.shape[1:])
+    except (Exception, SystemExit):  # a user's front end may raise anything
+        return False
+    if features.dtype != found.dtype or not np.isfinite(features).all():
+        return False
+    found[:] = features
+    return True
+
+
+def _place(data: Dataset, front: FrontEnd) -> Path | None:
+    """Where features of these examples are kept; None for a front end of somebody's own, whose
+    code may change.
+    """
+    if not is_ours(front):
+        return None
+    return place_of(f"{front.model_dump_json(exclude_none=True)}{data.fingerprint()}")
+
+
+def is_ours(front: FrontEnd) -> bool:
+    """Whether a front end is the program's own, so that its version says what it gives."""
+    return type(front).__module__.startswith("sordino.")
+
+
+VERSION = 5
+"""Of the program's own front ends: a new one for other features."""
+
+_SUM = 32
+
+
+def place_of(what: str) -> Path:
+    """Where bytes are kept that are determined by ``what`` and by the program's front ends."""
+    key = hashlib.sha256(f"{VERSION}{what}".encode()).hexdigest()[:32]
+    return cache_folder() / "features" / f"{key}.npy"
+
+
+def kept(place: Path, shape: tuple[int, ...]) -> Examples | None:
+    """What a file of features holds, read where it lies; None if it is not there or not whole, or
+    somebody else can have written it.
+    """
+    try:
+        with own_folder(place.parent, make=False) as held:
+            if not is_own_file(place.name, held):
+                return None
+        found = np.lib.format.open_memmap(place, mode="c")
+        with place.open("rb") as file:
+            file.seek(-_SUM, os.SEEK_END)
+            told = file.read()
+    except Exception:  # readers of headers have many errors for damaged bytes
+        return None
+    whole = found.shape == shape and found.dtype == np.uint8 and _sum(found) == told
+    return found if whole else None
+
+
+def keep(place: Path, features: Examples) -> None:
+    """Keep features and their digest; where that cannot be done they are made again next time."""
+    if features.dtype != np.uint8:
+        return
+    with contextlib.suppress(OSError), own_folder(place.parent, make=True):
+        part = place.with_suffix(f".{secrets.token_hex(8)}{PART}")
+        try:
+            with part.open("xb") as file:
+                np.save(file, features, allow_pickle=False)
+                file.write(_sum(features))
+            part.chmod(0o600)
+            part.replace(place)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _sum(features: Examples) -> bytes:
+    """A digest: a power failure may leave a file of the right length that holds other bytes."""
+    return hashlib.sha256(np.ascontiguousarray(features).data).digest()

@@ -1,6 +1,6 @@
 r"""The scattering transform of images: two layers of wavelets and moduli, smoothed.
 
-With psi_{j, theta} and phi of :mod:`.wavelets`, and * a convolution of padded images,
+With psi_{j, theta} and phi of :mod:`.scattering`, and * a convolution of padded images,
 
     S_0 x = x * phi,  S_1 x = |x * psi_1| * phi,  S_2 x = ||x * psi_1| * psi_2| * phi  (j_2 > j_1),
 
@@ -50,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from sordino.base.compiled import compiled
-from sordino.data.features.wavelets import Real, channels, filters, padded
+from sordino.data.features.scattering import Real, channels, filters, padded
 
 _FUSED = {"contract"}
 _HALF, _ROOT = np.float32(0.5), np.float32(math.sqrt(0.75))

@@ -1,24 +1,40 @@
-"""``data.features`` kind "scattering": two layers of fixed wavelets (:mod:`.scatter`)."""
+r"""``data.features`` kind "scattering": two layers of fixed wavelets (:mod:`.scatter`).
+
+**The filters** are Morlet wavelets and a Gaussian window in Fourier space. With angle theta, scale
+2^j and n angles in [0, pi),
+
+    g(u)      =  exp(-u^T R D R^T u / (2 s^2)) / (2 pi s^2 / slant),      s = 0.8 2^j,
+    psi(u)    =  g(u) (exp(i xi theta^T u) - beta),    xi = 3 pi / (4 2^j),   slant = 4 / n,
+
+with beta such that psi has mean zero, and the window phi = g with s = 0.8 2^(J-1), slant 1. All
+are made periodic on the padded image; their Fourier transforms are real. These are the filters of
+kymatio 0.3 (Andreux et al. 2020), whose constants they have, its 2 * 3.1415 among them.
+
+Shapes: a padded image is (height, width), both multiples of 2^J.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.data.dataset import scaled
-from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
-from sordino.data.features.kept import keep, kept, place_of
-from sordino.data.features.pictures import pictures
-from sordino.data.features.progress import tell
-from sordino.data.features.wavelets import channels
+from sordino.data.features.components import pictures
+from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape, keep, kept, place_of
+from sordino.data.notices import tell
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sordino.data.features.components import Components
     from sordino.data.features.scatter import Scattering2d
 
@@ -160,3 +176,180 @@ def _components(front: Scattering, shape: Shape) -> Components:
     components = learned(features, count)
     keep(place, components.packed())
     return components
+
+
+Real = NDArray[np.float32]
+
+_PERIODS = range(-2, 3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filters:
+    """The filters of one padded size.
+
+    Attributes:
+        psi: by scale j, at every resolution that they are needed at, 0..j, (angles, h, w).
+        low: by resolution r = 0..J, linear maps (rows (h', h / 2^r), columns (w', w / 2^r)) that
+            smooth, keep every 2^(J-r)th number, and cut the padding off.
+    """
+
+    psi: tuple[tuple[Real, ...], ...]
+    low: tuple[tuple[Real, Real], ...]
+
+
+def channels(scales: int, angles: int) -> int:
+    """K, channels of a scattering transform with two layers.
+
+    >>> channels(2, 8)
+    81
+    """
+    return 1 + scales * angles + angles * angles * scales * (scales - 1) // 2
+
+
+def padded(length: int, scales: int) -> int:
+    """The length of a side with its padding: a multiple of 2^J with at least half of it each side.
+
+    >>> padded(28, 2), padded(32, 2)
+    (36, 40)
+    """
+    step = 1 << scales
+    return ((length + step) // step + 1) * step
+
+
+@lru_cache(maxsize=8)
+def filters(height: int, width: int, scales: int, angles: int) -> Filters:
+    """All filters for padded images (height, width)."""
+    psi = []
+    for j in range(scales):
+        turned = [
+            np.fft.fft2(
+                _morlet(
+                    height,
+                    width,
+                    0.8 * 2**j,
+                    (int(angles / 2 - 1) - number) * math.pi / angles,
+                    0.75 * math.pi / 2**j,
+                    4.0 / angles,
+                )
+            ).real
+            for number in range(angles)
+        ]
+        psi.append(
+            tuple(
+                np.stack([_periodised(each, r) for each in turned]).astype(np.float32)
+                for r in range(min(j + 1, max(scales - 1, 1)))
+            )
+        )
+    window = np.fft.fft2(_gabor(height, width, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
+    low = tuple(_smoothing(_periodised(window, r), scales - r) for r in range(scales))
+    return Filters(tuple(psi), low)
+
+
+def _gabor(
+    height: int, width: int, sigma: float, theta: float, xi: float, slant: float
+) -> NDArray[np.complex128]:
+    cosine, sine = math.cos(theta), math.sin(theta)
+    turn = np.array([[cosine, -sine], [sine, cosine]])
+    curve = turn @ np.diag([1.0, slant * slant]) @ turn.T / (2 * sigma * sigma)
+    total = np.zeros((height, width), np.complex128)
+    for p in _PERIODS:
+        for q in _PERIODS:
+            y, x = np.mgrid[p * height : (p + 1) * height, q * width : (q + 1) * width]
+            square = curve[0, 0] * y * y + (curve[0, 1] + curve[1, 0]) * y * x + curve[1, 1] * x * x
+            total += np.exp(-square + 1j * xi * (y * cosine + x * sine))
+    return total / (2 * 3.1415 * sigma * sigma / slant)
+
+
+def _morlet(
+    height: int, width: int, sigma: float, theta: float, xi: float, slant: float
+) -> NDArray[np.complex128]:
+    wave = _gabor(height, width, sigma, theta, xi, slant)
+    envelope = _gabor(height, width, sigma, theta, 0.0, slant)
+    found: NDArray[np.complex128] = wave - wave.sum() / envelope.sum() * envelope
+    return found
+
+
+def _periodised(fourier: NDArray[np.float64], level: int) -> NDArray[np.float64]:
+    """The Fourier transform of every 2^level-th number of a filter, high frequencies left out."""
+    if not level:
+        return fourier
+    kept = fourier.copy()
+    for axis, length in enumerate(fourier.shape):
+        start = int(length * 2.0 ** (-level - 1))
+        stop = start + int(length * (1 - 2.0**-level))
+        kept[(slice(None),) * axis + (slice(start, stop),)] = 0.0
+    parts, (h, w) = 1 << level, fourier.shape
+    found: NDArray[np.float64] = kept.reshape(parts, h // parts, parts, w // parts).sum((0, 2))
+    return found
+
+
+def _smoothing(window: NDArray[np.float64], left: int) -> tuple[Real, Real]:
+    """The window, which is a product of one for rows and one for columns, as two linear maps."""
+    root = math.sqrt(window[0, 0])
+    rows, columns = window[:, 0] / root, window[0, :] / root
+    return _smoothed(rows, left), _smoothed(columns, left)
+
+
+def _smoothed(window: NDArray[np.float64], left: int) -> Real:
+    """Smooth, keep every 2^left-th number, cut one off at both ends: (length / 2^left - 2, length).
+
+    What lies beyond an image of 2^J times as many numbers is padding.
+    """
+    length, parts = len(window), 1 << left
+    through = np.fft.fft(np.eye(length), axis=0) * window[:, None]
+    folded = through.reshape(parts, length // parts, length).mean(0)
+    found: Real = np.fft.ifft(folded, axis=0).real[1:-1].astype(np.float32)
+    return np.ascontiguousarray(found)
+
+
+@FRONT_ENDS.register
+class RandomConvolutions(FrontEnd):
+    """Moduli of convolutions with random filters, averaged over squares and normalised.
+
+    Filters are Gaussian with mean 0 and length 1, drawn from a public seed (Saxe et al. 2011 on why
+    random filters serve). Each example's features are normalised over all its channels.
+
+    Attributes:
+        filters: how many.
+        size: pixels of a filter's side.
+        pool: side of the squares that are averaged; what is left at the edges is left out.
+        seed: of the filters; public.
+    """
+
+    kind: Literal["random"] = "random"
+    filters: int = Field(96, ge=1, le=4096)
+    size: int = Field(7, ge=1, le=63)
+    pool: int = Field(4, ge=1, le=64)
+    seed: int = Field(0, ge=0)
+
+    def shape(self, shape: Shape) -> Shape:
+        """(filters, h', w')."""
+        if len(shape) != 3 or min(shape[1:]) < self.size + self.pool - 1:
+            raise StudyError(
+                f"data.features kind 'random' with size = {self.size} and pool = {self.pool} takes "
+                f"images of at least {self.size + self.pool - 1} pixels a side; examples have "
+                f"shape {shape}"
+            )
+        height, width = ((side - self.size + 1) // self.pool for side in shape[1:])
+        return self.filters, height, width
+
+    def features(self, x: Examples) -> Examples:
+        """Bytes (n, filters, h', w') of images (n, colours, height, width)."""
+        import torch
+
+        filters = _filters(self.filters, x.shape[1], self.size, self.seed)
+        waves = torch.nn.functional.conv2d(torch.from_numpy(scaled(x)), filters).abs_()
+        return in_bytes(torch.nn.functional.avg_pool2d(waves, self.pool).numpy(), 1)
+
+
+@functools.lru_cache(maxsize=4)
+def _filters(count: int, colours: int, size: int, seed: int) -> Tensor:
+    """Filters (count, colours, size, size)."""
+    import torch
+
+    rng = Seeded(seed).at("random convolutions")
+    drawn = torch.from_numpy(rng.standard_normal((count, colours, size, size)))
+    if size > 1:
+        drawn -= drawn.mean((2, 3), keepdim=True)
+    found: Tensor = drawn / drawn.flatten(1).norm(dim=1)[:, None, None, None]
+    return found.to(torch.float32)

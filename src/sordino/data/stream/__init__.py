@@ -11,8 +11,6 @@ Stored data is replayed, images are deformed without end, files are read row by 
 [196, 196, 196, 196]
 """
 
-from sordino.data.stream.changed import Shifted, Swapped
-from sordino.data.stream.deform import NONE, Deformed, Strength
 from sordino.data.stream.drift import (
     DRIFTS,
     ClassDrift,
@@ -21,12 +19,22 @@ from sordino.data.stream.drift import (
     GradualDrift,
     NoDrift,
     Sampling,
+    Shifted,
     SwapDrift,
+    Swapped,
 )
-from sordino.data.stream.opening import STREAMS, Deform, Opened, Replay, Rows, Streaming, Wanted
+from sordino.data.stream.opening import (
+    STREAMS,
+    Deform,
+    Opened,
+    Replay,
+    Rows,
+    Streaming,
+    Wanted,
+    published,
+)
 from sordino.data.stream.piece import BLOCK, SELDOM, Piece, Stream
-from sordino.data.stream.published import published
-from sordino.data.stream.replay import Replayed
+from sordino.data.stream.stored import NONE, Deformed, Replayed, Strength
 from sordino.data.stream.table import TableStream
 from sordino.data.stream.vertical import DIVISIONS, Columns, Division, Regions, Slices
 

@@ -11,11 +11,10 @@ features each of :data:`BLOCKS` slices of the features gets a gain and an offset
 ======== =====================================================================================
 
 ``classes`` and ``gradual`` say which class event t has. Of a data set in memory
-(:class:`~sordino.data.stream.replay.Replayed`, :class:`~sordino.data.stream.deform.Deformed`) an
-example of that class is drawn then, and a class without examples has probability 0; of a file
-(:class:`~sordino.data.stream.table.TableStream`) the next row of that class is shown, each row once
-(:mod:`sordino.data.stream.byclass`). The last two change what a stream gives, whatever stream
-it is (:mod:`sordino.data.stream.changed`).
+(:mod:`sordino.data.stream.stored`) an example of that class is drawn then, and a class without
+examples has probability 0; of a file (:class:`~sordino.data.stream.table.TableStream`) the next row
+of that class is shown, each row once (:class:`ByClass`). The last two change what a stream gives,
+whatever stream it is (:class:`Swapped`, :class:`Shifted`).
 
 **Features.** Change k has ln a ~ U(-strength, strength) and b ~ U(-strength, strength), independent
 for each slice; change 0 is none (a = 1, b = 0). Change k + 1 follows on change k each ``every``
@@ -44,11 +43,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.base.entropy import Seeded
-from sordino.base.errors import StudyError
+from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Registry
 from sordino.base.section import Section
-from sordino.data.stream.changed import Shifted, Swapped
-from sordino.data.stream.piece import Stream, multiples
+from sordino.data.dataset import Dataset
+from sordino.data.stream.piece import BLOCK, Piece, Stream, blocks, joined, multiples, room
 
 BLOCKS = 8
 """Slices of the features that change each by itself."""
@@ -235,3 +234,291 @@ def _drawn(seed: int, classes: int, first: int, last: int) -> NDArray[np.float64
     source = Seeded(seed).stream("stream", "class probabilities")
     weights = np.stack([source.at(k).random(classes) for k in range(first, last)])
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+class _Changed:
+    """What a changed stream has from the stream below it."""
+
+    def __init__(self, stream: Stream, seed: int) -> None:
+        self.stream, self.seed = stream, seed
+        self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
+        self.columns = stream.columns
+
+    @property
+    def length(self) -> int | None:
+        """Of the stream below, as far as it knows."""
+        return self.stream.length
+
+
+class Swapped(_Changed):
+    """Labels that change places after each ``every`` events.
+
+    >>> from sordino.data import load
+    >>> from sordino.data.stream.stored import Replayed
+    >>> stream = Swapped(Replayed(load("digits").train, seed=0), every=4, seed=0)
+    >>> Replayed(load("digits").train, seed=0).read(0, 8).y, stream.read(0, 8).y
+    (array([4, 9, 1, 1, 7, 2, 1, 6]), array([4, 9, 1, 1, 7, 2, 1, 3]))
+    """
+
+    def __init__(self, stream: Stream, every: int, seed: int) -> None:
+        super().__init__(stream, seed)
+        if len(stream.classes) < 2:
+            raise StudyError(f"{stream.name}: the drift 'swap' needs two classes, there is one")
+        self._every = every
+        self._done, self._mapping = 0, np.arange(len(stream.classes))
+        self._source = Seeded(seed).stream("stream", "label swaps")
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        piece = self.stream.read(start, count)
+        swaps = np.arange(start, start + len(piece)) // self._every
+        y = piece.y.copy()
+        firsts = np.flatnonzero(np.diff(swaps, prepend=-1))
+        for first, last in zip(firsts, [*firsts[1:], len(y)], strict=False):
+            y[first:last] = self._after(int(swaps[first]))[y[first:last]]
+        return Piece(piece.x, y, piece.entity)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        return tuple(
+            sorted({*self.stream.changes(start, stop), *multiples(self._every, start, stop)})
+        )
+
+    def _after(self, swaps: int) -> NDArray[np.int64]:
+        """Label of each class after so many swaps.
+
+        Going on is quick; going back starts again, some microseconds a swap.
+        """
+        if swaps < self._done:
+            self._done, self._mapping = 0, np.arange(len(self.classes))
+        for number in range(self._done, swaps):
+            rng = self._source.at(number)
+            one = int(rng.integers(len(self.classes)))
+            other = (one + 1 + int(rng.integers(len(self.classes) - 1))) % len(self.classes)
+            # The labels one and other change places, whatever classes wear them by now.
+            self._mapping = np.where(
+                self._mapping == one, other, np.where(self._mapping == other, one, self._mapping)
+            )
+        self._done = swaps
+        return self._mapping
+
+
+class Shifted(_Changed):
+    """Features with a moving gain and offset; see :class:`FeatureDrift`."""
+
+    def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
+        super().__init__(stream, seed)
+        self.drift = drift
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        piece = self.stream.read(start, count)
+        if not len(piece):
+            return piece
+        x = np.empty_like(piece.x)
+        gain, offset = self.drift.lines(self.seed, range(start, start + len(x))).astype(np.float32)
+        for block, part in enumerate(self.drift.slices(x.shape[1])):
+            np.multiply(piece.x[:, part], gain[:, block, None], out=x[:, part])
+            x[:, part] += offset[:, block, None]
+        return Piece(x, piece.y, piece.entity)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        return tuple(sorted({*self.stream.changes(start, stop), *self.drift.changes(start, stop)}))
+
+
+class Draws:
+    """Rows with replacement, of the classes that a drift asks for.
+
+    An event draws its class first, then a row; both are addressed by block, the last one is kept.
+    """
+
+    __slots__ = ("_at", "_drift", "_grouped", "_present", "_rows", "_seed")
+
+    def __init__(self, dataset: Dataset, seed: int, drift: Sampling | None) -> None:
+        counts = np.bincount(dataset.y, minlength=len(dataset.classes))
+        self._present = counts > 0
+        self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
+        self._seed, self._drift = seed, drift
+        self._at, self._rows = -1, np.empty(0, np.int64)
+
+    def block(self, number: int) -> NDArray[np.int64]:
+        """The rows of block ``number``, (BLOCK,)."""
+        if number != self._at:
+            self._rows, self._at = self._draw(number), number
+        return self._rows
+
+    def _draw(self, number: int) -> NDArray[np.int64]:
+        rng = Seeded(self._seed).at("stream", "rows", number)
+        rows, firsts, counts = self._grouped
+        if self._drift is None:
+            return rng.integers(len(rows), size=BLOCK)
+        start = number * BLOCK
+        wanted = (
+            self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK)
+            * self._present
+        )
+        last = int(np.flatnonzero(self._present)[-1])
+        labels = np.minimum(classes_drawn(rng, wanted), last)
+        return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
+
+
+def classes_drawn(rng: np.random.Generator, wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+    """A class for each event (n,), with probabilities in proportion to ``wanted`` (n, classes)."""
+    edges = np.cumsum(wanted, axis=1)
+    # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is
+    # impossible.
+    drawn = rng.random(len(wanted))[:, None] * edges[:, -1:]
+    return np.asarray(np.minimum((edges <= drawn).sum(axis=1), wanted.shape[1] - 1))
+
+
+def refuse_empty(dataset: Dataset) -> None:
+    """A stream needs at least one example."""
+    if not len(dataset):
+        raise DataError(
+            f"{dataset.name}: a stream needs at least one example, the data set has none"
+        )
+
+
+MOST = 1 << 26
+"""Numbers of rows that wait, at most (256 MiB)."""
+AT_ONCE = 2000
+"""Rows read at once."""
+
+
+class ByClass:
+    """Rows of another stream, in a given order as those of a file, their classes drawn by a drift.
+
+    Each event draws its class from the probabilities of the drift, and shows the next row of this
+    class that no event has shown: rows of a class keep their order, and no row comes twice. Rows
+    that come before their turn wait in memory. The stream ends at the first event whose class has
+    no row left.
+
+    >>> import numpy as np
+    >>> from sordino.data.stream.piece import Piece
+    >>> class Numbers:
+    ...     name, shape, classes, length, columns = "numbers", (1,), ("even", "odd"), None, None
+    ...     def read(self, start, count):
+    ...         rows = np.arange(start, start + count)
+    ...         return Piece(rows[:, None].astype(np.float32), rows % 2)
+    ...     def changes(self, start, stop):
+    ...         return ()
+    >>> ByClass(Numbers(), 0, ClassDrift(every=4)).read(0, 8).x[:, 0].astype(int).tolist()
+    [1, 0, 2, 3, 4, 6, 5, 8]
+    """
+
+    length: int | None = None
+
+    def __init__(self, stream: Stream, seed: int, drift: Sampling) -> None:
+        self.stream, self.seed, self.drift = stream, seed, drift
+        self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
+        self.columns = stream.columns
+        self._features = int(np.prod(stream.shape))
+        self._owned = stream.read(0, 0).entity is not None
+        self._begin()
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`.
+
+        Raises:
+            DataError: if too many rows wait for those of another class.
+        """
+        count = room(start, count, None)
+        if start < self._event:
+            self._begin()
+        while self._event < start:
+            if not len(self._next(min(BLOCK, start - self._event))):
+                return self._next(0)
+        return self._next(count)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        return self.drift.changes(start, stop)
+
+    def _begin(self) -> None:
+        """Before the first event, and the first row."""
+        self._event = self._row = 0
+        self._ended = False
+        self._waiting: list[list[Piece]] = [[] for _ in self.classes]
+
+    def _next(self, count: int) -> Piece:
+        """The next events; fewer where a class has no row left."""
+        y = self._drawn(self._event, count)
+        ranks = _ranks(y, len(self.classes))
+        for label in range(len(self.classes)):
+            if not self._fetch(label, int((y == label).sum())):
+                y = y[: int(np.flatnonzero((y == label) & (ranks >= self._held(label)))[0])]
+                ranks = ranks[: len(y)]
+        x, owners = np.empty((len(y), self._features), np.float32), np.empty(len(y), np.int64)
+        for label in range(len(self.classes)):
+            place = np.flatnonzero(y == label)
+            piece = self._take(label, len(place))
+            x[place] = piece.x
+            if piece.entity is not None:
+                owners[place] = piece.entity
+        self._event += len(y)
+        return Piece(x, y, owners if self._owned else None)
+
+    def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
+        """The classes of these events."""
+        source, many = Seeded(self.seed), len(self.classes)
+        parts = [np.empty(0, np.int64)]
+        for block, first, last in blocks(start, count):
+            shares = self.drift.probabilities(self.seed, many, block * BLOCK, block * BLOCK + BLOCK)
+            parts.append(classes_drawn(source.at("stream", "rows", block), shares)[first:last])
+        return np.concatenate(parts)
+
+    def _held(self, label: int) -> int:
+        return sum(map(len, self._waiting[label]))
+
+    def _fetch(self, label: int, wanted: int) -> bool:
+        """Read on until so many rows of a class wait; whether there are so many."""
+        while self._held(label) < wanted and not self._ended:
+            piece = self.stream.read(self._row, AT_ONCE)
+            self._row += len(piece)
+            self._ended = len(piece) < AT_ONCE
+            for each, held in enumerate(self._waiting):
+                if len(at := np.flatnonzero(piece.y == each)):
+                    own = None if piece.entity is None else piece.entity[at]
+                    held.append(Piece(piece.x[at], piece.y[at], own))
+            waiting = sum(map(self._held, range(len(self.classes))))
+            if waiting * self._features > MOST:
+                raise DataError(
+                    f"{self.name}: {waiting} rows wait for more of class "
+                    f"{self.classes[label]!r}, which hardly comes up to row {self._row}: shuffle "
+                    "the rows of the file, or leave this class out of the classes"
+                )
+        return self._held(label) >= wanted
+
+    def _take(self, label: int, count: int) -> Piece:
+        """The first rows of a class that wait."""
+        held, found = self._waiting[label], list[Piece]()
+        while count:
+            piece = held.pop(0)
+            first, rest = _cut(piece, count)
+            found.append(first)
+            count -= len(first)
+            if rest is not None:
+                held.insert(0, rest)
+        return joined(found, self._features)
+
+
+def _cut(piece: Piece, count: int) -> tuple[Piece, Piece | None]:
+    """The first rows of a piece, and the others if there are any."""
+    if len(piece) <= count:
+        return piece, None
+    parts = (slice(None, count), slice(count, None))
+    first, rest = (
+        Piece(piece.x[part], piece.y[part], None if piece.entity is None else piece.entity[part])
+        for part in parts
+    )
+    return first, rest
+
+
+def _ranks(y: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """How many events of the same class come before each one."""
+    found = np.empty(len(y), np.int64)
+    for label in range(classes):
+        place = np.flatnonzero(y == label)
+        found[place] = np.arange(len(place))
+    return found

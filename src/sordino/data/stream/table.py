@@ -19,7 +19,7 @@ anyway.
 reading gives fewer rows than asked for at its end. Where ``rows`` is given, as it is for published
 files, exactly so many must be there.
 
-**Classes** and **entities**: :mod:`sordino.data.stream.cells`.
+**Classes** and **entities**: :mod:`sordino.data.stream.rows`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,9 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import DataError
 from sordino.data.source import AGAIN
-from sordino.data.stream.byclass import ByClass
-from sordino.data.stream.cells import Classes, Coder
-from sordino.data.stream.parquet import Parquet
+from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined, room
-from sordino.data.stream.rows import Rows, not_finite
-from sordino.data.stream.text import Text
+from sordino.data.stream.rows import Classes, Coder, Parquet, Rows, Text, not_finite
 from sordino.data.table import Scale
 
 if TYPE_CHECKING:

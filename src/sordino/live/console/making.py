@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 class Making:
     """Shows how many examples have their features; as ``told`` of
-    :func:`sordino.data.features.watched`.
+    :func:`sordino.data.notices.watched`.
     """
 
     def __init__(self, quiet: bool = False) -> None:

@@ -32,11 +32,10 @@ from sordino.core.network import (
 from sordino.core.plan import Plan
 from sordino.core.study.base import Study
 from sordino.core.world import ServerSide
-from sordino.data.bounded import read_arrays
-from sordino.data.columns import in_order
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode_labels
-from sordino.data.table import columns_of
+from sordino.data.source import read_arrays
+from sordino.data.table import columns_of, in_order
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.remote.assemble import Common, conducted, taken
 from sordino.regimes.vertical.remote.rows import refuse, whole

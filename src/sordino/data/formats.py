@@ -1,0 +1,457 @@
+"""The forms in which the papers' data sets are published.
+
+**IDX**, of MNIST and Fashion-MNIST. A file is one array: two zero bytes, a type code (0x08:
+unsigned byte, the only one these data sets use), the number of dimensions, each dimension as a
+big-endian 32-bit integer, then the values in row-major order. Nothing follows, so every missing or
+surplus byte shows.
+
+Images are returned with a channel axis, (examples, 1, height, width); the array is the
+file's only copy in memory.
+
+**LIBSVM text**, of USPS (16 x 16 digits of envelopes). A line is one example: a class number, then
+``index:value`` pairs with rising indices from 1; what is not listed is 0. USPS has values in [-1,
+1] already, a public range, and calls its digits 1 to 10, of which we make 0 to 9.
+
+Text carries no length, so a file cut at the end of a line looks whole. Readers of a
+published file therefore say how many examples it must have, and a last line without its
+line feed is refused.
+
+**CIFAR-10**: 60 000 colour images of 32 x 32 pixels in six batches. Two published forms hold the
+same images. The **binary** form is 10 000 records a batch, one byte of label and 3 072 of pixels (1
+024 red, 1 024 green, 1 024 blue, row by row). The **python** form holds a pickled dictionary a
+batch, which is read without running it (:func:`read_inert`). Either may lie in a folder or in the
+archive as downloaded; archives are read as a stream and nothing is ever extracted to disk.
+
+**A pickle is read without running it.** A pickle is a program: its instructions name any importable
+function and call it, so that loading one from the network hands the machine to whoever wrote it.
+This project neither writes nor loads pickles. One published data set, CIFAR-10's "python version",
+exists as pickles all the same, and many people have just that one on their disks.
+
+So the file is interpreted with the dictionary of callable names replaced. Of all names
+that a pickle may utter, the few that NumPy's own pickling uses are answered, and each with
+an inert record defined here: ``_reconstruct`` returns an empty note pad, its ``state`` is
+written on it, and that is all. No NumPy code runs on the pickle's behalf, no imported
+callable is ever reachable, and any other name is refused. What comes out are containers,
+numbers, strings and note pads, which :func:`array_of` then reads with as much distrust as
+any other file.
+
+Old batches were written by Python 2: strings arrive as ``bytes`` (encoding="bytes").
+
+References:
+    LeCun, Cortes, Burges 1998, "The MNIST database of handwritten digits".
+    Xiao, Rasul, Vollgraf 2017, "Fashion-MNIST".
+    Hull 1994, "A database for handwritten text recognition research".
+    Chang and Lin 2011, "LIBSVM: a library for support vector machines".
+    Krizhevsky 2009, "Learning multiple layers of features from tiny images".
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import math
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.base.errors import DataError
+from sordino.base.files import allowed, too_large
+from sordino.data.dataset import Labels
+from sordino.data.source import AGAIN, Source
+
+_UNSIGNED_BYTE = 0x0800
+
+
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    """The array in an IDX file (gzip or not) of unsigned bytes with so many dimensions."""
+    source, shape = _opened(path, dimensions)
+    size = math.prod(shape)
+    what = f"values (shape {' x '.join(map(str, shape))})"
+    values = np.empty(shape, dtype=np.uint8)
+    source.fill(values.reshape(-1).data, what)
+    source.end(f"{size} {what}")
+    return values
+
+
+def idx_shape(path: Path, dimensions: int) -> tuple[int, ...]:
+    """The shape of the array in an IDX file, by its header alone."""
+    return _opened(path, dimensions)[1]
+
+
+def _opened(path: Path, dimensions: int) -> tuple[Source, tuple[int, ...]]:
+    """A file behind its header, and the shape that it announces."""
+    source = Source(path)
+    wanted = _UNSIGNED_BYTE | dimensions
+    (magic,) = struct.unpack(">I", source.exactly(4, "IDX magic number"))
+    if magic != wanted:
+        raise source.damaged(
+            f"expected the IDX magic number 0x{wanted:08x} (unsigned bytes, {dimensions} "
+            f"dimension{'s' * (dimensions > 1)})",
+            f"found 0x{magic:08x}",
+        )
+    shape = struct.unpack(f">{dimensions}I", source.exactly(4 * dimensions, "IDX dimensions"))
+    size = math.prod(shape)
+    if size == 0:
+        raise source.damaged(
+            "expected at least one value", f"the header announces the shape {shape}"
+        )
+    what = f"values (shape {' x '.join(map(str, shape))})"
+    source.check_room(size, what)
+    if size > (most := allowed(path.stat().st_size)):
+        raise DataError(too_large(path, "its header announces", size, most))
+    return source, shape
+
+
+def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[np.uint8], Labels]:
+    """Images (examples, 1, height, width) and their labels, from their two files."""
+    x = read_idx(images, 3)
+    return x[:, None], _idx_labels(images, len(x), labels, classes)
+
+
+def read_labels(images: Path, labels: Path, classes: int) -> tuple[tuple[int, ...], Labels]:
+    """The shape (1, height, width) of the images, of which only the header is read, and their
+    labels.
+    """
+    count, *shape = idx_shape(images, 3)
+    return (1, *shape), _idx_labels(images, count, labels, classes)
+
+
+def _idx_labels(images: Path, count: int, labels: Path, classes: int) -> Labels:
+    y = read_idx(labels, 1)
+    if count != len(y):
+        raise Source(labels).damaged(
+            f"expected {count} labels, one for each image of {images.name}", f"found {len(y)}"
+        )
+    if int(y.max()) >= classes:
+        row = int(np.argmax(y >= classes))
+        raise Source(labels).damaged(
+            f"expected labels 0..{classes - 1}", f"label {row} is {int(y[row])}"
+        )
+    return y.astype(np.int64)
+
+
+def read_libsvm(
+    path: Path, features: int, examples: int | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+    """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain).
+
+    Raises:
+        DataError: naming the first line that is damaged, or what is missing.
+    """
+    source = Source(path)
+    content = source.whole()
+    if not content.endswith(b"\n"):
+        raise source.damaged("expected the last line to end with a line feed", "it breaks off")
+    found = content.count(b"\n")
+    if examples is not None and found != examples:
+        raise source.damaged(f"expected {examples} lines, one for each example", f"found {found}")
+    if (size := 4 * features * found) > (most := allowed(path.stat().st_size)):
+        raise DataError(too_large(path, f"its {found} lines need", size, most))
+    try:
+        return _parsed(content, features)
+    except _MISTAKES:
+        lines = [line + b"\n" for line in content[:-1].split(b"\n")]
+    row = bisect.bisect_left(
+        range(len(lines)), True, key=lambda last: _why(lines[: last + 1], features) is not None
+    )
+    expected = (
+        f"line {row + 1}: expected 'label index:value ...' with finite numbers and rising "
+        f"feature numbers 1..{features}"
+    )
+    raise source.damaged(expected, _why(lines[: row + 1], features) or "found others")
+
+
+_MISTAKES = (ValueError, OverflowError)
+
+
+def _parsed(
+    content: bytes, features: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+    from sklearn.datasets import load_svmlight_file
+
+    x, y = load_svmlight_file(
+        io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False
+    )
+    if len(y) != content.count(b"\n"):
+        raise ValueError("found an empty line")
+    if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
+        raise ValueError("found a number that is not finite")
+    return x.toarray(), y
+
+
+def _why(lines: Sequence[bytes], features: int) -> str | None:
+    """What is wrong with these lines, or None."""
+    try:
+        _parsed(b"".join(lines), features)
+    except _MISTAKES as error:
+        return str(error)
+    return None
+
+
+def read_usps(path: Path, examples: int | None) -> tuple[npt.NDArray[np.float32], Labels]:
+    """USPS as images (examples, 1, 16, 16) in [-1, 1] and digits 0..9."""
+    x, y = read_libsvm(path, 256, examples)
+    if bad := np.flatnonzero((y != np.round(y)) | (y < 1) | (y > 10)).tolist():
+        raise Source(path).damaged("expected labels 1..10", f"line {bad[0] + 1} has {y[bad[0]]:g}")
+    if bad := np.flatnonzero(np.abs(x).max(axis=1) > 1).tolist():
+        raise Source(path).damaged("expected values in [-1, 1]", f"line {bad[0] + 1} has others")
+    return x.reshape(-1, 1, 16, 16), y.astype(np.int64) - 1
+
+
+CIFAR_BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR_PYTHON = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR_RECORDS = 10_000
+_CIFAR_PIXELS = 3 * 32 * 32
+_CIFAR_CLASSES = 10
+
+Pixels = npt.NDArray[np.uint8]
+Split = tuple[Pixels, Labels]
+
+
+def read_cifar_folder(folder: Path, records: int = CIFAR_RECORDS) -> tuple[Split, Split]:
+    """(training, test) from the batches that lie in ``folder``; the binary form is preferred."""
+    names = (
+        CIFAR_BINARY if all((folder / name).is_file() for name in CIFAR_BINARY) else CIFAR_PYTHON
+    )
+    return _assemble(
+        names,
+        ((name, str(folder / name), Source(folder / name).whole()) for name in names),
+        records,
+        str(folder),
+    )
+
+
+def read_cifar_archive(path: Path, records: int = CIFAR_RECORDS) -> tuple[Split, Split]:
+    """(training, test) from ``cifar-10-binary.tar.gz`` or ``cifar-10-python.tar.gz``."""
+    names = CIFAR_BINARY if "binary" in path.name else CIFAR_PYTHON
+    return _assemble(names, _members(path, names, records), records, str(path))
+
+
+def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple[str, str, bytes]]:
+    source = Source(path, whole=True)  # tarfile holds as much of a header as it announces
+    # Names of the images and the dictionary around them make the python form a little larger.
+    most = records * (_CIFAR_PIXELS + 1) * 2 + 65_536
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                if name not in names or not member.isreg():
+                    continue
+                if member.size > most:
+                    raise source.damaged(
+                        f"expected {name} to have at most {most} bytes", f"it has {member.size}"
+                    )
+                content = archive.extractfile(member)
+                yield name, f"{path}: {name}", content.read() if content else b""
+    except DataError:
+        raise
+    except Exception as error:  # tarfile has its own errors, and damaged headers bring others
+        raise source.damaged("expected a tar archive of batches", str(error)) from error
+    source.drain()
+
+
+def _assemble(
+    names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]], records: int, place: str
+) -> tuple[Split, Split]:
+    """Decode each batch into its part of one array; the test batch is the last of ``names``."""
+    decode: Callable[[bytes, str, int], Split] = _binary if names == CIFAR_BINARY else _python
+    x = np.empty((len(names) * records, 3, 32, 32), dtype=np.uint8)
+    y = np.empty(len(names) * records, dtype=np.int64)
+    seen: set[str] = set()
+    for name, where, content in batches:
+        start = names.index(name) * records
+        pixels, labels = decode(content, where, records)
+        x[start : start + records] = pixels
+        y[start : start + records] = labels
+        seen.add(name)
+    if missing := [name for name in names if name not in seen]:
+        raise DataError(
+            f"{place}: expected the batches {', '.join(names)}, but {', '.join(missing)} is "
+            f"not there. {AGAIN}"
+        )
+    cut = (len(names) - 1) * records
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+
+
+def _binary(content: bytes, place: str, records: int) -> Split:
+    expected = records * (_CIFAR_PIXELS + 1)
+    if len(content) != expected:
+        raise DataError(
+            f"{place}: expected {expected} bytes ({records} images of {_CIFAR_PIXELS + 1}), found "
+            f"{len(content)}. {AGAIN}"
+        )
+    raw = np.frombuffer(content, dtype=np.uint8).reshape(records, _CIFAR_PIXELS + 1)
+    return raw[:, 1:].reshape(records, 3, 32, 32), _cifar_labels(raw[:, 0].astype(np.int64), place)
+
+
+def _python(content: bytes, place: str, records: int) -> Split:
+    batch = read_inert(content, place)
+    if not isinstance(batch, Mapping):
+        raise DataError(
+            f"{place}: expected a dictionary with 'data' and 'labels', found "
+            f"{type(batch).__name__}. {AGAIN}"
+        )
+    fields = {
+        key.decode("latin1") if isinstance(key, bytes) else key: value
+        for key, value in batch.items()
+    }
+    pixels = array_of(fields.get("data"), (records, _CIFAR_PIXELS), f"{place}: data")
+    labels = fields.get("labels")
+    if (
+        not isinstance(labels, list)
+        or len(labels) != records
+        or not all(type(v) is int and 0 <= v < _CIFAR_CLASSES for v in labels)
+    ):
+        raise DataError(
+            f"{place}: expected 'labels' to be a list of {records} integers "
+            f"0..{_CIFAR_CLASSES - 1}. {AGAIN}"
+        )
+    return pixels.reshape(records, 3, 32, 32), np.array(labels, dtype=np.int64)
+
+
+def _cifar_labels(labels: Labels, place: str) -> Labels:
+    if int(labels.max()) >= _CIFAR_CLASSES:
+        row = int(np.argmax(labels >= _CIFAR_CLASSES))
+        raise DataError(
+            f"{place}: expected labels 0..{_CIFAR_CLASSES - 1}, found {int(labels[row])} in image "
+            f"{row}. {AGAIN}"
+        )
+    return labels
+
+
+class InertDtype:
+    """What a pickle says about an element type: ``u1`` is the only one we go on to accept."""
+
+    def __init__(self, code: object) -> None:
+        self.code = code.decode("latin1") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and alignment say nothing about single bytes."""
+
+
+class InertArray:
+    """What a pickle says about an array."""
+
+    shape: object = None
+    dtype: object = None
+    fortran: object = None
+    values: object = None
+
+    def __setstate__(self, state: object) -> None:
+        """Note (version, shape, element type, column-major, bytes)."""
+        if isinstance(state, tuple) and len(state) == 5:
+            _, self.shape, self.dtype, self.fortran, self.values = state
+
+
+# The answers have no state of their own (``__slots__ = ()``), so a pickle cannot alter them either.
+
+
+class _Ndarray:
+    __slots__ = ()
+
+
+class _Dtype:
+    __slots__ = ()
+
+    def __call__(self, code: object, *_: object) -> InertDtype:
+        return InertDtype(code)
+
+
+class _Reconstruct:
+    __slots__ = ()
+
+    def __call__(self, *_: object) -> InertArray:
+        return InertArray()
+
+
+class _FromBuffer:
+    __slots__ = ()
+
+    def __call__(self, values: object, dtype: object, shape: object, order: object) -> InertArray:
+        array = InertArray()
+        array.__setstate__((1, shape, dtype, order == "F", values))
+        return array
+
+
+class _Encode:
+    """How Python 3 writes bytes into pickles that Python 2 can read."""
+
+    __slots__ = ()
+
+    def __call__(self, text: object, *_: object) -> bytes:
+        if not isinstance(text, str):
+            raise pickle.UnpicklingError("only text can be encoded")
+        return text.encode("latin1")
+
+
+_ANSWERS: dict[tuple[str, str], object] = {
+    ("numpy", "ndarray"): _Ndarray(),
+    ("numpy", "dtype"): _Dtype(),
+    ("_codecs", "encode"): _Encode(),
+    **{
+        (f"{core}.multiarray", "_reconstruct"): _Reconstruct()
+        for core in ("numpy.core", "numpy._core")
+    },
+    **{(f"{core}.numeric", "_frombuffer"): _FromBuffer() for core in ("numpy.core", "numpy._core")},
+}
+
+
+# The interpreter written in Python, not the faster one in C: a damaged memo index makes the latter
+# allocate and touch up to 64 GB, which ends the process instead of raising. A batch takes some 50
+# ms.
+class _Reader(pickle._Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        answer = _ANSWERS.get((module, name))
+        if answer is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, and this reader calls nothing")
+        return answer
+
+    def persistent_load(self, pid: object) -> Any:
+        raise pickle.UnpicklingError("it refers to objects outside itself")
+
+
+def read_inert(content: bytes, place: str) -> object:
+    """The containers in a pickle; DataError, naming ``place``, for anything else."""
+    file = io.BytesIO(content)
+    try:
+        value = _Reader(file, encoding="bytes").load()
+    except Exception as error:
+        # damaged bytes are arbitrary instructions: anything may come of them
+        raise DataError(
+            f"{place}: expected a batch of arrays in Python's pickle format, but reading it "
+            f"failed ({error})"
+        ) from error
+    if file.read(1):
+        raise DataError(
+            f"{place}: expected the end of the file after the batch, but more bytes follow"
+        )
+    return value
+
+
+def array_of(value: object, shape: tuple[int, ...], place: str) -> npt.NDArray[np.uint8]:
+    """The array of unsigned bytes with this shape that ``value`` describes (a view)."""
+    if not isinstance(value, InertArray):
+        raise DataError(
+            f"{place}: expected an array of shape {shape}, found {type(value).__name__}"
+        )
+    code = value.dtype.code if isinstance(value.dtype, InertDtype) else None
+    size = int(np.prod(shape))
+    if (
+        code != "u1"
+        or value.shape != shape
+        or not isinstance(value.values, bytes | bytearray)
+        or len(value.values) != size
+    ):
+        raise DataError(
+            f"{place}: expected unsigned bytes of shape {shape}, found type {code}, shape "
+            f"{value.shape}"
+        )
+    return np.frombuffer(value.values, dtype=np.uint8).reshape(
+        shape, order="F" if value.fortran else "C"
+    )
