@@ -30,6 +30,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import math
 import re
 import zipfile
@@ -178,7 +179,7 @@ class Source:
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
 
-    def _expanded(self, opened: Callable[[IO[bytes]], IO[bytes]], kind: str) -> Iterator[bytes]:
+    def _expanded(self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str) -> Iterator[bytes]:
         try:
             with open_plain(self.path) as file, opened(file) as content:
                 while plain := content.read(_STEP):
