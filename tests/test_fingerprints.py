@@ -401,6 +401,59 @@ def test_other_first_weights_have_other_noise_and_are_refused_by_a_resume(
         session.resume(tmp_path / "killed", quiet, quiet)
 
 
+class Scaled(nn.Module):
+    """A linear model of inputs that a number scales, which is neither parameter nor buffer."""
+
+    def __init__(self, scale: float, classes: int) -> None:
+        super().__init__()
+        self.scale, self.linear = torch.tensor(scale), nn.Linear(64, classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x.flatten(1) * self.scale)
+        return out
+
+
+def from_elsewhere(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """What a package that the study does not name says by now."""
+    kind, number = os.environ["ELSEWHERE"].split()
+    if kind == "attribute":
+        return Scaled(float(number), classes)
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.LeakyReLU(float(number)), nn.Linear(16, classes)
+    )
+
+
+@pytest.mark.parametrize("kind", ["attribute", "layer"])
+def test_a_model_that_computes_something_else_is_refused_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The same weights, and another function of them: noise of one round covered two sums, whose
+    difference had none (norm 0.18, where a release has 1.18).
+    """
+
+    def kill(row: object) -> None:
+        raise Killed
+
+    monkeypatch.setitem(sys.modules, "elsewhere", sys.modules[__name__])
+    asked = small(
+        model="elsewhere:from_elsewhere",
+        method=so.DpSgd(learning_rate=0.5, tau=1),
+        budget=so.Budget(rounds=1),
+    ).checked
+    monkeypatch.setenv("ELSEWHERE", f"{kind} 0.5")
+    with pytest.raises(Killed):
+        session.begin(asked, tmp_path / "run", kill, quiet)
+    monkeypatch.setenv("ELSEWHERE", f"{kind} 0.25")
+    with pytest.raises(ResumeError, match="first weights and operations"):
+        session.resume(tmp_path / "run", quiet, quiet)
+    monkeypatch.setenv("ELSEWHERE", f"{kind} 0.5")
+    with pytest.raises(Killed):
+        session.resume(tmp_path / "run", kill, quiet)
+
+
 def test_accuracies_with_other_noise_have_other_draws() -> None:
     """Runs of one seed that ask a private share more or less often had one number with two scales:
     the exact count followed.

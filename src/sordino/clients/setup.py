@@ -17,6 +17,7 @@ import torch
 from sordino import data as datasets
 from sordino.base.entropy import Entropy, System
 from sordino.base.errors import StudyError
+from sordino.base.fingerprints import joined
 from sordino.base.message import Vector
 from sordino.clients.division import (
     Counts,
@@ -129,7 +130,7 @@ class SharedSetup:
             records=known_records(study, divided, paid=paid),
             shaping=(
                 *(divided.shaping or _shaping(study, divided, prints)),
-                digest_of(flat.module),
+                _digest(study, flat, divided.test.shape),
             ),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
@@ -285,6 +286,14 @@ class SharedSetup:
         """The initial model, (d,)."""
         weights: Vector = self.kernels.flat.weights.cpu().numpy().copy()
         return weights
+
+
+def _digest(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
+    """Of the model: its first weights, and the operations of one's own."""
+    weights = digest_of(flat.module)
+    if ":" not in study.model.name:
+        return weights
+    return joined((weights, flat.graphs.digest(flat.weights.new_zeros((1, *shape)))))
 
 
 def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,6 +117,21 @@ class Graphs:
         """The module's scores (n, classes) of a batch ``x`` (n, ...)."""
         found: Tensor = self.of("scores", scores_of, x)(x)
         return found
+
+    def digest(self, x: Tensor) -> str:
+        """A digest (hex) of what the module computes for inputs like ``x``, and of its slopes: the
+        operations, and numbers that it holds beside its tensors.
+
+        Code that other modules of Python lend to it counts only by what it does here.
+        """
+
+        def slopes(module: Function, tensors: Named, x: Tensor) -> Any:
+            leaves = trained(tensors, {name: None for name in self._drawn})
+            with torch.enable_grad():
+                scores = module(leaves, x)
+                return scores.detach(), pulled(scores.sum(), leaves)
+
+        return self.of("digest", slopes, x).digest()
 
     def _recorded(self, function: Function, like: Sequence[Tensor]) -> Graph:
         def called(tensors: Named, *given: Tensor) -> Any:
@@ -204,7 +220,17 @@ class Graph:
                 raise Unfit(f"{node.target}")
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        self._graph: Function = graph
+        self._graph = graph
+
+    def digest(self) -> str:
+        """A digest (hex) of its operations and constants."""
+        found = hashlib.sha256(self._graph.code.encode())
+        for node in self._graph.graph.nodes:
+            if node.op == "get_attr":
+                constant = getattr(self._graph, node.target).detach().cpu().contiguous()
+                found.update(f"{node.target}:{constant.dtype}:{tuple(constant.shape)}:".encode())
+                found.update(constant.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
 
     def __call__(self, *given: Tensor) -> Any:
         """What the function gives."""
@@ -238,7 +264,7 @@ class Graph:
         if name in ("view", "_unsafe_view"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
         elif name.startswith("native_") and "_norm" in name:
-            for each in {each for each in node.all_input_nodes if _is_tensor(each)}:
+            for each in dict.fromkeys(filter(_is_tensor, node.all_input_nodes)):
                 with graph.graph.inserting_before(node):
                     rows = graph.graph.call_function(torch.ops.aten.contiguous.default, (each,))
                 node.replace_input_with(each, rows)
