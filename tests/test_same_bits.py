@@ -51,7 +51,7 @@ def still() -> Iterator[None]:
         mock.patch.object(environment, "numerics", return_value="pinned"),
         mock.patch.object(environment, "environment", return_value={}),
         mock.patch.object(entropy, "digest", return_value=bytes(32)),
-        mock.patch.object(setup, "digest_of", return_value="first"),
+        mock.patch.object(setup, "digest_of_model", return_value="first"),
         mock.patch.object(assemble, "digest_of", return_value="first"),
         mock.patch("secrets.token_hex", side_effect=lambda n: "0" * (2 * n)),
     ):

@@ -529,6 +529,20 @@ def test_an_edited_study_is_refused(tmp_path: Path) -> None:
         session.resume(folder, quiet, quiet)
 
 
+def test_loops_for_another_processor_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They round otherwise: one noise covered two sums, and told two rows apart."""
+    _, folder = run(tmp_path, "run")
+    with monkeypatch.context() as patch:
+        patch.setenv("NUMBA_CPU_NAME", "generic")
+        with pytest.raises(ResumeError, match="NUMBA_CPU_NAME.*generic"):
+            session.resume(folder, quiet, quiet)
+    monkeypatch.setattr(environment, "processor", lambda: "another one")
+    with pytest.raises(ResumeError, match=r"cpu was .*, is .*another one"):
+        session.resume(folder, quiet, quiet)
+
+
 def test_broken_run_folders_are_not_guessed_at(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="no run folder"):
         session.resume(tmp_path, quiet, quiet)

@@ -130,7 +130,7 @@ class SharedSetup:
             records=known_records(study, divided, paid=paid),
             shaping=(
                 *(divided.shaping or _shaping(study, divided, prints)),
-                _digest(study, flat, divided.test.shape),
+                digest_of_model(study, flat, divided.test.shape),
             ),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
@@ -288,7 +288,7 @@ class SharedSetup:
         return weights
 
 
-def _digest(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
+def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
     """Of the model: its first weights, and the operations of one's own."""
     weights = digest_of(flat.module)
     if ":" not in study.model.name:

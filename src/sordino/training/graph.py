@@ -126,7 +126,7 @@ class Graphs:
         """
 
         def slopes(module: Function, tensors: Named, x: Tensor) -> Any:
-            leaves = trained(tensors, {name: None for name in self._drawn})
+            leaves = trained(tensors, dict.fromkeys(self._drawn))
             with torch.enable_grad():
                 scores = module(leaves, x)
                 return scores.detach(), pulled(scores.sum(), leaves)

@@ -164,6 +164,7 @@ class Environment(Open, frozen=True, kw_only=True):
         numerics: the number of what studies compute.
         code: digest of this package's sources; recorded alone.
         machine, system, device, threads, cpu_capability: where it runs.
+        cpu: the processor's name and abilities, for which loops are compiled; absent where unknown.
         settings: environment variables that tell libraries how to compute; absent without any.
         companions: versions of packages beside this one. They are recorded, and change no result.
     """
@@ -181,5 +182,6 @@ class Environment(Open, frozen=True, kw_only=True):
     device: str | UnsetType = UNSET
     threads: Count | UnsetType = UNSET
     cpu_capability: str | UnsetType = UNSET
+    cpu: str | UnsetType = UNSET
     settings: dict[str, str] | UnsetType = UNSET
     companions: dict[str, str] | UnsetType = UNSET

@@ -46,7 +46,7 @@ LATER = (
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
-LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_")
+LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_", "NUMBA_")
 """How environment variables begin that may choose how a library rounds. ``MKL_NUM_THREADS`` is one:
 torch sets its threads, and its own number stands in the environment, too.
 """
@@ -93,6 +93,24 @@ def absent_device(study: Study) -> str | None:
 
 
 @functools.cache
+def processor() -> str:
+    """The name of this machine's processor, and a digest of its abilities; empty where no file says
+    them.
+
+    Compiled loops are made for both: another processor may round their sums otherwise, although
+    torch calls it by the same name.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    known = [told.get(key, "") for key in ("model name", "cpu family", "model", "CPU part")]
+    abilities = sorted((told.get("flags") or told.get("Features") or "").split())
+    return f"{known[0]} {joined([*known, *abilities])[:16]}".strip()
+
+
+@functools.cache
 def sources() -> str:
     """Digest of this package's sources."""
     found = hashlib.sha256()
@@ -130,6 +148,7 @@ def surrounded(study: Study) -> records.Environment:
         device=str(device(study)),
         threads=study.execution.threads,
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        cpu=processor() or UNSET,
         settings={
             name: value for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)
         }
