@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import command
 from federations import laid, study_of
 from sordino.base.errors import DataError, LedgerError, SordinoError, StudyError
 from sordino.clients.network import numbered
@@ -306,8 +307,21 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     sign(path, pair, {**statement, "digest": "0" * 64})  # as earlier versions state it
     assert proof.verify(run, authority).digest == "0" * 64
     sign(path, pair, {**statement, "epsilon": 0.99 * statement["epsilon"]})
-    with pytest.raises(LedgerError, match=r"is spent by entry .* states"):
+    with pytest.raises(LedgerError, match=r"is spent, and the proof of site .* states"):
         proof.verify(run, authority)
+    for less in (
+        {"epsilon": 0.001, "delta": 0.5},
+        {"epsilon": 0.001, "delta": None},
+        {"accountant": "other"},
+    ):
+        sign(path, pair, {**statement, **less})
+        with pytest.raises(LedgerError, match="the run promised delta"):
+            proof.verify(run, authority)
+    sign(path, pair, {**statement, "agreement": "x\n\x1b[32mThe proof holds: everything"})
+    shown = command.sordino(run, "network", "proof", str(run), "--authority", str(authority))
+    assert (shown.returncode, "\x1b" in shown.stderr) == (0, False)
+    assert "at delta" in shown.stderr
+    assert shown.stderr.strip().count("\n") == 0
     sign(path, pair, {**statement, "entries": 0, "head": "", "epsilon": 0.0})
     with pytest.raises(LedgerError, match="states no entry"):
         proof.verify(run, authority)

@@ -248,16 +248,23 @@ def proof(
     as_json: AsJson = False,
 ) -> None:
     """Check what a site has signed against its ledger."""
+    from sordino.base.errors import printable
+    from sordino.core.records import known
     from sordino.network import proof as proofs
     from sordino.privacy.rounding import epsilon_text
 
     found = proofs.verify(run, authority, ledger)
     epsilon = found.epsilon if isinstance(found.epsilon, float) else None
     sent = "" if found.answers is None else f"sent {found.answers} answers and "
+    delta = f" at delta {known(found.delta)} ({found.accountant})" if epsilon is not None else ""
     say.people(
-        f"The proof holds: site {found.site} {sent}spent epsilon {epsilon_text(epsilon)} in run "
-        f"{found.run}; its ledger had {found.entries} entries then. The agreement's "
-        f"digest is {found.agreement}"
+        printable(
+            f"The proof holds: site {found.site} {sent}spent "
+            f"epsilon {epsilon_text(epsilon)}{delta} in run {found.run}; its "
+            f"ledger had {found.entries} entries then. The agreement's "
+            f"digest is {found.agreement}",
+            1000,
+        )
     )
     if as_json:
         say.machine(found)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from sordino.base.errors import LedgerError, StudyError
+from sordino.base.errors import LedgerError, StudyError, printable
 from sordino.base.files import MIB, read_below
 from sordino.core.files import replace_file
 from sordino.core.records import Count, Maybe, Place, known
@@ -27,7 +27,7 @@ from sordino.core.run.session import Outcome
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.outbox import Outbox
-from sordino.privacy.chain import RECORDS
+from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.reading import LedgerReader
 from sordino.privacy.rounding import epsilon_text
 
@@ -154,23 +154,34 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
 
 
 def _refuse_less(statement: Statement, ledger: LedgerReader) -> None:
-    """Refuse a statement of less than what its entries come to. A ledger of the data has no price
-    of one run: what `sordino ledger verify` holds against its seals.
+    """Refuse a statement of less than what the run's ledger comes to, by the promise that stands in
+    it. A ledger of the data has no price of one run: what `sordino ledger verify` holds against its
+    seals.
 
     Raises:
-        LedgerError: if it states less.
+        LedgerError: if it states less, or by another delta or accountant than was promised.
     """
-    epsilon, delta = known(statement.epsilon), known(statement.delta)
-    if epsilon is None or delta is None or ledger.notes(RECORDS):
+    if ledger.notes(RECORDS):
         return
-    prices = [
-        ledger.epsilon(unit, delta, statement.accountant, statement.entries)
-        for unit in ledger.units()
-    ]
-    spent = max((price for price in prices if math.isfinite(price)), default=0.0)
-    if spent > epsilon * (1.0 + 1e-9):
+    begun = ledger.notes(BEGIN)
+    if len(begun) != 1:
+        raise LedgerError(f"{ledger.path}: a run's own ledger knows one run; this one {len(begun)}")
+    promise, units = begun[0].facts["promise"], begun[0].facts["units"]
+    delta, accountant = promise.get("delta"), promise["accountant"]
+    epsilon, unit = known(statement.epsilon), promise["unit"]
+    if unit == "none" or delta is None:
+        spent = math.inf
+    else:
+        prices = (ledger.epsilon(name, delta, accountant) for name in units.values())
+        spent = max(prices, default=0.0)
+    if (known(statement.delta), statement.accountant) != (delta, accountant):
         raise LedgerError(
-            f"{ledger.path}: epsilon {epsilon_text(spent, 6)} is spent by entry "
-            f"{statement.entries}, and the proof of site {statement.site} states "
-            f"{epsilon_text(epsilon, 6)}"
+            f"{ledger.path}: the run promised delta {delta} by {accountant}, and the proof of site "
+            f"{statement.site} states delta {known(statement.delta)} by "
+            f"{printable(statement.accountant)}"
+        )
+    if epsilon is not None and not spent <= epsilon * (1.0 + 1e-9):
+        raise LedgerError(
+            f"{ledger.path}: epsilon {epsilon_text(spent, 6)} is spent, and the proof of site "
+            f"{statement.site} states {epsilon_text(epsilon, 6)}"
         )
