@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.watch import Moment
+from sordino.core.simulation import Snapshot
 
 STUDY = """
 name = "bench"
@@ -51,7 +51,7 @@ class Silent:
     def row(self, row: object) -> None:
         """Look away."""
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: Snapshot) -> None:
         """Keep nothing."""
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bench.rounds import Silent
 from sordino.clients.division import federation, model
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data import scaled
 

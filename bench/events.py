@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from bench.arrivals import Silent, row
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.simulation import PIECE, Events

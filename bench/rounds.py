@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from sordino.clients.division import federation, model
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data import scaled
 from sordino.regimes.synchronous.simulation import Moment

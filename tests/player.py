@@ -28,7 +28,7 @@ from blocks import ROOT, Block, blocks, commands, printed, unlike
 from command import sordino
 from sordino.cli import app
 from sordino.comparison import runner
-from sordino.core import assemble, regimes
+from sordino.core import regimes
 from sordino.core import study as studies
 
 _KNOWN = """make pip .venv/bin/pip apt git cd cp kill wait source export if else fi for sqlite3
@@ -128,7 +128,7 @@ def toml(block: Block) -> None:
     if AGREEMENT & table.keys():
         return  # read by the tests of federations
     if {"data", "method", "privacy", "budget"} <= table.keys():
-        assemble.plan(studies.of_table(table, source="page", modules=Path.cwd()))
+        regimes.plan(studies.of_table(table, source="page", modules=Path.cwd()))
         return
     failed: Exception | None = None
     for name in regimes.names():

@@ -34,10 +34,9 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.clients.evaluation import PaidEvaluation
 from sordino.core import study as studies
-from sordino.core.assemble import plan
-from sordino.core.built import UNIT
+from sordino.core.prepared import UNIT
 from sordino.core.promise import uncovered
-from sordino.core.regimes import named
+from sordino.core.regimes import named, plan
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
 from sordino.data import identity
@@ -601,7 +600,7 @@ def test_verify_says_that_it_compares_no_rows_and_warns_of_plain_digests(tmp_pat
     assert verdict.problems == []
     assert [each for each in verdict.remarks if "rows are not compared" in each]
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version wrote it
-        patch.setattr("sordino.core.built.keyed", lambda each, run, make: each)
+        patch.setattr("sordino.core.prepared.keyed", lambda each, run, make: each)
         session.begin(asked, tmp_path / "old", quiet, quiet)
     verdict = verify(tmp_path / "old")
     assert verdict.problems == []

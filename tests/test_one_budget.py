@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sordino.base.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
 from sordino.cli import app
-from sordino.core import assemble
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file
 from sordino.core.run import session
@@ -680,9 +680,9 @@ def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several
                 *DP_SGD,
                 *(each.replace("FILE", str(file)) for each in SHARED),
             )
-        wanted = assemble.calibrated(study(tmp_path, text, file, asked))
-        planned, _ = assemble.plan(wanted)
-        built = assemble.build(wanted, tmp_path / "draft", "draft", None)
+        wanted = regimes.calibrated(study(tmp_path, text, file, asked))
+        planned, _ = regimes.plan(wanted)
+        built = regimes.build(wanted, tmp_path / "draft", "draft", None)
         found = built.simulation.payable
         built.simulation.ledgers.finish()
         built.simulation.ledgers.close()
@@ -697,7 +697,7 @@ def test_what_people_can_pay_for_is_said_by_the_plan_and_by_the_refusal(tmp_path
     file = saved(tmp_path, "people.csv", people(True))
     asked = [each.replace("FILE", str(file)) for each in (*DP_SGD, *SHARED)]
     asked += ["privacy.epsilon=3.0", "data.person_rows=6"]
-    planned, _ = assemble.plan(study(tmp_path, SYNCHRONOUS, file, asked))
+    planned, _ = regimes.plan(study(tmp_path, SYNCHRONOUS, file, asked))
     cause = "data.person_rows = 6: up to 6 examples of one person share one budget"
     (said,) = [each for each in planned.warnings if cause in each]
     assert "it pays for 0 of" in said

@@ -18,7 +18,7 @@ from sordino.base.errors import ResumeError, StudyError
 from sordino.clients.records import Horizontal
 from sordino.core import regimes
 from sordino.core import study as studies
-from sordino.core.methods import METHODS
+from sordino.core.method import METHODS
 from sordino.core.records import Row
 from sordino.core.run import log, session
 from sordino.core.run.folder import CHECKPOINT

@@ -27,9 +27,9 @@ from permitted import permit
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
 from sordino.clients.evaluation import PaidEvaluation
-from sordino.core import assemble as builder
-from sordino.core.built import UNIT
+from sordino.core import regimes as builder
 from sordino.core.kernel import Kernel
+from sordino.core.prepared import UNIT
 from sordino.privacy import (
     Allowance,
     Event,

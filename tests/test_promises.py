@@ -19,7 +19,7 @@ from federations import laid
 from sordino.base.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.cli import app
 from sordino.comparison import play
-from sordino.core import assemble
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.core.run import session
@@ -97,7 +97,7 @@ def test_the_same_rows_at_two_clients_keep_the_lesser_epsilon(
 ) -> None:
     """Client 0 spent 5.6 of its 1, and the run was done, sealed and verified."""
     study = personal(tmp_path, second, HURRIED[0], "[1.0, 8.0]", HURRIED[1])
-    planned, _ = assemble.plan(study)
+    planned, _ = regimes.plan(study)
     assert any("each has the least epsilon of those who hold it" in one for one in planned.warnings)
     assert planned.left[0].steps == 0
     with pytest.raises(BudgetExceeded, match="each has the least epsilon of those who hold it"):
@@ -112,7 +112,7 @@ def test_a_run_over_shared_rows_ends_in_order_and_keeps_what_it_promised(
 ) -> None:
     limit = "budget.rounds=30" if regime == SYNC else "budget={updates=200}"
     study = personal(tmp_path, second, regime, "[4.0, 5.0]", limit)
-    planned, _ = assemble.plan(study)
+    planned, _ = regimes.plan(study)
     outcome = played(study, tmp_path / "run")
     assert 0 < max(result(tmp_path / "run")["spent"]) <= 4.0
     told = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -296,7 +296,7 @@ def test_nothing_published_tells_how_many_rows_a_person_has(tmp_path: Path, regi
         with pytest.raises(StudyError, match="needs person_rows"):
             read(folder, data, *asked, text=text)
         study = read(folder, f"{data}, person_rows=1", *asked, text=text)
-        planned, _ = assemble.plan(study)
+        planned, _ = regimes.plan(study)
         played(study, folder / "run")
         told = result(folder / "run")
         found.append((planned.warnings, planned.left[0].spent, told["epsilon"], told["why"]))
@@ -318,7 +318,7 @@ def test_everybody_is_priced_at_the_most_rows_that_are_allowed(tmp_path: Path) -
         data = f'file="{file}", clients=1, person="who", person_rows=4'
         more = ("privacy.noise_multiplier=12.0", "budget.rounds=30")
         study = read(folder, data, *PERSONS, *more)
-        planned, _ = assemble.plan(study)
+        planned, _ = regimes.plan(study)
         played(study, folder / "run")
         about = json.loads((folder / "run" / "run.json").read_text())
         found.append(
@@ -457,7 +457,7 @@ def test_equal_rows_of_two_persons_show_nowhere(tmp_path: Path, regime: str, las
         study = study.model_copy(
             update={"privacy": study.privacy.model_copy(update={"ledger": ledger})}
         )
-        planned, _ = assemble.plan(study)
+        planned, _ = regimes.plan(study)
         played(study, folder / "run")
         assert verify(folder / "run").problems == []
         about = json.loads((folder / "run" / "run.json").read_text())
@@ -492,6 +492,6 @@ def test_a_plan_says_that_equal_rows_are_two_peoples(tmp_path: Path) -> None:
     for person, said in (("", True), ('person="who", person_rows=1', False)):
         more = person or 'categories={who=["p0"]}, unknown="other"'
         study = read(tmp_path, data + more, SYNC, *LITTLE, "budget.rounds=1")
-        planned, _ = assemble.plan(study)
+        planned, _ = regimes.plan(study)
         for each in (planned.warnings, assumptions(study)):
             assert said == any("for two people's" in one for one in each)

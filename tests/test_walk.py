@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pages import follow
-from sordino.core.methods import METHODS
+from sordino.core.method import METHODS
 from sordino.mechanisms.registry import MECHANISMS
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from sordino.base.message import Train, Update
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Budget, Charge, LedgerSession
 from sordino.regimes.synchronous.methods import estimate

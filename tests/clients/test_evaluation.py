@@ -18,9 +18,9 @@ from sordino.clients.division import federation
 from sordino.clients.evaluation import PaidEvaluation
 from sordino.clients.evaluations import evaluations
 from sordino.clients.study import HorizontalStudy
-from sordino.core import assemble as build
+from sordino.core import regimes as build
 from sordino.core import study as studies
-from sordino.core.built import UNIT
+from sordino.core.prepared import UNIT
 from sordino.core.promise import assumptions, guarantee
 from sordino.core.run import session
 from sordino.core.run.verify import verify

@@ -11,7 +11,7 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
-from sordino.core import assemble
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.core.run import session
@@ -89,8 +89,8 @@ def test_plan_knows_the_size_of_the_model_without_the_features(
     own = {"name": "digits", "clients": 3, "features": FRONT}
     with pytest.raises(TypeError):  # whoever asks for features would see it
         federation(study(table(own, **sampled)))
-    plan, _ = assemble.plan(study(table(own, **sampled)))
-    raw, _ = assemble.plan(study(table({**own, "features": None}, **sampled)))
+    plan, _ = regimes.plan(study(table(own, **sampled)))
+    raw, _ = regimes.plan(study(table({**own, "features": None}, **sampled)))
     assert plan.signal_to_noise is not None
     assert raw.signal_to_noise is not None
     assert plan.signal_to_noise != raw.signal_to_noise
@@ -108,9 +108,9 @@ def test_another_front_end_is_no_way_around_a_budget(tmp_path: Path) -> None:
     }
     first = study(table({"name": "digits"}, **kept))
     session.begin(first, tmp_path / "raw", quiet, quiet)
-    left, _ = assemble.plan(study(table({"name": "digits", "features": FRONT}, **kept)))
+    left, _ = regimes.plan(study(table({"name": "digits", "features": FRONT}, **kept)))
     assert [each.spent for each in left.left] == [
-        each.spent for each in assemble.plan(first)[0].left
+        each.spent for each in regimes.plan(first)[0].left
     ]
     assert all(each.spent > 0.5 for each in left.left)
 
@@ -131,7 +131,7 @@ def test_report_says_what_the_model_sees() -> None:
 )
 def test_mistakes_name_the_key(features: object, why: str) -> None:
     with pytest.raises(StudyError, match=why):
-        assemble.plan(study(table({"name": "digits", "features": features})))
+        regimes.plan(study(table({"name": "digits", "features": features})))
 
 
 def test_front_ends_are_for_clients_with_examples() -> None:

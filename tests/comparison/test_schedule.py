@@ -14,7 +14,7 @@ from sordino.comparison import folders, result, schedule, tables
 from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.comparison.tables import content
 from sordino.core import study as studies
-from sordino.core.folders import locked
+from sordino.core.files import locked
 from sordino.core.records import plain
 from sordino.core.run.reading import load
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS

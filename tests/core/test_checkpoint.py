@@ -19,7 +19,7 @@ from sordino.base.message import Vector
 from sordino.core.run import log
 from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS
 from sordino.core.run.log import AT_ONCE, Saved
-from sordino.core.watch import Packed
+from sordino.core.simulation import EncodedSnapshot
 
 VECTORS = st.dictionaries(
     st.text(max_size=8), arrays.arrays(np.float32, st.integers(1, 9)), max_size=5
@@ -30,19 +30,19 @@ VECTORS = st.dictionaries(
 class Still:
     """A moment that is nothing but what is kept of it, and the play that it belongs to."""
 
-    packed: Packed | None = None
+    packed: EncodedSnapshot | None = None
     ended: str | None = None
 
-    def pack(self) -> Packed:
+    def pack(self) -> EncodedSnapshot:
         assert self.packed is not None
         return self.packed
 
-    def unpack(self, packed: Packed) -> Any:
+    def unpack(self, packed: EncodedSnapshot) -> Any:
         return Still(packed)
 
 
 def kept(folder: Path, vectors: dict[str, Vector]) -> None:
-    moment: Any = Still(Packed(vectors, b'{"t":1}'))
+    moment: Any = Still(EncodedSnapshot(vectors, b'{"t":1}'))
     folder_below(folder, CHECKPOINTS)
     log.write_checkpoint(folder, Saved(moment, 42, "still", {"client:0": (7, "ab")}))
 

@@ -14,7 +14,7 @@ import pytest
 
 from sordino.base.errors import ResumeError, StudyError
 from sordino.core import study as studies
-from sordino.core.folders import LOCK, locked
+from sordino.core.files import LOCK, locked
 from sordino.core.records import Row
 from sordino.core.run import session
 from sordino.core.run.verify import verify

@@ -13,7 +13,7 @@ import pytest
 
 from cases import METHODS, MORE, study_of
 from sordino.base.message import decode, encode
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Request
 from sordino.core.kernel import Kernel
 from sordino.core.records import Row

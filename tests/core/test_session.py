@@ -20,9 +20,9 @@ import warm
 from command import sordino
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.clients.promise import VALIDATION
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.built import Built
+from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row
 from sordino.core.run import environment, session
 from sordino.core.run.environment import ENDED
@@ -54,7 +54,7 @@ def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path) -> 
     alive: list[weakref.ref[Any]] = []
     before: list[int] = []
 
-    def watched(*told: Any) -> Built:
+    def watched(*told: Any) -> PreparedRun:
         before.append(sum(each() is not None for each in alive))
         built = builder.build(*told)
         alive.extend(weakref.ref(client.examples.x) for client in built.simulation.clients)  # type: ignore[attr-defined]
@@ -536,7 +536,7 @@ def test_loops_for_another_processor_are_refused(
     _, folder = run(tmp_path, "run")
     with monkeypatch.context() as patch:
         patch.setenv("NUMBA_CPU_NAME", "generic")
-        with pytest.raises(ResumeError, match="NUMBA_CPU_NAME.*generic"):
+        with pytest.raises(ResumeError, match=r"NUMBA_CPU_NAME.*generic"):
             session.resume(folder, quiet, quiet)
     monkeypatch.setattr(environment, "processor", lambda: "another one")
     with pytest.raises(ResumeError, match=r"cpu was .*, is .*another one"):

@@ -10,7 +10,7 @@ import pytest
 
 from command import sordino
 from sordino.base.errors import StudyError
-from sordino.core import folders
+from sordino.core import files
 from sordino.core import study as studies
 from sordino.regimes.synchronous.template import TEMPLATE
 
@@ -92,5 +92,5 @@ def test_of_two_runs_that_begin_at_once_one_takes_the_name(
         folder.mkdir(parents=True)
         (folder / "run.json").touch()
     with pytest.raises(StudyError, match="exists already"):
-        folders.take(draft, taken, taken, "a")
-    assert folders.take(draft, taken, None, "a") == Path("runs/a-002")
+        files.take(draft, taken, taken, "a")
+    assert files.take(draft, taken, None, "a") == Path("runs/a-002")

@@ -15,7 +15,7 @@ import torch
 from pydantic import PrivateAttr
 
 from sordino.base.errors import StudyError
-from sordino.core.study.sections import Data
+from sordino.core.study.data import Data
 from sordino.data.dataset import Dataset, scaled
 from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured
 from sordino.data.features.front import TRIED, made_up, tried

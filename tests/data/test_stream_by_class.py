@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.base.errors import DataError
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data.stream import ClassDrift, GradualDrift, TableStream, drift
 from sordino.regimes.vertical.simulation import Events

@@ -15,7 +15,7 @@ import command
 from pixels import pixels
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.core import assemble as build
+from sordino.core import regimes as build
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.mechanisms import ExponentialNorm, KNorm, KNormNoise, NoiseRequest

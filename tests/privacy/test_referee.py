@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from cases import DELTA, METHODS, PAPER, study_of
-from sordino.core.methods import known
+from sordino.core.method import known
 from sordino.core.run import session
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.event import (

@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from sordino.core.contract import ContractBroken, check_method
-from sordino.core.method import About
-from sordino.core.methods import known
+from sordino.core.method import About, ContractBroken, check_method, known
 from sordino.regimes.synchronous.method import Choice, SynchronousMethod
 from sordino.regimes.vertical.method import OnlineMethod
 

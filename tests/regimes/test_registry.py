@@ -11,9 +11,7 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.core.contract import check_method
-from sordino.core.method import About
-from sordino.core.methods import imported, known, register
+from sordino.core.method import About, check_method, imported, known, register
 from sordino.core.records import Row
 from sordino.core.run import session
 from sordino.regimes.asynchronous.records import AsynchronousRound

@@ -12,7 +12,7 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.cli import app
-from sordino.core import assemble as build
+from sordino.core import regimes as build
 from sordino.core import study as studies
 from sordino.core.run import session
 

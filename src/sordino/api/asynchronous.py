@@ -4,7 +4,8 @@
 100
 """
 
-from sordino.core.study.sections import Data, Execution, Model, World
+from sordino.core.study.base import Execution, Model, World
+from sordino.core.study.data import Data
 from sordino.data.partition import Column, Dirichlet, Iid, Shards
 from sordino.regimes.asynchronous.methods.asgd import Asgd, Csgd
 from sordino.regimes.asynchronous.methods.audp import Audp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sordino.api import shown
-from sordino.core.methods import known
+from sordino.core.method import known
 
 if TYPE_CHECKING:
     import polars

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sordino.api import shown
 from sordino.api.study import Study
-from sordino.core import assemble
 from sordino.core import plan as prices
+from sordino.core import regimes
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -102,4 +102,4 @@ def plan(study: Study | Path | str, data: Data | None = None) -> Plan:
     asked = study if isinstance(study, Study) else Study.read(study)
     if data is not None:
         asked = asked.on(data)
-    return Plan(asked, *assemble.plan(asked.checked))
+    return Plan(asked, *regimes.plan(asked.checked))

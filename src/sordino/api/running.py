@@ -261,7 +261,7 @@ def run(
         BudgetExceeded: if the budget does not pay for it.
     """
     from sordino.core.run import session
-    from sordino.core.study.tuned import refuse_repeated
+    from sordino.core.study.base import refuse_repeated
 
     asked = study if isinstance(study, Study) else Study.read(study)
     if data is not None:

@@ -4,7 +4,8 @@
 1.0
 """
 
-from sordino.core.study.sections import Data, Execution, Model, World
+from sordino.core.study.base import Execution, Model, World
+from sordino.core.study.data import Data
 from sordino.data.partition import Column, Dirichlet, Iid, Shards
 from sordino.regimes.synchronous.methods.adap import AdapDpfl
 from sordino.regimes.synchronous.methods.ali import AliDpfl

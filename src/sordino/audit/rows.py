@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 from sordino.audit.intervals import Interval
 from sordino.base.errors import StudyError
 from sordino.core import records, regimes
-from sordino.core.built import Built
+from sordino.core.prepared import PreparedRun
+from sordino.core.simulation import Snapshot
 from sordino.core.study.base import Study
-from sordino.core.watch import Moment
 
 S = TypeVar("S", bound=Study)
 Row = Callable[[float], Interval]
@@ -61,9 +61,9 @@ class _Nobody:
 
     def row(self, row: records.Row) -> None: ...
 
-    def save(self, moment: Moment) -> None: ...
+    def save(self, moment: Snapshot) -> None: ...
 
 
-def played(built: Built) -> None:
+def played(built: PreparedRun) -> None:
     """Play a run to its end by the ordinary kernel, charged to its ledger; no model is kept."""
     built.simulation.run(built.first, _Nobody())

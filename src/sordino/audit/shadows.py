@@ -38,9 +38,8 @@ from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.core.built import Built
-from sordino.core.files import replace_file
-from sordino.core.folders import locked
+from sordino.core.files import locked, replace_file
+from sordino.core.prepared import PreparedRun
 from sordino.core.run import session
 from sordino.core.run.environment import lineage
 from sordino.core.study.base import Study
@@ -174,8 +173,8 @@ def _built(
     folder: Path,
     run: str,
     payable: Sequence[int] | None = None,
-) -> Built:
-    """See :func:`sordino.core.assemble.build`: some records are there, and others are not.
+) -> PreparedRun:
+    """See :func:`sordino.core.regimes.build`: some records are there, and others are not.
 
     Batches and noise follow from fingerprints. The coins are part of them, so no two runs share
     any.

@@ -19,8 +19,8 @@ MOST_CLIENTS = 8
 
 if TYPE_CHECKING:
     from sordino.core.method import About
-    from sordino.core.narration import Told
     from sordino.core.plan import Plan
+    from sordino.core.statements import Paragraph
     from sordino.core.study.base import Study
 
 
@@ -73,7 +73,7 @@ def plan(
             f"{', '.join(extra)}: these are for a plan without a study. With one, use --set "
             "privacy.epsilon=… and so on"
         )
-    from sordino.core import assemble as build
+    from sordino.core import regimes as build
     from sordino.core import study as studies
     from sordino.data.notices import noticed
 
@@ -178,9 +178,9 @@ def _advise(study: Study, as_json: bool) -> None:
         _tell(advice.told)
 
 
-def _tell(told: Sequence[Told]) -> None:
+def _tell(paragraphs: Sequence[Paragraph]) -> None:
     """Sentences and tables, for people."""
-    for each in told:
+    for each in paragraphs:
         if isinstance(each, str):
             say.people(each)
         else:
@@ -207,9 +207,9 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     for warning in uncovered(study):
         say.alarm(f"NOT COVERED: {warning}")
     if study.tuned is not None:
-        from sordino.core.study.tuned import told
+        from sordino.core.study.base import tuned_sentence
 
-        say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
+        say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
     _show_test(study)
     _show_left(priced)
     _tell(regimes.of(study).told(study, priced))
@@ -257,7 +257,7 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.core.methods import known
+    from sordino.core.method import known
 
     listed = {
         name: kind.about

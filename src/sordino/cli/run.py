@@ -99,12 +99,12 @@ def _say_tuned(study: Study) -> None:
     Raises:
         StudyError: if they were chosen on the private data, for a run that was released already.
     """
-    from sordino.core.study.tuned import refuse_repeated, told
+    from sordino.core.study.base import refuse_repeated, tuned_sentence
 
     refuse_repeated(study.tuned)
     if study.tuned is None:
         return
-    say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
+    say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
 
 
 def report(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sordino.base.errors import Interrupted
-from sordino.core.narration import number
+from sordino.core.statements import number
 
 __all__ = ["Waiting", "alarm", "bound", "machine", "number", "people", "stoppable", "table"]
 

@@ -126,7 +126,7 @@ def _public(
     """Try every candidate on public data, and write the study with the best one."""
     from sordino.comparison import folders, runner, schedule
     from sordino.comparison.play import play
-    from sordino.core.folders import locked
+    from sordino.core.files import locked
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -268,11 +268,11 @@ def _write(path: Path, study: Study, accuracy: float | None, as_json: bool) -> N
     """The tuned study as a file."""
     from sordino.core import study as studies
     from sordino.core.files import replace_file
-    from sordino.core.study.tuned import told
+    from sordino.core.study.base import tuned_sentence
 
     replace_file(path, studies.write(study).encode())
     assert study.tuned is not None
-    say.people(told(study.tuned, study.privacy.accountant))
+    say.people(tuned_sentence(study.tuned, study.privacy.accountant))
     say.people(f"Wrote {path}. Next: sordino plan {path}")
     if as_json:
         say.machine({"study": str(path), "chosen": study.tuned.chosen, "accuracy": accuracy})

@@ -30,8 +30,8 @@ from sordino.base.message import Vector
 from sordino.clients.evaluations import evaluations, multiplier
 from sordino.clients.records import TestSet
 from sordino.clients.study import HorizontalStudy
-from sordino.core.built import UNIT
-from sordino.core.study.sections import SHARE, Data
+from sordino.core.prepared import UNIT
+from sordino.core.study.data import SHARE, Data
 from sordino.data.dataset import Corpus, Dataset
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured

@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from sordino.core.records import FORMAT
-from sordino.core.records.metrics import Metrics, OfClass, OfOwner, Owners
+from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners
 from sordino.data.dataset import Span
 
 BINS = 15

@@ -22,7 +22,6 @@ from sordino.clients.division import Federation, examples, federation, model
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.core.built import Built
 from sordino.core.network import (
     Agreement,
     DemoFiles,
@@ -33,7 +32,8 @@ from sordino.core.network import (
     stand_in,
 )
 from sordino.core.plan import Plan
-from sordino.core.promise import Own
+from sordino.core.prepared import PreparedRun
+from sordino.core.promise import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import SiteSide
 from sordino.data.dataset import Dataset
@@ -120,7 +120,7 @@ class HorizontalNetwork(NetworkRegime):
         run: str,
         payable: Sequence[int] | None,
         test: Dataset | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _carried(study)
         return self.regime.assembled(own, divided(agreement, own, test=test), folder, run, payable)
@@ -263,13 +263,13 @@ class HorizontalNetwork(NetworkRegime):
             built.simulation.ledgers.close()
         return built.plan
 
-    def own(self, study: Study, index: int) -> Own:
+    def own(self, study: Study, index: int) -> SiteScope:
         """See :class:`~sordino.core.network.NetworkRegime`. An update has no noise yet."""
         if self.regime.summing(study) is not None:
-            return Own("Every opened sum that this site has a part in")
+            return SiteScope("Every opened sum that this site has a part in")
         if study.privacy.unit != "client":
             return super().own(study, index)
-        return Own("Everything that the aggregator publishes of this site's updates")
+        return SiteScope("Everything that the aggregator publishes of this site's updates")
 
     def released(self, study: Study, index: int) -> str:
         """See :class:`~sordino.core.network.NetworkRegime`."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.narration import Table, Told, number
 from sordino.core.plan import ACCOUNTANTS, Plan, limits, step_event
+from sordino.core.statements import Paragraph, Table, number
 from sordino.core.vocabulary import Vocabulary
 from sordino.privacy import Budget, Event, LedgerSession, epsilon_after, noise_multiplier
 from sordino.privacy.leftout import left_out
@@ -120,7 +120,7 @@ def _warnings(privacy: SampledPromise, smallest: int, steps: int | None) -> list
     return found
 
 
-def told(study: HorizontalStudy, priced: Plan, words: Vocabulary) -> list[Told]:
+def told(study: HorizontalStudy, priced: Plan, words: Vocabulary) -> list[Paragraph]:
     """A plan, for people."""
     privacy = promised(study)
     if not priced.most:

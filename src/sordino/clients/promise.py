@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sordino.clients.study import HorizontalStudy
 from sordino.core.promise import FLOATS, LOOKING, SIMULATED
-from sordino.core.study.sections import SHARE
+from sordino.core.study.data import SHARE
 from sordino.privacy.rounding import epsilon_text
 
 SIZES = (

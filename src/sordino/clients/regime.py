@@ -25,9 +25,9 @@ from sordino.clients.mechanism import Trial
 from sordino.clients.promise import resting_on, testing
 from sordino.clients.study import HorizontalStudy, for_dimension
 from sordino.core import regimes
-from sordino.core.built import Built
 from sordino.core.plan import Plan
-from sordino.core.regime import Regime
+from sordino.core.prepared import PreparedRun
+from sordino.core.regimes import Regime
 from sordino.data import Dataset
 from sordino.privacy import Budget, Event
 from sordino.privacy.records import Burden
@@ -84,8 +84,8 @@ class HorizontalRegime(Regime[H]):
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
-    ) -> Built:
-        """See :meth:`~sordino.core.regime.Regime.build`; empties ``parts``, to save memory."""
+    ) -> PreparedRun:
+        """See :meth:`~sordino.core.regimes.Regime.build`; empties ``parts``, to save memory."""
 
     @abstractmethod
     def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -142,11 +142,11 @@ class HorizontalRegime(Regime[H]):
         )
 
     def calibrated(self, study: H) -> H:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return self.calibrate(self.sized(study), ())
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         whole = functools.cache(lambda: federation(examples(study)))
         told = Division.of(study, whole)
         known, sizes = _outline(study, told), told.sizes
@@ -170,8 +170,8 @@ class HorizontalRegime(Regime[H]):
             return priced, sizes
         return left(self, full, whole(), priced), sizes
 
-    def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
-        """See :class:`~sordino.core.regime.Regime`."""
+    def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> PreparedRun:
+        """See :class:`~sordino.core.regimes.Regime`."""
         return self.assembled(study, federation(study), folder, run, payable)
 
     def assembled(
@@ -183,7 +183,7 @@ class HorizontalRegime(Regime[H]):
         payable: Sequence[int] | None,
         *,
         mine: int | None = None,
-    ) -> Built:
+    ) -> PreparedRun:
         """The objects of a study over this data; at the site of client ``mine``, or for all."""
         full = self.calibrate(self.sized(study, divided), divided.sizes)
         from sordino.clients.setup import SharedSetup
@@ -195,13 +195,13 @@ class HorizontalRegime(Regime[H]):
 
     @property
     def network(self) -> NetworkRegime:
-        """See :class:`~sordino.core.regime.Regime`: every site is a client."""
+        """See :class:`~sordino.core.regimes.Regime`: every site is a client."""
         from sordino.clients.network import HorizontalNetwork
 
         return HorizontalNetwork(self)
 
     def assumptions(self, study: H) -> list[str]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return resting_on(study)
 
     def remarks(self, study: H) -> list[str]:

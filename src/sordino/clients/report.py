@@ -10,7 +10,7 @@ from sordino.core import vocabulary
 from sordino.core.figures import MOST_DOTS, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Members, Teller
+from sordino.core.statements import Members, RegimeReport
 from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import clean
 from sordino.report.words import bound
@@ -233,4 +233,4 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
     yield from holdings(run)
 
 
-TELLER = Teller(members=holders, pictures=figures, held=held, unseen=unseen)
+TELLER = RegimeReport(members=holders, pictures=figures, held=held, unseen=unseen)

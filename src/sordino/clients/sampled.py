@@ -24,12 +24,12 @@ from sordino.clients.setup import SharedSetup
 from sordino.clients.simulation import Clients, Protocol, Simulation, TrainingMoment
 from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
 from sordino.core import regimes
-from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn
 from sordino.core.method import Method
-from sordino.core.narration import Told
 from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun, budget, open_ledgers
 from sordino.core.run.environment import lineage, protective
+from sordino.core.statements import Paragraph
 from sordino.data import Dataset
 from sordino.mechanisms import Bounded, NoiseRequest
 from sordino.privacy import Event, PoissonSampled, accountant
@@ -104,8 +104,8 @@ class SampledRegime(HorizontalRegime[P]):
         """See :class:`HorizontalRegime`."""
         return pricing.price(study, sizes, dimension, self.wanted(study))
 
-    def told(self, study: P, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.core.regime.Regime`."""
+    def told(self, study: P, plan: Plan) -> Sequence[Paragraph]:
+        """See :class:`~sordino.core.regimes.Regime`."""
         return pricing.told(study, plan, regimes.vocabulary(self.name))
 
     def mechanism(self, study: P, sizes: Sequence[int], trial: Trial) -> Bounded:
@@ -145,7 +145,7 @@ class SampledRegime(HorizontalRegime[P]):
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """See :class:`HorizontalRegime`."""
         privacy, sizes, kernels = study.privacy, setup.sizes, setup.kernels
         full = for_dimension(study, kernels.flat.dim)

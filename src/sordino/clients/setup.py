@@ -32,12 +32,11 @@ from sordino.clients.division import (
 )
 from sordino.clients.evaluation import PaidEvaluation, priced
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.built import PUBLIC, UNIT, Built, named
 from sordino.core.plan import Plan
-from sordino.core.play import Play
+from sordino.core.prepared import PUBLIC, UNIT, PreparedRun, named_parameters
 from sordino.core.records import Facts, Metrics
 from sordino.core.run.environment import device, lineage, protective
-from sordino.core.watch import Moment
+from sordino.core.simulation import Simulation, Snapshot
 from sordino.data.dataset import Span
 from sordino.data.features.front import is_ours
 from sordino.privacy import LedgerSession
@@ -54,7 +53,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 
 
 class Told(TypedDict):
-    """What a regime says by itself of what was built; see :class:`Built`."""
+    """What a regime says by itself of what was built; see :class:`PreparedRun`."""
 
     facts: Facts
     paid: str
@@ -265,13 +264,13 @@ class SharedSetup:
         self,
         study: HorizontalStudy,
         plan: Plan,
-        simulation: Play[Any],
-        first: Moment,
+        simulation: Simulation[Any],
+        first: Snapshot,
         **told: Unpack[Told],
-    ) -> Built:
+    ) -> PreparedRun:
         """Everything that a run needs."""
-        model, parameters = study.model.name, partial(named, self.kernels.flat)
-        return Built(
+        model, parameters = study.model.name, partial(named_parameters, self.kernels.flat)
+        return PreparedRun(
             study=study,
             plan=plan,
             simulation=simulation,

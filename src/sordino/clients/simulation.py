@@ -16,11 +16,11 @@ import numpy as np
 
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Train, Vector
-from sordino.core import moment as moments
+from sordino.core import simulation as moments
 from sordino.core.effect import Begin, Effect, Event, Request, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
-from sordino.core.watch import Packed, Watcher
+from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import Away, ChargeRequest, World
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
@@ -56,7 +56,7 @@ class Protocol(Interface):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainingMoment(moments.Moment[TrainingState]):
+class TrainingMoment(moments.KernelSnapshot[TrainingState]):
     """A simulation between two rounds."""
 
     @property
@@ -69,15 +69,15 @@ class TrainingMoment(moments.Moment[TrainingState]):
         """w."""
         return self.state.weights
 
-    def packed(self) -> Packed:
-        """See :class:`sordino.core.moment.Moment`."""
+    def packed(self) -> EncodedSnapshot:
+        """See :class:`sordino.core.simulation.KernelSnapshot`."""
         own = {name: getattr(self.state, name) for name in self.state.__struct_fields__}
         vectors = {name: each for name, each in own.items() if isinstance(each, np.ndarray)}
         rest = {name: each for name, each in own.items() if name not in vectors}
-        return Packed(vectors, msgspec.json.encode(rest))
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
-def unpacked(packed: Packed, kind: type[TrainingState]) -> TrainingMoment:
+def unpacked(packed: EncodedSnapshot, kind: type[TrainingState]) -> TrainingMoment:
     """The moment that was packed, of this kind of state.
 
     Raises:
@@ -153,12 +153,12 @@ class Simulation(World[TrainingState]):
         """C."""
         return self.given.clip
 
-    def unpack(self, packed: Packed) -> TrainingMoment:
-        """See :class:`sordino.core.play.Play`."""
+    def unpack(self, packed: EncodedSnapshot) -> TrainingMoment:
+        """See :class:`sordino.core.simulation.Simulation`."""
         kind = type(self.regime.start(np.zeros(0, np.float32)))
         return unpacked(packed, kind)
 
-    def run(self, moment: TrainingMoment, watcher: Watcher[TrainingMoment]) -> TrainingMoment:
+    def run(self, moment: TrainingMoment, watcher: RunListener[TrainingMoment]) -> TrainingMoment:
         """See :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

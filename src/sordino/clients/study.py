@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from pydantic import Field, model_validator
 
-from sordino.core.study.base import Study
-from sordino.core.study.sections import Data, Model, NoisyPromise, World
+from sordino.core.study.base import Model, NoisyPrivacySpec, Study, World
+from sordino.core.study.data import Data
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
 
 
-class SampledPromise(NoisyPromise):
+class SampledPromise(NoisyPrivacySpec):
     """A promise kept by Poisson sampling: every example is in a batch with this probability."""
 
     sampling_rate: float = Field(
@@ -29,7 +29,7 @@ class HorizontalStudy(Study):
 
     data: Data
     model: Model
-    privacy: NoisyPromise
+    privacy: NoisyPrivacySpec
     world: World = World()
 
     @model_validator(mode="after")

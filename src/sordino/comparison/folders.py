@@ -14,7 +14,7 @@ from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
 from sordino.comparison.schedule import Task
 from sordino.core import study as studies
-from sordino.core.folders import locked
+from sordino.core.files import locked
 from sordino.core.records import closed, known
 from sordino.core.run.folder import LOG
 from sordino.core.run.reading import load

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
+from sordino.comparison.record import OverOf, PointOf
 from sordino.comparison.schedule import Side
-from sordino.core.records import OverOf, PointOf
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep

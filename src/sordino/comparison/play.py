@@ -13,7 +13,7 @@ from sordino.comparison.over import Over
 from sordino.comparison.progress import Progress
 from sordino.comparison.result import At, Comparison
 from sordino.comparison.schedule import Task
-from sordino.core.folders import locked
+from sordino.core.files import locked
 
 STOPPED = "Finished runs are kept: give the same command again to go on"
 

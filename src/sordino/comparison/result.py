@@ -14,6 +14,7 @@ from msgspec import UNSET
 from sordino.base.errors import StudyError
 from sordino.comparison import over as sweeps
 from sordino.comparison.over import Over
+from sordino.comparison.record import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf
 from sordino.comparison.schedule import Side, Task
 from sordino.comparison.statistics import (
     CONFIDENCE,
@@ -25,7 +26,7 @@ from sordino.comparison.statistics import (
     spread,
     verdict,
 )
-from sordino.core.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
+from sordino.core.records import known, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report import costs

@@ -16,8 +16,7 @@ from sordino.base.package import HOME
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.comparison.play import STOPPED
-from sordino.core.files import replace_file
-from sordino.core.folders import locked
+from sordino.core.files import locked, replace_file
 from sordino.core.study import write
 
 PROGRAM = (

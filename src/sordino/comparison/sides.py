@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 from sordino.base.errors import StudyError
 from sordino.comparison.schedule import Side, Variant, labels, refuse_shared, slug
-from sordino.core.assemble import calibrated
-from sordino.core.study.base import Study
-from sordino.core.study.tuned import refuse_repeated
+from sordino.core.regimes import calibrated
+from sordino.core.study.base import Study, refuse_repeated
 
 Reads: TypeAlias = Callable[[Sequence[str]], Study]
 """A study with ``key=value`` changes applied."""

@@ -61,18 +61,17 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.moment import Flight, Moment, S
-from sordino.core.watch import Watcher
+from sordino.core.simulation import Flight, KernelSnapshot, RunListener, S
 from sordino.core.world import Away, ChargeRequest, World
 from sordino.privacy import Budget, Permit
 
-M = TypeVar("M", bound=Moment[Any])
+M = TypeVar("M", bound=KernelSnapshot[Any])
 
 
 class Kernel(Generic[S, M]):
     """One call of a run: the moving parts."""
 
-    def __init__(self, world: World[S], moment: M, watcher: Watcher[M]) -> None:
+    def __init__(self, world: World[S], moment: M, watcher: RunListener[M]) -> None:
         self.world, self.watcher, self._first = world, watcher, moment
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon

@@ -1,4 +1,7 @@
-"""What every method is: a table of a study, and what the list of methods says of it."""
+"""Methods: a table of a study, the list of them by name, and the contract that every one keeps.
+
+A new one is a file with one registration: docs/own-method.md shows one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sordino.base.registry import Registry
 from sordino.base.section import Section
+from sordino.core import regimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Method(Section):
     """One published algorithm, and the ``[method]`` table of a study that runs it.
 
     A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
-    :func:`~sordino.core.methods.register` makes it known by its name.
+    :func:`~sordino.core.method.register` makes it known by its name.
     """
 
     about: ClassVar[About]
@@ -59,3 +64,40 @@ class Method(Section):
     def unpriced(self) -> str | None:
         """Why what clients send has no finite price; None where it has one."""
         return None
+
+
+def _lacks(kind: type) -> str | None:
+    if not isinstance(about := getattr(kind, "about", None), About):
+        return "an about"
+    if about.regime not in regimes.names():
+        return f"an about whose regime is one of {', '.join(regimes.names())}"
+    for base in kind.__mro__:
+        for name in vars(base).get("needs", ()):
+            if getattr(kind, name) is getattr(base, name):
+                return f"a method {name}"
+    return None
+
+
+METHODS = Registry(
+    base=Method,
+    noun="method",
+    key="name",
+    place="method",
+    page="docs/own-method.md",
+    lacks=_lacks,
+    load=regimes.known,
+)
+register, known, imported = METHODS.register, METHODS.known, METHODS.imported
+
+
+class ContractBroken(AssertionError):
+    """A method that does not do what a regime rests on."""
+
+
+def check_method(method: Method) -> None:
+    """Hold a method against what its regime rests on.
+
+    Raises:
+        ContractBroken: naming what does not hold.
+    """
+    regimes.named(method.about.regime).check(method)

@@ -2,7 +2,7 @@
 process of a federation makes of one study.
 
 A network (:mod:`sordino.network`) knows no regime. It asks the regime of the agreed study for a
-:class:`NetworkRegime` (:attr:`sordino.core.regime.Regime.network`), and plays the
+:class:`NetworkRegime` (:attr:`sordino.core.regimes.Regime.network`), and plays the
 :class:`~sordino.core.world.ServerSide` and the :class:`~sordino.core.world.SiteSide` that it gives.
 """
 
@@ -21,9 +21,9 @@ from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.section import Section
-from sordino.core.built import Built
 from sordino.core.plan import Plan
-from sordino.core.promise import Own
+from sordino.core.prepared import PreparedRun
+from sordino.core.promise import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import ServerSide, SiteSide
 from sordino.data.dataset import Dataset
@@ -161,7 +161,7 @@ class SiteObjects:
         budget: the most that it spends.
     """
 
-    built: Built
+    built: PreparedRun
     world: SiteSide[Any]
     budget: Budget
 
@@ -202,7 +202,7 @@ class NetworkRegime(ABC):
         run: str,
         payable: Sequence[int] | None,
         test: Dataset | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """Make the objects at the server, with its ledger in ``folder``."""
 
     def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
@@ -269,9 +269,9 @@ class NetworkRegime(ABC):
     def released(self, study: Study, index: int) -> str:
         """Return what leaves a site each time that it is asked, for people."""
 
-    def own(self, study: Study, index: int) -> Own:
+    def own(self, study: Study, index: int) -> SiteScope:
         """Return what a site's promise is about: what it releases itself."""
-        return Own("Everything that this site sends", self.unbounded(study, index))
+        return SiteScope("Everything that this site sends", self.unbounded(study, index))
 
     def unbounded(self, study: Study, index: int) -> str | None:
         """Return why what a site releases has no finite price though the study protects somebody,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sordino.core import regimes
-from sordino.core.study.base import Study
-from sordino.core.study.tuned import told
+from sordino.core.study.base import Study, tuned_sentence
 from sordino.privacy.rounding import epsilon_text
 
 SIMULATED = (
@@ -59,7 +58,7 @@ PAPER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class SiteScope:
     """What one site of a network speaks for.
 
     Attributes:
@@ -76,7 +75,7 @@ def adjacency(study: Study) -> str:
     return PERSON if study.of_persons else ADJACENCY[study.privacy.unit]
 
 
-def guarantee(study: Study, epsilon: float | None, own: Own | None = None) -> str:
+def guarantee(study: Study, epsilon: float | None, own: SiteScope | None = None) -> str:
     """The promise in words; with ``epsilon`` what was spent, without it the budget.
 
     Args:
@@ -141,7 +140,7 @@ def assumptions(study: Study) -> list[str]:
     if study.privacy.ledger != "run":
         found = [*found, RECOGNISED]
     if study.tuned is not None:
-        said = f"{told(study.tuned, study.privacy.accountant)} {OTHERS}"
+        said = f"{tuned_sentence(study.tuned, study.privacy.accountant)} {OTHERS}"
         found = [said if each == LOOKING else each for each in found]
     return [
         DRAWN if each == SIMULATED and study.privacy.entropy == "system" else each for each in found
@@ -166,8 +165,8 @@ def uncovered(study: Study) -> list[str]:
     """List what is taken from private rows and not covered by the guarantee."""
     if study.privacy.unit == "none":
         return []
-    told = ((study.data.reads_classes, UNSTATED), (study.data.deals_by_label, DEALT))
-    return [text for holds, text in told if holds]
+    tuned_sentence = ((study.data.reads_classes, UNSTATED), (study.data.deals_by_label, DEALT))
+    return [text for holds, text in tuned_sentence if holds]
 
 
 def remarks(study: Study) -> list[str]:

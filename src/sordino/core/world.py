@@ -23,7 +23,7 @@ from sordino.core.effect import (
     Said,
     Skip,
 )
-from sordino.core.moment import Block, S
+from sordino.core.simulation import Block, S
 from sordino.mechanisms.secure.setting import MOST_CLIENTS, lowest_threshold
 from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.privacy.accounting import Spent

@@ -179,7 +179,9 @@ class Source:
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
 
-    def _expanded(self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str) -> Iterator[bytes]:
+    def _expanded(
+        self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str
+    ) -> Iterator[bytes]:
         try:
             with open_plain(self.path) as file, opened(file) as content:
                 while plain := content.read(_STEP):

@@ -22,9 +22,9 @@ from sordino.comparison.statistics import CONFIDENCE as CONFIDENCE
 from sordino.comparison.statistics import spread as spread
 from sordino.comparison.statistics import student as student
 from sordino.core import study as study
+from sordino.core.files import locked as locked
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import said_clearly as said_clearly
-from sordino.core.folders import locked as locked
 from sordino.core.records import at as at
 from sordino.core.records import dumped as dumped
 from sordino.core.records import known as known

@@ -34,7 +34,7 @@ from sordino.base.message import Reply, Task, Train, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.run.log import RunLog
-from sordino.core.watch import Watcher
+from sordino.core.simulation import RunListener
 from sordino.core.world import ChargeRequest, SiteSide
 from sordino.network import frames
 from sordino.network.ahead import Ahead
@@ -70,7 +70,7 @@ class Desk:
     """
 
     def __init__(
-        self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox
+        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], outbox: Outbox
     ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: SiteSide[Any] = site.inner

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sordino.core.built import Built
+from sordino.core.prepared import PreparedRun
 from sordino.core.study.base import Study
 from sordino.core.world import Summing
 from sordino.data.dataset import Dataset
@@ -40,7 +40,7 @@ class Joins:
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
+    ) -> PreparedRun:
         """The objects of a calibrated study, with this site's ledger."""
         part = self.agreed.network
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here

@@ -23,8 +23,7 @@ from sordino.base.message import Reply, Task
 from sordino.core import records
 from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
 from sordino.core.kernel import Kernel, M
-from sordino.core.moment import S
-from sordino.core.watch import Watcher
+from sordino.core.simulation import RunListener, S
 from sordino.core.world import ServerSide
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
@@ -60,7 +59,7 @@ class LiveKernel(Kernel[S, M]):
         self,
         world: ServerSide[S],
         moment: M,
-        watcher: Watcher[M],
+        watcher: RunListener[M],
         *,
         courier: Courier,
         journal: Journal,

@@ -33,8 +33,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import said_clearly
 from sordino.core.network import Agreement
-from sordino.core.study.base import Study
-from sordino.core.study.tuned import refuse_repeated
+from sordino.core.study.base import Study, refuse_repeated
 from sordino.network import certificates, frames, transport
 from sordino.network.agreement import AGREEMENT, KEYS, STUDY, checked, read, written
 from sordino.network.certificates import Pair

@@ -10,7 +10,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from sordino.base.message import Vector
-from sordino.core.watch import Packed
+from sordino.core.simulation import EncodedSnapshot
 
 CARRIED = "carried."
 
@@ -45,14 +45,14 @@ class SiteMoment:
     count: int = 0
     carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
-    def pack(self) -> Packed:
-        """See :class:`~sordino.core.watch.Moment`."""
+    def pack(self) -> EncodedSnapshot:
+        """See :class:`~sordino.core.simulation.Snapshot`."""
         rest = _Rest(self.number, self.steps, self.ended, self.count)
         own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
-        return Packed({"model": self.model, **own}, msgspec.json.encode(rest))
+        return EncodedSnapshot({"model": self.model, **own}, msgspec.json.encode(rest))
 
 
-def unpacked(packed: Packed) -> SiteMoment:
+def unpacked(packed: EncodedSnapshot) -> SiteMoment:
     """A moment that was kept.
 
     Raises:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from sordino.core.effect import Book, Request, Said, Stop
 from sordino.core.kernel import Kernel, M
-from sordino.core.moment import S
-from sordino.core.watch import Watcher
+from sordino.core.simulation import RunListener, S
 from sordino.core.world import ServerSide
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
@@ -49,7 +48,7 @@ class ScriptedKernel(Kernel[S, M]):
         self,
         world: ServerSide[S],
         moment: M,
-        watcher: Watcher[M],
+        watcher: RunListener[M],
         *,
         courier: Courier,
         journal: Journal,

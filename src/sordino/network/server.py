@@ -20,13 +20,13 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below
-from sordino.core.built import Built
 from sordino.core.files import replace_file
+from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row, known
 from sordino.core.run import reading
 from sordino.core.run.log import RunLog
+from sordino.core.simulation import EncodedSnapshot, RunListener, Snapshot
 from sordino.core.study.base import Study
-from sordino.core.watch import Moment, Packed, Watcher
 from sordino.core.world import ServerSide
 from sordino.data.dataset import Dataset
 from sordino.network import frames, seals
@@ -120,7 +120,7 @@ def farewell(
         return courier.bye(bye, seconds)
 
 
-def _bye(moment: Moment, hands_out: bool, why: str = "") -> frames.Bye:
+def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
     given = moment.model if hands_out else moment.model[:0]
     model = np.ascontiguousarray(given, dtype="<f4").tobytes()
     return frames.Bye(why=moment.ended or why, model=model)
@@ -132,7 +132,7 @@ class _Ends:
     that is killed between the two can still tell them.
     """
 
-    watcher: Watcher[Any]
+    watcher: RunListener[Any]
     folder: Path
     hands_out: bool
 
@@ -147,11 +147,11 @@ class _Ends:
             self.watcher.hurry()
 
     def row(self, row: Row) -> None:
-        """See :class:`~sordino.core.watch.Watcher`."""
+        """See :class:`~sordino.core.simulation.RunListener`."""
         self.watcher.row(row)
 
-    def save(self, moment: Moment) -> None:
-        """See :class:`~sordino.core.watch.Watcher`."""
+    def save(self, moment: Snapshot) -> None:
+        """See :class:`~sordino.core.simulation.RunListener`."""
         if moment.ended is not None:
             replace_file(self.folder / LAST, frames.encode(_bye(moment, self.hands_out)))
         self.watcher.save(moment)
@@ -159,7 +159,7 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Serving:
-    """A run whose clients are sites: what :class:`~sordino.core.play.Play` asks for.
+    """A run whose clients are sites: what :class:`~sordino.core.simulation.Simulation` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.
@@ -190,34 +190,34 @@ class Serving:
 
     @property
     def ledgers(self) -> LedgerSession:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: LedgerSession = self.inner.ledgers
         return found
 
     @property
     def units(self) -> Sequence[str]:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: Sequence[str] = self.inner.units
         return found
 
     @property
     def budget(self) -> Budget:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: Budget = self.inner.budget
         return found
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: list[int] | None = self.inner.payable
         return found
 
-    def unpack(self, packed: Packed) -> Moment:
-        """See :class:`~sordino.core.play.Play`."""
-        found: Moment = self.inner.unpack(packed)
+    def unpack(self, packed: EncodedSnapshot) -> Snapshot:
+        """See :class:`~sordino.core.simulation.Simulation`."""
+        found: Snapshot = self.inner.unpack(packed)
         return found
 
-    def run(self, moment: Any, watcher: Watcher[Any]) -> Moment:
+    def run(self, moment: Any, watcher: RunListener[Any]) -> Snapshot:
         """Open the transport, play to the end, and say good-bye."""
         world, moment = self.agreed.network.world(self.inner, moment)
         with _connected(
@@ -237,7 +237,7 @@ class Serving:
             ends = _Ends(watcher, self.folder, world.hands_out)
             kernel = self._kernel(world, moment, ends, courier)
             try:
-                done: Moment = kernel.run()
+                done: Snapshot = kernel.run()
             except BudgetExceeded as refusal:
                 courier.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
                 if not self.agreed.agreement.rehearsal:  # it goes no further, started again or not
@@ -311,7 +311,7 @@ class Serves:
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
+    ) -> PreparedRun:
         """The objects of a calibrated study, with the server's ledger in ``folder``."""
         part = self.agreed.network
         if not (folder / "run.json").exists():  # single updates of sites will be here

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.core import study as studies
-from sordino.core.folders import locked
+from sordino.core.files import locked
 from sordino.core.network import Agreement
 from sordino.core.records import Row
 from sordino.core.run import session

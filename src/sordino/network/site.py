@@ -18,7 +18,7 @@ from typing import Any
 
 from sordino.base.errors import StudyError
 from sordino.core.run.environment import sources
-from sordino.core.watch import Packed, Watcher
+from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.desk import Desk
@@ -37,7 +37,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """One client of a federation: what :class:`~sordino.core.play.Play` asks for.
+    """One client of a federation: what :class:`~sordino.core.simulation.Simulation` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.
@@ -63,7 +63,7 @@ class Site:
 
     @property
     def ledgers(self) -> LedgerSession:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: LedgerSession = self.inner.ledgers
         return found
 
@@ -74,20 +74,20 @@ class Site:
 
     @property
     def units(self) -> Sequence[str]:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         return (self.unit,)
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         found: list[int] | None = self.inner.payable
         return found
 
-    def unpack(self, packed: Packed) -> SiteMoment:
-        """See :class:`~sordino.core.play.Play`."""
+    def unpack(self, packed: EncodedSnapshot) -> SiteMoment:
+        """See :class:`~sordino.core.simulation.Simulation`."""
         return unpacked(packed)
 
-    def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:
+    def run(self, moment: SiteMoment, watcher: RunListener[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
         outbox, desk = self._outbox(), None
         try:

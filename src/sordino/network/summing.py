@@ -10,7 +10,7 @@ from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request
 from sordino.core.kernel import M
-from sordino.core.moment import S
+from sordino.core.simulation import S
 from sordino.core.world import ServerSide
 from sordino.mechanisms.secure.server import PHASES, Opened, Void
 from sordino.network.agreement import Agreed

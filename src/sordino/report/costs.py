@@ -7,7 +7,7 @@ from statistics import fmean
 
 from sordino.core import regimes
 from sordino.core.run.reading import Run
-from sordino.core.teller import Costs
+from sordino.core.statements import Costs
 from sordino.report.canvas import BLUE, GREEN, QUIET, canvas, clean, figure, shortened, svg
 
 TITLE = "Messages and activity"

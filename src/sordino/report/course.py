@@ -7,7 +7,7 @@ import datetime as dt
 from sordino.core import regimes
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Course, Fact, Members
+from sordino.core.statements import Course, Fact, Members
 from sordino.report.judged import judged
 from sordino.report.words import bound, duration, epsilon, measured, plain, promise
 

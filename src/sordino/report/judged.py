@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sordino.core.figures import Colour, Figure, Matrix, Panel, Series
 from sordino.core.records import Metrics, OfClass, Owners, at, known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Course
+from sordino.core.statements import Course
 from sordino.report.canvas import clean
 from sordino.report.words import percent, plain
 

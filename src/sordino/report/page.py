@@ -19,8 +19,7 @@ from typing import Any
 
 from sordino.base.errors import StudyError
 from sordino.base.files import there
-from sordino.core.files import replace_file
-from sordino.core.folders import locked
+from sordino.core.files import locked, replace_file
 from sordino.core.records import at, known, number, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.vocabulary import Vocabulary, shared

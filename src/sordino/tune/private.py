@@ -34,11 +34,10 @@ from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.base.files import KIB, read_below, there
 from sordino.base.fingerprints import refuse_other_data
-from sordino.core import assemble
+from sordino.core import regimes
 from sordino.core import study as studies
-from sordino.core.built import Builds, Built
-from sordino.core.files import replace_file, said_clearly
-from sordino.core.folders import LOCK, locked
+from sordino.core.files import LOCK, locked, replace_file, said_clearly
+from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import environment
 from sordino.core.run.folder import KEY as SECRET
@@ -211,7 +210,7 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
     }
     privacy = own.privacy.model_copy(update=changed)
     study = own.model_copy(update={"privacy": privacy})
-    built = assemble.build(study, folder, note.tuning)
+    built = regimes.build(study, folder, note.tuning)
     simulation = built.simulation
     try:
         if note.data is None:
@@ -294,7 +293,7 @@ def drawn(price: Price, entropy: System) -> int:
     )
 
 
-def _score(price: Price, study: Study, folder: Path, build: Builds) -> float | None:
+def _score(price: Price, study: Study, folder: Path, build: PrepareRun) -> float | None:
     """Run one trial, or go on with it; its score, if there is one."""
     if (folder / "run.json").is_file():
         session.resume(folder, _nobody, _nobody, build=build, again=AGAIN)
@@ -332,17 +331,17 @@ def _key(hidden: Path, note: Told) -> bytes:
     return key
 
 
-def _drawing(key: bytes, trial: int) -> Builds:
+def _drawing(key: bytes, trial: int) -> PrepareRun:
     """What builds a trial: its noise comes from the tuning's key, so a repetition has the same."""
 
     def build(
         study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
+    ) -> PreparedRun:
         if not there(folder, SECRET):
             own = hmac.digest(key, f"trial {trial}".encode(), "sha256")
             replace_file(folder / SECRET, own)
             (folder / SECRET).chmod(0o600)
-        return assemble.build(study, folder, run, payable)
+        return regimes.build(study, folder, run, payable)
 
     return build
 

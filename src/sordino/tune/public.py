@@ -22,12 +22,12 @@ from sordino.clients.division import examples, federation, records
 from sordino.clients.evaluation import corpus, has_test
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side, Task, slug
-from sordino.core.assemble import calibrated, plan
-from sordino.core.built import PUBLIC
 from sordino.core.files import replace_file
+from sordino.core.prepared import PUBLIC
+from sordino.core.regimes import calibrated, plan
 from sordino.core.run.reading import load
 from sordino.core.run.session import book_public
-from sordino.core.study.sections import SHARE
+from sordino.core.study.data import SHARE
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.data.sets import is_ours

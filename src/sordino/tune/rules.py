@@ -28,7 +28,7 @@ import math
 from sordino.base.errors import StudyError
 from sordino.clients.division import Division, examples, federation
 from sordino.clients.study import HorizontalStudy
-from sordino.core.assemble import calibrated
+from sordino.core.regimes import calibrated
 from sordino.data.features import RandomConvolutions, Scattering
 from sordino.data.features.scattering import LIMIT
 from sordino.regimes.synchronous.personal import multipliers, weights

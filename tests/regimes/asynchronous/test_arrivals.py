@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.built import Built
 from sordino.core.plan import step_event
+from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row, text
 from sordino.core.run import log
 from sordino.privacy import accountant
@@ -84,7 +84,9 @@ class Watch:
             raise KeyboardInterrupt
 
 
-def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None) -> Built:
+def made(
+    folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None
+) -> PreparedRun:
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(STUDY)
     built = builder.build(studies.read(folder / "study.toml", changes), folder, run, payable)

@@ -12,7 +12,7 @@ from command import sordino
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
 from sordino.core import study as studies
-from sordino.core.assemble import build, calibrated
+from sordino.core.regimes import build, calibrated
 from sordino.core.run.reading import load
 from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
 from sordino.regimes.synchronous import personal

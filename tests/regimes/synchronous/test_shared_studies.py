@@ -12,7 +12,7 @@ import pytest
 
 from cases import ARRIVAL, CLIENT, EVENTS, NOISY, SAMPLE, study_of
 from sordino.base.errors import StudyError
-from sordino.core import assemble, regimes
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import reading, session
 from sordino.mechanisms.shared import SharedNoise
@@ -63,7 +63,7 @@ def test_studies_that_do_not_fit_are_refused(changes: str, tmp_path: Path) -> No
 def test_a_modulus_that_is_too_small_books_nothing(tmp_path: Path) -> None:
     asked = shared_study(tmp_path, "privacy.bits=16", "model.name=mlp")
     with pytest.raises(StudyError, match="the modulus is too small"):
-        assemble.plan(asked)
+        regimes.plan(asked)
     with pytest.raises(StudyError, match="the modulus is too small"):
         session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
@@ -131,7 +131,7 @@ def test_a_delta_finer_than_the_proof_is_warned_of(
     regime: str, method: str, changes: list[str], tmp_path: Path
 ) -> None:
     def warned(*more: str) -> list[str]:
-        priced, _ = assemble.plan(study_of((regime, method, [*changes, *more]), tmp_path))
+        priced, _ = regimes.plan(study_of((regime, method, [*changes, *more]), tmp_path))
         return [each for each in priced.warnings if "finer than the proof" in each]
 
     assert not warned()
@@ -144,8 +144,8 @@ def test_its_price_is_that_of_one_gaussian_and_dp_accounting_agrees(tmp_path: Pa
     from dp_accounting.pld import PLDAccountant
 
     told = ["budget.rounds=30", "privacy.sampling_rate=0.1", "privacy.honest=3"]
-    priced, _ = assemble.plan(shared_study(tmp_path, *told))
-    alone, _ = assemble.plan(shared_study(tmp_path, *told[:2], 'privacy.noise="own"'))
+    priced, _ = regimes.plan(shared_study(tmp_path, *told))
+    alone, _ = regimes.plan(shared_study(tmp_path, *told[:2], 'privacy.noise="own"'))
     assert priced.epsilon == alone.epsilon
     accountant = PLDAccountant()
     event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(1.5))
@@ -208,7 +208,7 @@ def test_ten_sums_of_noise_of_their_own_have_more_of_it(tmp_path: Path) -> None:
         told = ["data.clients=9", "method.learning_rate=1.0", f'privacy.noise="{kind}"']
         asked = shared_study(tmp_path, *told, "privacy.noise_multiplier=100", "budget.steps=2")
         (tmp_path / kind).mkdir()
-        built = assemble.build(asked, tmp_path / kind, "run")
+        built = regimes.build(asked, tmp_path / kind, "run")
         first: Any = built.first
         end: Any = built.simulation.run(first, _Nobody())
         lengths[kind] = np.linalg.norm(end.state.weights - first.state.weights)
@@ -274,15 +274,15 @@ def test_weights_and_bounds_are_public_and_within_one(tmp_path: Path) -> None:
 
 def test_the_plan_says_what_is_opened_and_warns_of_a_coarse_grid(tmp_path: Path) -> None:
     asked = shared_study(tmp_path, "privacy.honest=2", "privacy.fewest=3")
-    priced, _ = assemble.plan(asked)
+    priced, _ = regimes.plan(asked)
     lines = [each for each in regimes.of(asked).told(asked, priced) if isinstance(each, str)]
     assert any("shared by 4 clients: enough with 2 honest parts" in each for each in lines)
     assert any("fewer than 3 is not opened" in each for each in lines)
     assert any("modulo 2^32" in each and "overflows: below 2^-" in each for each in lines)
     assert not any("coarse" in each for each in priced.warnings)
-    coarse, _ = assemble.plan(shared_study(tmp_path, "privacy.bits=16"))
+    coarse, _ = regimes.plan(shared_study(tmp_path, "privacy.bits=16"))
     assert any("raise privacy.bits" in each for each in coarse.warnings)
     assert coarse.shared is not None
     assert coarse.shared.growth > 1.05
-    alone, _ = assemble.plan(shared_study(tmp_path, 'privacy.noise="own"'))
+    alone, _ = regimes.plan(shared_study(tmp_path, 'privacy.noise="own"'))
     assert alone.shared is None

@@ -15,7 +15,7 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.core.assemble import plan
+from sordino.core.regimes import plan
 from sordino.core.run import session
 
 # the paper's setting (section 6.1), where nothing else is said

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Whole

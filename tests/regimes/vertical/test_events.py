@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import BudgetExceeded, DataError
 from sordino.base.message import Derivative, Embedding, Query, encode
-from sordino.core import assemble as builder
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Send
 from sordino.core.records import Row, known, plain

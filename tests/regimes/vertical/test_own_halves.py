@@ -25,7 +25,7 @@ from sordino.base import entropy
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Derivative, numbers, packed
-from sordino.core import assemble
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.mechanisms.single import Single
@@ -306,7 +306,7 @@ def test_what_has_no_graph_is_refused_before_anything_runs(
     tmp_path: Path, own: str, party: str, message: str
 ) -> None:
     with pytest.raises(StudyError, match=message):
-        assemble.plan(study(tmp_path, own, party, (1, 1, 1, 1), ENTITY))
+        regimes.plan(study(tmp_path, own, party, (1, 1, 1, 1), ENTITY))
 
 
 def test_what_a_model_writes_stands_in_no_run_folder(tmp_path: Path, own: str) -> None:

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from sordino.base.errors import StudyError
-from sordino.core import assemble as builder
 from sordino.core import promise
+from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.run.log import RunLog
 from sordino.privacy import Gaussian, Pure, accountant

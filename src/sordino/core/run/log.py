@@ -34,10 +34,9 @@ from sordino.base.message import Vector
 from sordino.base.parsing import Malformed
 from sordino.core import records
 from sordino.core.files import replace_file, said_clearly
-from sordino.core.play import Play
 from sordino.core.records import Row, known, number, text
 from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS, LOG
-from sordino.core.watch import Moment, Packed
+from sordino.core.simulation import EncodedSnapshot, Simulation, Snapshot
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +65,7 @@ class Saved:
             without it is an older one.
     """
 
-    moment: Moment
+    moment: Snapshot
     log_length: int
     regime: str
     heads: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -82,7 +81,7 @@ class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Ended:
     """All that is kept of a run that has ended: its model and how far it came.
 
-    See :class:`sordino.core.watch.Moment`.
+    See :class:`sordino.core.simulation.Snapshot`.
     """
 
     number: int
@@ -90,10 +89,10 @@ class Ended:
     model: Vector
     ended: str
 
-    def pack(self) -> Packed:
-        """See :class:`sordino.core.watch.Moment`."""
+    def pack(self) -> EncodedSnapshot:
+        """See :class:`sordino.core.simulation.Snapshot`."""
         rest = _End(self.number, self.steps, self.ended)
-        return Packed({"model": self.model}, msgspec.json.encode(rest))
+        return EncodedSnapshot({"model": self.model}, msgspec.json.encode(rest))
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +188,7 @@ def _there(folder: Path) -> bool:
     return True
 
 
-def read_checkpoint(folder: Path, play: Play[Any], regime: str) -> Saved | None:
+def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved | None:
     """The folder's checkpoint, or None if it has none yet; ``play`` is of this regime.
 
     Raises:
@@ -214,9 +213,9 @@ def read_checkpoint(folder: Path, play: Play[Any], regime: str) -> Saved | None:
             )
         if header.format == FORMAT_ENDED:
             end = msgspec.json.decode(header.moment, type=_End)
-            moment: Moment = Ended(end.number, end.steps, vectors["model"], end.ended)
+            moment: Snapshot = Ended(end.number, end.steps, vectors["model"], end.ended)
         else:
-            moment = play.unpack(Packed(vectors, bytes(header.moment)))
+            moment = play.unpack(EncodedSnapshot(vectors, bytes(header.moment)))
     return Saved(moment, header.log_length, header.regime, header.heads)
 
 
@@ -278,7 +277,7 @@ class RunLog:
         """Let a checkpoint be due as soon as there is a moment that can be saved."""
         self._hurried = True
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: Snapshot) -> None:
         """Save a checkpoint where one is due, and always at the end."""
         due = self._hurried and moment.number != self.saved
         early = moment.number // self.every == self.saved // self.every

@@ -24,11 +24,11 @@ from safetensors.numpy import save
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
 from sordino.base.fingerprints import KEYED
 from sordino.base.package import companions_here
-from sordino.core import assemble as builder
-from sordino.core import folders, records
+from sordino.core import files, records
+from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.built import ELSEWHERE, PUBLIC, UNIT, Builds, Built
 from sordino.core.files import replace_file, resumable, said_clearly
+from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
 from sordino.core.promise import (
     adjacency,
     assumptions,
@@ -63,8 +63,8 @@ from sordino.core.run.log import (
     remove_checkpoint,
     why_refused,
 )
+from sordino.core.simulation import Snapshot
 from sordino.core.study.base import Study
-from sordino.core.watch import Moment
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
 from sordino.training.settings import tune
 
@@ -119,7 +119,7 @@ def begin(
     show: Callable[[Row], None],
     announce: Callable[[Going], None],
     *,
-    build: Builds = builder.build,
+    build: PrepareRun = builder.build,
     again: str | None = None,
 ) -> Outcome:
     """Run a study in a new folder.
@@ -139,14 +139,16 @@ def begin(
             return _play(folder, about, show, announce, started, build)
 
 
-def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> tuple[Path, About]:
+def _founded(
+    study: Study, out: Path | None, build: PrepareRun, held: ExitStack
+) -> tuple[Path, About]:
     """A new folder, locked until ``held`` ends, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
-        folder = folders.free(out, study.name)
+        folder = files.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
-        held.enter_context(folders.locked(draft))  # and the folder that it becomes
+        held.enter_context(files.locked(draft))  # and the folder that it becomes
         run = secrets.token_hex(8)
         built = build(study, draft, run)
         full = built.study
@@ -168,7 +170,7 @@ def _founded(study: Study, out: Path | None, build: Builds, held: ExitStack) -> 
         )
         built.simulation.ledgers.begin(run, records.plain(begin), _promised(built))
         built.simulation.ledgers.close()
-        folder = folders.take(draft, folder, out, study.name)
+        folder = files.take(draft, folder, out, study.name)
     except BaseException:
         held.close()
         shutil.rmtree(draft, ignore_errors=True)
@@ -182,7 +184,7 @@ def resume(
     announce: Callable[[Going], None],
     *,
     modules: Path | None = None,
-    build: Builds = builder.build,
+    build: PrepareRun = builder.build,
     again: str | None = None,
 ) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
@@ -195,13 +197,13 @@ def resume(
         StudyError: if another process has the folder.
     """
     started = time.monotonic()
-    lock = folders.locked(folder) if folder.is_dir() else nullcontext()
+    lock = files.locked(folder) if folder.is_dir() else nullcontext()
     with resumable(folder, again), lock:
         about = RunFolder(folder).about(modules)
         return _play(folder, about, show, announce, started, build, modules)
 
 
-def describe(built: Built, run: str) -> About:
+def describe(built: PreparedRun, run: str) -> About:
     """What stands in ``run.json``: what every run has, and the facts of its regime."""
     study, plan, privacy = built.study, built.plan, built.study.privacy
     payable = built.simulation.payable
@@ -244,7 +246,7 @@ def _play(
     show: Callable[[Row], None],
     announce: Callable[[Going], None],
     started: float,
-    build: Builds,
+    build: PrepareRun,
     modules: Path | None = None,
 ) -> Outcome:
     study, place = study_of(folder, known(about.modules), modules), RunFolder(folder)
@@ -261,7 +263,7 @@ def _play(
     _refuse_other_data(folder, built, run, before)
     saved = read_checkpoint(folder, sim, study.regime)
     sim.ledgers.refuse_older({} if saved is None else saved.heads)
-    moment: Moment = built.first if saved is None else saved.moment
+    moment: Snapshot = built.first if saved is None else saved.moment
     if (
         moment.ended is None
         and destroyed(folder)
@@ -333,7 +335,7 @@ def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin)
         raise ResumeError("\n".join((*map(str, found), last)))
 
 
-def _refuse_other_data(folder: Path, built: Built, run: str, before: Begin) -> None:
+def _refuse_other_data(folder: Path, built: PreparedRun, run: str, before: Begin) -> None:
     """Hold what a run was built to again against what it began with, its public data included.
 
     Facts that a later version adds are in no note of before.
@@ -379,7 +381,7 @@ def _refuse_another_key(place: RunFolder, before: Begin, *, ended: bool) -> None
     )
 
 
-def _promised(built: Built) -> dict[str, Budget]:
+def _promised(built: PreparedRun) -> dict[str, Budget]:
     """The promise to each unit: at most so much, in all that its records were ever in."""
     sim = built.simulation
     budgets = getattr(sim, "budgets", None) or (sim.budget,) * len(sim.units)
@@ -408,7 +410,9 @@ def book_public(run: str, ledgers: LedgerSession) -> None:
         ledgers.charge([charge], Budget(math.inf, 1e-5))
 
 
-def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: float) -> Outcome:
+def _finish(
+    folder: Path, about: About, built: PreparedRun, moment: Snapshot, seconds: float
+) -> Outcome:
     """Write the model and the result, and seal both in the ledger.
 
     A ledger of the data goes on when a run has ended, and what its records had spent by then cannot
@@ -439,7 +443,7 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
 
 
 def _end(
-    folder: Path, about: About, built: Built, moment: Moment, seconds: float, spent: Spent
+    folder: Path, about: About, built: PreparedRun, moment: Snapshot, seconds: float, spent: Spent
 ) -> tuple[Outcome, About]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
@@ -480,7 +484,7 @@ def _end(
     )
 
 
-def _spent(built: Built) -> Spent:
+def _spent(built: PreparedRun) -> Spent:
     """What each unit of the ledger has spent, the highest of its records; each history once."""
     sim = built.simulation
     histories = {unit: sim.ledgers.histories(unit) for unit in dict.fromkeys(sim.units)}
@@ -510,7 +514,7 @@ def _now(study: Study) -> str | UnsetType:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if _dated(study) else UNSET
 
 
-def _data_of(built: Built) -> str | UnsetType:
+def _data_of(built: PreparedRun) -> str | UnsetType:
     """One SHA-256 over the fingerprints of published data in a ledger of the run's own.
 
     Absent of private data, whose digest would tell guesses of its rows apart.
@@ -524,7 +528,7 @@ def _data_of(built: Built) -> str | UnsetType:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _refuse_hopeless(built: Built) -> None:
+def _refuse_hopeless(built: PreparedRun) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy

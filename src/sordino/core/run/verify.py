@@ -24,8 +24,8 @@ from sordino.base.errors import LedgerError, SordinoError, StudyError
 from sordino.base.files import MOST_JSON, read_below, there
 from sordino.base.fingerprints import KEYED
 from sordino.base.parsing import json_of, toml_of
-from sordino.core.built import ELSEWHERE
-from sordino.core.built import UNIT as TEST
+from sordino.core.prepared import ELSEWHERE
+from sordino.core.prepared import UNIT as TEST
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,

@@ -16,10 +16,8 @@ reviewer may skip it.
 Each regime adds the class of its own studies.
 """
 
-from sordino.core.study.base import Study
+from sordino.core.study.base import Execution, Reported, Study, Tuned
 from sordino.core.study.parse import named_modules, of_table, parse, read, read_run, write
-from sordino.core.study.sections import Execution, Reported
-from sordino.core.study.tuned import Tuned
 
 __all__ = [
     "Execution",

@@ -1,18 +1,302 @@
-"""What every study is, whatever its regime."""
+"""A study, whatever its regime, and the tables that every study has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
+from sordino.base.errors import StudyError
+from sordino.base.registry import did_you_mean
 from sordino.base.section import Section
+from sordino.core.latency import Constant, Latency
 from sordino.core.method import Method
-from sordino.core.study.sections import Execution, Promise, Reported
-from sordino.core.study.source import Source
-from sordino.core.study.tuned import Tuned, changed
-from sordino.privacy.trials import named
+from sordino.core.study.data import Source
+from sordino.mechanisms import GaussianNoise, Noise
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.privacy import accountant
+from sordino.privacy.trials import expected, named
+from sordino.training.outline import NAMES as MODELS
+
+
+def _infinite(value: object) -> object:
+    return math.inf if isinstance(value, str) and value.lower() in ("inf", "infinity") else value
+
+
+def _accountant(name: str) -> str:
+    try:
+        return accountant(name).name
+    except StudyError as error:
+        raise ValueError(str(error)) from error
+
+
+def _known_model(name: str) -> str:
+    if ":" in name or name in MODELS:
+        return name
+    raise ValueError(
+        f"{name!r} is not known{did_you_mean(name, MODELS) or '.'} Known: {', '.join(MODELS)}, or "
+        "package.module:factory for your own"
+    )
+
+
+UNITS = {
+    "sample": "each training example (with data.person: all rows of each person)",
+    "client": "each client with all its examples",
+    "label": "the label of each entity, and not its features",
+    "entity": "the label and all features of each entity",
+    "none": "nobody",
+}
+"""Whom a unit protects, in words."""
+
+Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
+
+
+class Model(Section):
+    """A model by name, or ``package.module:factory``."""
+
+    name: Annotated[str, AfterValidator(_known_model)] = Field(
+        description="logistic, svm, mlp, cnn, cnn-small, cnn-large or cifar-cnn; or "
+        "package.module:factory, in a file beside the study or installed"
+    )
+
+
+class PrivacySpec(Section):
+    """What is protected, and how well.
+
+    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which
+    knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
+    study's "seed", which anybody can draw from again, or the operating "system", which protects.
+    """
+
+    unit: str = Field(
+        description='who is protected: see docs/concepts/units.md; "none" protects nobody'
+    )
+    epsilon: Epsilon | None = Field(
+        None, description='the privacy budget: no run spends more; "inf" with unit "none"'
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="of the guarantee; below one over the number of examples"
+    )
+    accountant: Annotated[str, AfterValidator(_accountant)] = Field(
+        "pld",
+        description="what prices releases: pld, rdp, rdp-classic, or one Rényi order that is "
+        "fixed in "
+        "advance, such as rdp@8",
+    )
+    ledger: str = Field(
+        "run",
+        min_length=1,
+        description='"run" for a ledger of this run alone, or a folder with a ledger of the '
+        "data, which "
+        "adds up all runs",
+    )
+    entropy: Literal["seed", "system"] = Field(
+        "seed",
+        description="where noise comes from: the study's seed, which protects nobody who knows "
+        "it, or a "
+        "secret key of the operating system",
+    )
+
+    @model_validator(mode="after")
+    def _spelled_out(self) -> PrivacySpec:
+        if self.unit == "none":
+            if self.epsilon is not None and not math.isinf(self.epsilon):
+                raise ValueError(
+                    "unit 'none' promises nothing, so epsilon must be left out or 'inf'; "
+                    f"got {self.epsilon}"
+                )
+            return self
+        missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
+        if missing:
+            raise ValueError(
+                f"unit '{self.unit}' needs {' and '.join(missing)}: a privacy guarantee has "
+                "no default"
+            )
+        return self
+
+
+class NoisyPrivacySpec(PrivacySpec):
+    """A promise kept by noise on sums of clipped contributions."""
+
+    unit: Literal["sample", "client", "none"] = Field(
+        description='who is protected: "sample", each training example; "client", each client '
+        "with all "
+        'its examples; "none", nobody'
+    )
+    clip: float = Field(
+        1.0,
+        ge=SMALLEST,
+        le=LARGEST,
+        allow_inf_nan=False,
+        description="C, the largest norm of one contribution to a sum; larger ones are scaled "
+        "down to "
+        "it",
+    )
+    noise_multiplier: float | None = Field(
+        None,
+        le=1e6,
+        allow_inf_nan=False,
+        description="sigma, the noise on a sum in units of clip; calibrated from epsilon where "
+        "it is "
+        "left out",
+    )
+    mechanism: SerializeAsAny[Noise] = GaussianNoise()
+    evaluation_epsilon: Epsilon | None = Field(
+        None, description="of data.test = 'private share': what its rows pay for all evaluations"
+    )
+
+    @model_validator(mode="after")
+    def _has_noise(self) -> NoisyPrivacySpec:
+        if self.entropy == "system" and self.unit != "none" and self.mechanism.simulated:
+            raise ValueError(
+                "entropy 'system' is for people's data, and no proof covers how mechanism "
+                f"'{self.mechanism.kind}' is sampled: take mechanism 'gaussian', or entropy 'seed' "
+                "for a simulation"
+            )
+        if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
+            raise ValueError(
+                "noise_multiplier must be positive for a finite epsilon; got "
+                f"{self.noise_multiplier}. Leave it out to have it calibrated, or set unit = 'none'"
+            )
+        return self
+
+
+class World(Section):
+    """The simulated world: latency, drop-out and return."""
+
+    latency: SerializeAsAny[Latency] = Constant()
+    dropout: float = Field(
+        0.0, ge=0, le=1, description="probability that a client that took a task does not answer"
+    )
+    rejoin: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="probability with which a client that dropped out comes back, in each round",
+    )
+
+
+class Reported(Section):
+    """What a publication reports of this very study; a comparison shows it beside what was found.
+
+    ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
+    """
+
+    source: str = Field(description="the publication, and where in it")
+    error: float | None = Field(None, description="share of wrong answers")
+    accuracy: float | None = Field(None, description="share of right answers")
+    seconds: float | None = Field(None, description="of all clients together")
+    mib: float | None = Field(None, description="traffic in MiB")
+
+
+class Execution(Section):
+    """What cannot change privacy or the meaning of results.
+
+    ``evaluate_every`` counts rounds (all of them unless given) or updates (a hundredth of them);
+    ``checkpoint_every`` counts what is logged.
+    """
+
+    device: str = Field(
+        "auto",
+        description="what computes: auto (a GPU where there is one), cpu, cuda, cuda:1 or mps",
+    )
+    threads: int = Field(1, ge=1, description="of the processor")
+    evaluate_every: int | None = Field(
+        None,
+        ge=1,
+        description="rounds, updates or events between two evaluations; every round, or a "
+        "hundredth of "
+        "the updates or events, unless given",
+    )
+    checkpoint_every: int = Field(
+        10,
+        ge=1,
+        description="rows of the log between two checkpoints, from which a stopped run goes on",
+    )
+
+
+REPEATED = (
+    "This study came out of a choice among trials on its own private data. Its price covers the "
+    "one run that the tuning released, and another run would be another release. Use that run's "
+    "model; or leave out [tuned], set privacy.accountant, and pay for a run of its own"
+)
+
+
+class Tuned(Section):
+    """How constants were chosen.
+
+    Attributes:
+        source: "public", on data that is no study's private data; "private", on the study's own
+            data by a random number of trials, which epsilon pays for; "rules", without trials.
+        chosen: values by key, as they stand in the study.
+        grid: what was tried, as ``KEY=V1,V2``.
+        data: what it was tried on.
+        measure: by what the best was chosen.
+        seeds, trials: of a public choice, what was run.
+    """
+
+    source: Literal["public", "private", "rules"]
+    chosen: dict[str, Any] = Field(min_length=1)
+    grid: tuple[str, ...] = ()
+    data: str | None = None
+    measure: str | None = None
+    seeds: tuple[int, ...] = ()
+    trials: int | None = Field(None, ge=1)
+
+
+def refuse_repeated(tuned: Tuned | None) -> None:
+    """Refuse a run of a study that came out of a choice on private data.
+
+    Raises:
+        StudyError: saying what may be done with it.
+    """
+    if tuned is not None and tuned.source == "private":
+        raise StudyError(REPEATED)
+
+
+def changed_since_tuned(tuned: Tuned, study: Mapping[str, Any]) -> Iterator[str]:
+    """What a study says otherwise than was chosen, in words.
+
+    Args:
+        study: as tables.
+    """
+    for key, value in tuned.chosen.items():
+        found: object = study
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found != value:
+            yield f"{key} was chosen as {value!r}, and the study says {found!r}"
+
+
+def tuned_sentence(tuned: Tuned, accountant: str) -> str:
+    """The sentence of the promise, the plan and the report."""
+    values = ", ".join(f"{key} = {_word(value)}" for key, value in tuned.chosen.items())
+    among = f" Tried: {'; '.join(tuned.grid)}." if tuned.grid else ""
+    if tuned.source == "rules":
+        return f"No trial chose {values}: they follow rules from the plan (docs/tuning.md)."
+    if tuned.source == "public":
+        seeds = ", ".join(map(str, tuned.seeds))
+        return (
+            f"{values} {_were(tuned)} chosen on public data ({tuned.data}), which costs no "
+            f"privacy: the best of {tuned.trials} trials by {tuned.measure} (seeds {seeds}).{among}"
+        )
+    of = named(accountant)
+    times = "" if of is None else f", {expected(of[1]):g} expected"
+    return (
+        f"{values} {_were(tuned)} chosen on the private data itself, and epsilon includes the "
+        f"choice: this run is the best of a random number of runs{times}, by {tuned.measure}. "
+        f"Nothing of the other runs is released, nor how many there were.{among}"
+    )
+
+
+def _were(tuned: Tuned) -> str:
+    return "was" if len(tuned.chosen) == 1 else "were"
+
+
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Study(Section):
@@ -35,7 +319,7 @@ class Study(Section):
     )
     data: Source
     method: SerializeAsAny[Method]
-    privacy: Promise
+    privacy: PrivacySpec
     execution: Execution = Execution()
     reported: Reported | None = None
     tuned: Tuned | None = Field(None, description="how constants were chosen; see `sordino tune`")
@@ -45,7 +329,9 @@ class Study(Section):
         if self.tuned is None:
             return self
         told = list(
-            changed(self.tuned, self.model_dump(mode="json", by_alias=True, exclude_none=True))
+            changed_since_tuned(
+                self.tuned, self.model_dump(mode="json", by_alias=True, exclude_none=True)
+            )
         )
         if told:
             raise ValueError(

@@ -1,10 +1,16 @@
-"""TOML in, a study out; all mistakes at once, each with its place, its value and a remedy."""
+"""TOML in, a study out; all mistakes at once, each with its place, its value and a remedy.
+
+A relative path in a study file starts at the folder of that file, so that a study and its data can
+be moved together and run from any folder. A path that was typed with ``--set`` starts at the
+current folder, as all paths on a command line do. A study that was read holds full paths: the study
+in a run folder finds its data again from everywhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import tomli_w
 from pydantic import ValidationError
@@ -17,11 +23,8 @@ from sordino.base.registry import Registry, did_you_mean
 from sordino.base.section import Section
 from sordino.core import regimes
 from sordino.core.latency import LATENCIES
-from sordino.core.method import Method
-from sordino.core.methods import METHODS
-from sordino.core.study.base import Study
-from sordino.core.study.places import placed
-from sordino.core.study.sections import UNITS
+from sordino.core.method import METHODS, Method
+from sordino.core.study.base import UNITS, Study
 from sordino.data.features import FRONT_ENDS
 from sordino.data.partition import PARTITIONS
 from sordino.mechanisms.registry import MECHANISMS
@@ -158,7 +161,7 @@ def read(
     Args:
         modules: where they lie; beside the file if left out.
         as_written: leave relative paths as they are, for a study that goes to other machines; else
-            see :mod:`sordino.core.study.places`.
+            see :mod:`sordino.core.study.parse`.
 
     Raises:
         StudyError: if the file is missing, is no TOML, or is no study.
@@ -380,3 +383,49 @@ def sections_in(annotation: Any) -> list[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [section for part in get_args(annotation) for section in sections_in(part)]
+
+
+S = TypeVar("S", bound=Section)
+LEDGER = "privacy.ledger"
+
+
+def placed(study: Study, folder: Path, typed: Collection[str] = ()) -> Study:
+    """The study with full paths.
+
+    Args:
+        folder: of the study file.
+        typed: keys that were given on the command line.
+
+    Raises:
+        StudyError: if the ledger of the data would be a new one beside the study, and the current
+            folder holds one of the same name.
+    """
+    here, home = Path.cwd(), folder.resolve()
+
+    def base(key: str) -> Path:
+        set_here = any(key == each or key.startswith(f"{each}.") for each in typed)
+        return here if set_here else home
+
+    full, ledger = _full(study, base), study.privacy.ledger
+    if ledger == "run" or Path(ledger).expanduser().is_absolute():
+        return full
+    path = base(LEDGER) / ledger
+    if not path.exists() and (other := here / ledger).is_dir():
+        raise StudyError(
+            f"{LEDGER} = {ledger!r} means {path}, which is not there, and there is {other}. A new "
+            "ledger would forget what was spent: give the full path of the ledger"
+        )
+    privacy = full.privacy.model_copy(update={"ledger": str(path)})
+    return full.model_copy(update={"privacy": privacy})
+
+
+def _full(section: S, base: Callable[[str], Path], before: str = "") -> S:
+    """The same table with full paths, in the tables below it, too."""
+    changed: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        key, value = f"{before}{field.alias or name}", getattr(section, name)
+        if isinstance(value, Path) and not value.is_absolute():
+            changed[name] = base(key) / value
+        elif isinstance(value, Section) and (inner := _full(value, base, f"{key}.")) is not value:
+            changed[name] = inner
+    return section.model_copy(update=changed) if changed else section

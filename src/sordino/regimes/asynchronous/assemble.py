@@ -16,9 +16,9 @@ from sordino.clients.facts import horizontal
 from sordino.clients.mechanism import Trial
 from sordino.clients.setup import SharedSetup
 from sordino.clients.study import for_dimension
-from sordino.core.built import Built, budget, open_ledgers
 from sordino.core.latency import Churn, Delays
 from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun, budget, open_ledgers
 from sordino.core.run.environment import lineage
 from sordino.mechanisms import Bounded
 from sordino.privacy import Budget, LedgerSession
@@ -42,8 +42,8 @@ def build(
     folder: Path,
     run: str,
     payable: Sequence[int] | None,
-) -> Built:
-    """See :func:`sordino.core.assemble.build`; ``parts`` is emptied, to save memory."""
+) -> PreparedRun:
+    """See :func:`sordino.core.regimes.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)

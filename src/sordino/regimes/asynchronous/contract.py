@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import math
 
-from sordino.core.contract import ContractBroken
-from sordino.core.method import Method
+from sordino.core.method import ContractBroken, Method
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms
 
 DIMENSION, CLIENTS = 8, 3
 
 
 def check(method: Method) -> None:
-    """Walk through a method's schedule; see :func:`~sordino.core.contract.check_method`."""
+    """Walk through a method's schedule; see :func:`~sordino.core.method.check_method`."""
     if not isinstance(method, AsynchronousMethod):
         raise ContractBroken(
             f"{method.name}: is no AsynchronousMethod, and its about says asynchronous"

@@ -21,8 +21,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.core.method import About, Method
-from sordino.core.methods import METHODS
+from sordino.core.method import METHODS, About, Method
 
 __all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
 

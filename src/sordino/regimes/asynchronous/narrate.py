@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 
-from sordino.core.narration import Table, Told, number
 from sordino.core.plan import Plan
+from sordino.core.statements import Paragraph, Table, number
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import Stage
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 
-def told(study: AsynchronousStudy, priced: Plan) -> list[Told]:
+def told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
     """A plan, for people."""
-    found: list[Told] = []
+    found: list[Paragraph] = []
     found.append(
         Table(
             "Stages",

@@ -15,7 +15,7 @@ from typing import cast
 
 from sordino.base.errors import StudyError
 from sordino.base.modules import raised
-from sordino.core.methods import METHODS
+from sordino.core.method import METHODS
 from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import accountant, epsilon_after, noise_multiplier

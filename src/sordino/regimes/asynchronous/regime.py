@@ -10,10 +10,10 @@ from sordino.clients.division import examples, federation
 from sordino.clients.mechanism import Trial
 from sordino.clients.promise import BATCHES, resting_on
 from sordino.clients.regime import HorizontalRegime
-from sordino.core.built import Built
 from sordino.core.method import Method
-from sordino.core.narration import Told
 from sordino.core.plan import Plan, step_event
+from sordino.core.prepared import PreparedRun
+from sordino.core.statements import Paragraph
 from sordino.data import Dataset
 from sordino.privacy import Budget, Event, PoissonSampled
 from sordino.privacy.records import Burden
@@ -49,7 +49,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.core.regime.Regime`: sampling rates follow from examples."""
+        """See :class:`~sordino.core.regimes.Regime`: sampling rates follow from examples."""
         return plan.calibrate(self.sized(study), federation(examples(study)).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
@@ -74,7 +74,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """See :class:`HorizontalRegime`."""
         from sordino.regimes.asynchronous import assemble  # a plan does not wait for what trains
 
@@ -124,12 +124,12 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Walk through its schedule."""
         contract.check(method)
 
-    def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.core.regime.Regime`."""
+    def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
+        """See :class:`~sordino.core.regimes.Regime`."""
         return narrate.told(study, plan)
 
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return resting_on(study, OF_EDGES)
 
 

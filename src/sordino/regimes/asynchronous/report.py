@@ -9,7 +9,7 @@ from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import client_budgets, held, holders, unseen
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Course, Fact, Teller
+from sordino.core.statements import Course, Fact, RegimeReport
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report.words import bound, plain
 
@@ -132,7 +132,7 @@ def _stage(stage: Stage, last: float) -> list[str]:
     ]
 
 
-TELLER = Teller(
+TELLER = RegimeReport(
     facts=facts,
     courses=courses,
     terms=terms,

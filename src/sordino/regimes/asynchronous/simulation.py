@@ -26,12 +26,11 @@ from typing import Any
 import msgspec
 
 from sordino.base.message import Compute, Gradient, Vector
-from sordino.core import moment as moments
+from sordino.core import simulation as moments
 from sordino.core.effect import Effect, Event, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Delays
-from sordino.core.moment import Block
-from sordino.core.watch import Packed, Watcher
+from sordino.core.simulation import Block, EncodedSnapshot, RunListener
 from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge
@@ -43,7 +42,7 @@ LEAST = 4  # tasks in a block: an entry of its own for each would cost as much a
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.Moment[State]):
+class Moment(moments.KernelSnapshot[State]):
     """A simulation between two arrivals.
 
     It shares the state, which goes on changing: pack it at once.
@@ -59,8 +58,8 @@ class Moment(moments.Moment[State]):
         """x_avg."""
         return self.state.average
 
-    def packed(self) -> Packed:
-        """See :class:`sordino.core.moment.Moment`. A model of several edges is kept once."""
+    def packed(self) -> EncodedSnapshot:
+        """Encode the state; a model of several edges is kept once."""
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
         vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
@@ -80,7 +79,7 @@ class Moment(moments.Moment[State]):
             squares=state.since.squares,
             ended=state.ended,
         )
-        return Packed(vectors, msgspec.json.encode(rest))
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,8 +146,8 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         """Before the first task."""
         return Moment(self.regime.start(weights))
 
-    def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.core.play.Play`."""
+    def unpack(self, packed: EncodedSnapshot) -> Moment:
+        """See :class:`sordino.core.simulation.Simulation`."""
         own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         tasks = {
@@ -171,7 +170,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
+    def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
         """See :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

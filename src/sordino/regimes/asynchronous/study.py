@@ -10,12 +10,12 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.section import Section
 from sordino.clients.study import HorizontalStudy
-from sordino.core.study.sections import Epsilon, NoisyPromise
+from sordino.core.study.base import Epsilon, NoisyPrivacySpec
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import AsynchronousMethod
 
 
-class EdgePrivacy(NoisyPromise):
+class EdgePrivacy(NoisyPrivacySpec):
     """A promise to each edge: its own budget, its own noise.
 
     ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds

@@ -28,7 +28,7 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
-from sordino.core.built import Built
+from sordino.core.prepared import PreparedRun
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
@@ -175,7 +175,9 @@ def _joined(divided: Federation, m: int) -> Federation:
     )
 
 
-def _planted(built: Built, real: int, coins: NDArray[np.bool_]) -> tuple[Built, Watched]:
+def _planted(
+    built: PreparedRun, real: int, coins: NDArray[np.bool_]
+) -> tuple[PreparedRun, Watched]:
     """The same run with canaries for the clients from ``real`` on, and its aggregator watched."""
     simulation = built.simulation
     assert isinstance(simulation, Simulation)

@@ -12,15 +12,14 @@ import msgspec
 import numpy as np
 
 from sordino.base.message import Raw, Statistics, Update
-from sordino.core.contract import ContractBroken
-from sordino.core.method import Method
+from sordino.core.method import ContractBroken, Method
 from sordino.regimes.synchronous.method import Released, Remaining, SynchronousMethod, Terms
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
 
 
 def check(method: Method) -> None:
-    """Play some rounds with made-up releases; see :func:`~sordino.core.contract.check_method`."""
+    """Play some rounds with made-up releases; see :func:`~sordino.core.method.check_method`."""
     if not isinstance(method, SynchronousMethod):
         raise ContractBroken(
             f"{method.name}: is no SynchronousMethod, and its about says synchronous"

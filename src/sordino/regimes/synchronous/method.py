@@ -22,8 +22,7 @@ import msgspec
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.message import Update, Vector
-from sordino.core.method import Method
-from sordino.core.methods import METHODS
+from sordino.core.method import METHODS, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.optimizer import Optimizer, Sgd

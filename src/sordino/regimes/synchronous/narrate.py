@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sordino.core.narration import Table, Told, number
 from sordino.core.plan import Plan
+from sordino.core.statements import Paragraph, Table, number
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.sharing import fewest, honest
@@ -15,7 +15,7 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 MOST_CLIENTS = 20
 
 
-def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Told]:
+def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Paragraph]:
     """Sampling rates and tau at the study's epsilon, for people."""
     rows = [
         [
@@ -40,9 +40,9 @@ def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Told]:
     ]
 
 
-def told(study: SynchronousStudy, priced: Plan) -> list[Told]:
+def told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     """A plan, for people."""
-    found: list[Told] = []
+    found: list[Paragraph] = []
     if math.isinf(priced.epsilon) and not priced.most:
         found.append(f"no privacy: epsilon is infinite; {priced.rounds} rounds")
         return found

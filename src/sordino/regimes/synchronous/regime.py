@@ -10,10 +10,10 @@ from sordino.clients.division import examples, federation
 from sordino.clients.mechanism import Trial
 from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
-from sordino.core.built import Built
 from sordino.core.method import Method
-from sordino.core.narration import Advice, Told
 from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun
+from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.data import Dataset
 from sordino.privacy import Budget, Event
@@ -81,7 +81,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         folder: Path,
         run: str,
         payable: Sequence[int] | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """See :class:`HorizontalRegime`."""
         from sordino.regimes.synchronous import assemble  # a plan does not wait for what trains
 
@@ -143,8 +143,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         return plan.aggregated(study)
 
-    def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.core.regime.Regime`."""
+    def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
+        """See :class:`~sordino.core.regimes.Regime`."""
         return narrate.told(study, plan)
 
     def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
@@ -158,21 +158,21 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         contract.check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         if sharing.shared(study):
             return resting_on(study, sharing.resting(study, SIZES, BATCHES))
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
 
     def released(self, study: SynchronousStudy) -> str | None:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return sharing.RELEASED if sharing.shared(study) else None
 
     def summing(self, study: SynchronousStudy) -> Summing | None:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return sharing.summing(study) if sharing.shared(study) else None
 
     def against(self, study: SynchronousStudy) -> str:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return sharing.against(study) if sharing.shared(study) else super().against(study)
 
 

@@ -15,7 +15,7 @@ from sordino.clients.report import clock, evaluated, held, holders, holdings, le
 from sordino.core.figures import Figure, Mark, Matrix, Panel, Series, points, smoothed
 from sordino.core.records import Row, known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Course, Fact, Teller
+from sordino.core.statements import Course, Fact, RegimeReport
 from sordino.regimes.synchronous.records import Synchronous
 from sordino.report.words import plain
 
@@ -255,7 +255,7 @@ def _shared(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-TELLER = Teller(
+TELLER = RegimeReport(
     facts=facts,
     courses=courses,
     terms=terms,

@@ -16,12 +16,12 @@ import msgspec
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Train, Vector
 from sordino.clients.simulation import charges, training, trip
-from sordino.core import moment as moments
 from sordino.core import records
+from sordino.core import simulation as moments
 from sordino.core.effect import Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
-from sordino.core.watch import Packed, Watcher
+from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide, Summing
 from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
@@ -31,7 +31,7 @@ from sordino.training.plausible import Length, bearable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.Moment[State]):
+class Moment(moments.KernelSnapshot[State]):
     """A simulation between two rounds."""
 
     @property
@@ -44,8 +44,8 @@ class Moment(moments.Moment[State]):
         """w_avg."""
         return self.state.average
 
-    def packed(self) -> Packed:
-        """See :class:`sordino.core.moment.Moment`."""
+    def packed(self) -> EncodedSnapshot:
+        """See :class:`sordino.core.simulation.KernelSnapshot`."""
         state = self.state
         vectors: dict[str, Vector] = {
             "weights": state.weights,
@@ -65,7 +65,7 @@ class Moment(moments.Moment[State]):
             ended=state.ended,
             seen=state.seen,
         )
-        return Packed(vectors, msgspec.json.encode(rest))
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,8 +132,8 @@ class Simulation(ServerSide[State], SiteSide[State]):
         """C, or S."""
         return self.regime.terms.clip
 
-    def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.core.play.Play`."""
+    def unpack(self, packed: EncodedSnapshot) -> Moment:
+        """See :class:`sordino.core.simulation.Simulation`."""
         own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         remembered: Any = msgspec.json.decode(rest.memory, type=self.regime.method.memory)
@@ -152,7 +152,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
+    def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
         """See :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

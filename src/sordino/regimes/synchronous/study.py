@@ -10,7 +10,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.section import Section
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.study.sections import Epsilon
+from sordino.core.study.base import Epsilon
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous import sharing

@@ -14,8 +14,8 @@ import torch
 from msgspec import UNSET
 
 from sordino.base.entropy import Entropy, Seeded
-from sordino.core.built import Built, open_ledgers
 from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, lineage, origin, protective
 from sordino.data import stream as streams
 from sordino.data.stream.checked import is_foreign
@@ -58,8 +58,8 @@ def check(study: VerticalStudy, stream: streams.Stream) -> None:
     Split.of(study, stream, parts(study, stream))
 
 
-def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:
-    """See :func:`sordino.core.assemble.build`."""
+def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> PreparedRun:
+    """See :func:`sordino.core.regimes.build`."""
     torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
@@ -151,10 +151,10 @@ def built(
     held: Sequence[Index],
     simulation: Events,
     chosen: str,
-) -> Built:
+) -> PreparedRun:
     """The objects of a run over these events, which are played as ``chosen``."""
     priced = price(study)
-    return Built(
+    return PreparedRun(
         study=study,
         plan=priced,
         simulation=simulation,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from sordino.core.contract import ContractBroken
-from sordino.core.method import Method
+from sordino.core.method import ContractBroken, Method
 from sordino.regimes.vertical.method import OnlineMethod
 
 
 def check(method: Method) -> None:
-    """Look at a method's window; see :func:`~sordino.core.contract.check_method`."""
+    """Look at a method's window; see :func:`~sordino.core.method.check_method`."""
     if not isinstance(method, OnlineMethod):
         raise ContractBroken(f"{method.name}: is no OnlineMethod, and its about says vertical")
     if method.window < 1 or not 0.0 < method.attenuation <= 1.0:

@@ -13,7 +13,7 @@ from torch import nn
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
-from sordino.core.built import named
+from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
 from sordino.mechanisms.single import Single
 from sordino.regimes.vertical.engines import models
@@ -114,7 +114,7 @@ class Split:
         found: dict[str, NDArray[Any]] = {}
         start = 0
         for who, flat in self.flats().items():
-            own = named(flat, vector[start : start + flat.dim])
+            own = named_parameters(flat, vector[start : start + flat.dim])
             found |= {f"{who}.{name}": values for name, values in own.items()}
             start += flat.dim
         return found

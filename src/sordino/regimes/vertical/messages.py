@@ -22,7 +22,7 @@ from sordino.base.message import Derivative, Embedding, Labels, Query
 from sordino.core import records
 from sordino.core.effect import Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.core.kernel import Kernel
-from sordino.core.moment import Moment
+from sordino.core.simulation import KernelSnapshot
 from sordino.core.world import ChargeRequest, World
 from sordino.privacy import Allowance, Permit
 from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
@@ -77,7 +77,7 @@ class Messages:
             np.zeros(n, np.int64),
         )
         exchange = _Exchange(self, inputs, labels, active, silent, paid, played)
-        heart = Kernel(exchange, Moment(self.state), _Nobody())
+        heart = Kernel(exchange, KernelSnapshot(self.state), _Nobody())
         first, clerk = self.state.closed + 1, len(self.parties) + 1
         for i in range(n):
             for m in (*np.flatnonzero(active[i]).tolist(), len(self.parties)):
@@ -129,7 +129,7 @@ class _Nobody:
 
     def row(self, row: records.Row) -> None: ...
 
-    def save(self, moment: Moment[Any]) -> None: ...
+    def save(self, moment: KernelSnapshot[Any]) -> None: ...
 
 
 class _Exchange(World[State]):

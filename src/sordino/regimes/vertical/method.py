@@ -33,8 +33,7 @@ from pydantic import Field, SerializeAsAny
 
 from sordino.base.registry import Registry
 from sordino.base.section import Section
-from sordino.core.method import About, Method
-from sordino.core.methods import register
+from sordino.core.method import About, Method, register
 
 Mask = NDArray[np.bool_]
 Uniform = Callable[[], NDArray[np.float64]]

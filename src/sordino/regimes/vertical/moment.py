@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.message import Vector
-from sordino.core import moment as moments
-from sordino.core.watch import Packed
+from sordino.core import simulation as moments
+from sordino.core.simulation import EncodedSnapshot
 from sordino.regimes.vertical.engine import Engine
 from sordino.regimes.vertical.pieces import Booked, State
 from sordino.regimes.vertical.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.Moment[State]):
+class Moment(moments.KernelSnapshot[State]):
     """A simulation between two pieces.
 
     It shares the state, which goes on changing: pack it at once.
@@ -44,8 +44,8 @@ class Moment(moments.Moment[State]):
         """Events in which the party that was active most was active."""
         return max(self.state.whole.active)
 
-    def packed(self) -> Packed:
-        """See :class:`sordino.core.moment.Moment`."""
+    def packed(self) -> EncodedSnapshot:
+        """See :class:`sordino.core.simulation.KernelSnapshot`."""
         state = self.state
         vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
         for name, values in (("counts", state.counts), ("told", state.told)):
@@ -61,7 +61,7 @@ class Moment(moments.Moment[State]):
             for tally in (state.row, state.whole)
         )
         rest = _Rest(row, whole, state.position, list(state.booked), state.ended, state.origin)
-        return Packed(vectors, msgspec.json.encode(rest))
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origin: str
 
 
-def unpacked(packed: Packed, engine: Engine, origin: str) -> Moment:
+def unpacked(packed: EncodedSnapshot, engine: Engine, origin: str) -> Moment:
     """What :meth:`Moment.packed` put away.
 
     Args:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sordino.core.narration import Table, Told
 from sordino.core.plan import Plan
+from sordino.core.statements import Paragraph, Table
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 
 
-def told(study: VerticalStudy, priced: Plan) -> list[Told]:
+def told(study: VerticalStudy, priced: Plan) -> list[Paragraph]:
     """A plan, for people."""
-    found: list[Told] = []
+    found: list[Paragraph] = []
     data, method = study.data, study.method
     found.append(
         f"{study.budget.events} events, {data.parties} parties, activation "

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sordino.base.errors import DataError, StudyError
 from sordino.base.parsing import toml_of
 from sordino.core import study as studies
-from sordino.core.built import Built
 from sordino.core.network import (
     Agreement,
     DemoFiles,
@@ -30,6 +29,7 @@ from sordino.core.network import (
     stand_in,
 )
 from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun
 from sordino.core.study.base import Study
 from sordino.core.world import ServerSide
 from sordino.data.dataset import Dataset, refuse_non_finite, single
@@ -98,7 +98,7 @@ class VerticalNetwork(NetworkRegime):
         run: str,
         payable: Sequence[int] | None,
         test: Dataset | None,
-    ) -> Built:
+    ) -> PreparedRun:
         """See :class:`~sordino.core.network.NetworkRegime`."""
         return conducted(_common(agreement, study), folder, run, payable)
 

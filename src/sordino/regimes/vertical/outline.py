@@ -11,7 +11,7 @@ from sordino.regimes.vertical.study import VerticalStudy
 
 
 def plan(study: VerticalStudy) -> Plan:
-    """See :meth:`sordino.core.regime.Regime.plan`. Built-in models fit any data; others are made,
+    """See :meth:`sordino.core.regimes.Regime.plan`. Built-in models fit any data; others are made,
     and only they wait for torch.
     """
     full = calibrate(study)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.core.built import Built
 from sordino.core.method import Method
-from sordino.core.narration import Told
 from sordino.core.plan import Plan
-from sordino.core.regime import Regime
+from sordino.core.prepared import PreparedRun
+from sordino.core.regimes import Regime
+from sordino.core.statements import Paragraph
 from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
 from sordino.regimes.vertical import contract, narrate, plan
 from sordino.regimes.vertical.method import ACTIVATIONS
@@ -37,25 +37,25 @@ class VerticalRegime(Regime[VerticalStudy]):
     )
 
     def calibrated(self, study: VerticalStudy) -> VerticalStudy:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return plan.calibrate(study)
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         from sordino.regimes.vertical.outline import plan as price
 
         return price(study), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
-    ) -> Built:
-        """See :class:`~sordino.core.regime.Regime`."""
+    ) -> PreparedRun:
+        """See :class:`~sordino.core.regimes.Regime`."""
         from sordino.regimes.vertical import assemble  # a plan does not wait for what trains
 
         return assemble.build(plan.calibrate(study), folder, run, payable)
 
-    def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Told]:
-        """See :class:`~sordino.core.regime.Regime`."""
+    def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Paragraph]:
+        """See :class:`~sordino.core.regimes.Regime`."""
         return narrate.told(study, plan)
 
     def check(self, method: Method) -> None:
@@ -64,13 +64,13 @@ class VerticalRegime(Regime[VerticalStudy]):
 
     @property
     def network(self) -> NetworkRegime:
-        """See :class:`~sordino.core.regime.Regime`: every site is a party, and one has labels."""
+        """See :class:`~sordino.core.regimes.Regime`: every site is a party, and one has labels."""
         from sordino.regimes.vertical.network import VerticalNetwork
 
         return VerticalNetwork()
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
-        """See :class:`~sordino.core.regime.Regime`."""
+        """See :class:`~sordino.core.regimes.Regime`."""
         return resting_on(study)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Course, Fact, Members, Teller
+from sordino.core.statements import Course, Fact, Members, RegimeReport
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical.records import Party, vertical
 from sordino.regimes.vertical.totals import totals
@@ -304,7 +304,7 @@ def exposed(run: Run) -> str | None:
     )
 
 
-TELLER = Teller(
+TELLER = RegimeReport(
     facts=_facts,
     courses=_courses,
     terms=_terms,

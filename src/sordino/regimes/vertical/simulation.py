@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from sordino.core import records
 from sordino.core.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
 from sordino.core.kernel import Kernel
-from sordino.core.moment import Block
-from sordino.core.watch import Packed, Watcher
+from sordino.core.simulation import Block, EncodedSnapshot, RunListener
 from sordino.core.world import ChargeRequest, World
 from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permit, accountant
 from sordino.privacy import Event as Fact
@@ -127,11 +126,11 @@ class Events:
         none = Tally.zero(parties), Tally.zero(parties)
         return Moment(State(engine.pack(), joined(engine), *none, origin=self.origin))
 
-    def unpack(self, packed: Packed) -> Moment:
-        """See :class:`sordino.core.play.Play`."""
+    def unpack(self, packed: EncodedSnapshot) -> Moment:
+        """See :class:`sordino.core.simulation.Simulation`."""
         return unpacked(packed, self.engine(), self.origin)
 
-    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
+    def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
         """See :meth:`sordino.core.kernel.Kernel.run`."""
         state = moment.state.copied()  # a moment may be played from twice
         return Kernel(Play(self, state), replace(moment, state=state), watcher).run()

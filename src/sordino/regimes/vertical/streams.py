@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.core.study.source import Source, refuse_classes
+from sordino.core.study.data import Source, refuse_classes
 from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.section import Section
-from sordino.core.study.base import Study
-from sordino.core.study.sections import Epsilon, Execution, Promise
+from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
@@ -72,7 +71,7 @@ class Release(Section):
     )
 
 
-class VerticalPrivacy(Promise):
+class VerticalPrivacy(PrivacySpec):
     """What an entity is promised.
 
     ``unit`` "label" protects each entity's label, by randomised response; "entity" its features at

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.teller import Costs
+from sordino.core.statements import Costs
 from sordino.regimes.vertical.records import VerticalRound
 
 MIB = 2**20

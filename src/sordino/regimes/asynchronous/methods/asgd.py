@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from sordino.core.methods import register
+from sordino.core.method import register
 from sordino.regimes.asynchronous.method import About, AsynchronousMethod, EdgeTerms, Stage
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from sordino.core.methods import register
+from sordino.core.method import register
 from sordino.regimes.asynchronous.method import About, EdgeTerms, Noisy, Stage
 
 LITERAL_BOUND = 4.0

@@ -30,7 +30,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.core.methods import register
+from sordino.core.method import register
 from sordino.regimes.asynchronous.method import About, EdgeTerms, Noisy, Stage
 
 LONGEST = 2**53

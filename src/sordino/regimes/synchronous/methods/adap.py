@@ -29,8 +29,7 @@ import msgspec
 from pydantic import Field
 
 from sordino.base.message import Update
-from sordino.core.method import About
-from sordino.core.methods import register
+from sordino.core.method import About, register
 from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant
 from sordino.regimes.synchronous.method import Choice, Remaining, RoundNoise, Terms, Wants
 from sordino.regimes.synchronous.methods.fixed import Fixed

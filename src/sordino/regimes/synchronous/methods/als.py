@@ -54,8 +54,7 @@ import numpy as np
 from pydantic import Field
 
 from sordino.base.message import Update
-from sordino.core.method import About
-from sordino.core.methods import register
+from sordino.core.method import About, register
 from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
 from sordino.regimes.synchronous.methods import estimate
 

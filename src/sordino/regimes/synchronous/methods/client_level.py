@@ -30,8 +30,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.core.method import About
-from sordino.core.methods import register
+from sordino.core.method import About, register
 from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.fixed import Fixed
 

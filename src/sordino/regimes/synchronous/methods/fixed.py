@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.core.method import About
-from sordino.core.methods import register
+from sordino.core.method import About, register
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
 
 

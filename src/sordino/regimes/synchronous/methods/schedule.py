@@ -17,8 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sordino.base.section import Section
-from sordino.core.method import About
-from sordino.core.methods import register
+from sordino.core.method import About, register
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.methods.fixed import Clipped
 

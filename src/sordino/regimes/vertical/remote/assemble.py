@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.message import Vector
-from sordino.core.built import Built, named, open_ledgers
+from sordino.core.prepared import PreparedRun, named_parameters, open_ledgers
 from sordino.core.run.environment import answering, protective
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset
@@ -85,7 +85,7 @@ class Taken:
         world: its work.
     """
 
-    built: Built
+    built: PreparedRun
     world: Taking
     named: Callable[[Vector], dict[str, NDArray[Any]]]
 
@@ -98,7 +98,7 @@ def conducted(
     *,
     names: Sequence[str] = (),
     data: str | None = None,
-) -> Built:
+) -> PreparedRun:
     """The objects at the server, which has no data; at a site its ledger books ``names`` of the
     data with this fingerprint.
     """
@@ -193,4 +193,4 @@ def _half(flat: Flat | None, who: str, vector: Vector) -> dict[str, NDArray[Any]
     """One half's weights by name."""
     if flat is None:
         return {}
-    return {f"{who}.{name}": values for name, values in named(flat, vector).items()}
+    return {f"{who}.{name}": values for name, values in named_parameters(flat, vector).items()}

@@ -107,7 +107,7 @@ class Taking(SiteSide[Any]):
 
     @property
     def payable(self) -> list[int] | None:
-        """See :class:`~sordino.core.play.Play`."""
+        """See :class:`~sordino.core.simulation.Simulation`."""
         return self.events.payable
 
     def objection(self, site: int, task: Request) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from sordino.core.records.base import Record
+from sordino.core.records import Record
 
 
 class MeanOf(Record, frozen=True, kw_only=True):

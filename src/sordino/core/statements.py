@@ -1,10 +1,11 @@
-"""What a regime tells of a run on its page: pictures, facts, course, and its guarantee.
+"""A regime's sentences, tables and figures: of a study before it runs, and of a run on its page.
 
 A regime says what it has; the page does without the rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,40 @@ from msgspec import UNSET
 from sordino.core.figures import Figure, Matrix
 from sordino.core.records import known
 from sordino.core.run.reading import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of words: a title, the names of the columns, and the rows."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Paragraph = str | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What else a study could ask for at its price: a cell for each choice, for machines, and the
+    same for people.
+    """
+
+    cells: Sequence[object]
+    told: Sequence[Paragraph]
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number for people.
+
+    >>> number(None), number(float("inf")), number(0.53125, 3)
+    ('-', 'inf', '0.531')
+    """
+    if value is None:
+        return "-"
+    return "inf" if math.isinf(value) else f"{value:.{digits}g}"
+
 
 Fact = tuple[str, str, str]
 """Name, value, remark."""
@@ -82,7 +117,7 @@ def _units(run: Run) -> Members:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class RegimeReport:
     """What a regime has to tell of a run.
 
     Attributes:

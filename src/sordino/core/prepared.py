@@ -1,4 +1,4 @@
-"""What a study becomes before it runs: its price, its simulation, the ledger and the budget."""
+"""A study before it runs: its price, its simulation, the ledger and the budget."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from sordino.base.fingerprints import joined, key_seen_by_others, keyed, record_key
 from sordino.base.message import Vector
 from sordino.core.plan import Plan
-from sordino.core.play import Play
-from sordino.core.promise import Own
+from sordino.core.promise import SiteScope
 from sordino.core.records import Facts, Metrics
+from sordino.core.simulation import Simulation, Snapshot
 from sordino.core.study.base import Study
-from sordino.core.watch import Moment
 from sordino.data.notices import notice
 from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.records import Records
@@ -25,6 +24,7 @@ from sordino.privacy.storage import seen_by_others
 
 if TYPE_CHECKING:
     from sordino.training.flat import Flat
+
 
 UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
@@ -50,7 +50,7 @@ class Paid(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Built:
+class PreparedRun:
     """Everything that a run needs, and the moment it begins at. Raw data is in the clients only.
 
     Attributes:
@@ -70,30 +70,30 @@ class Built:
 
     study: Study
     plan: Plan
-    simulation: Play[Any]
-    first: Moment
+    simulation: Simulation[Any]
+    first: Snapshot
     facts: Facts
     model: str
     named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str
     remedy: str
     evaluation: Paid | None = None
-    own: Own | None = None
+    own: SiteScope | None = None
     metrics: Callable[[Vector], Metrics | None] = lambda _: None
     agreed: bool = False
 
 
-class Builds(Protocol):
-    """What makes the objects of a study; see :func:`sordino.core.assemble.build`."""
+class PrepareRun(Protocol):
+    """What makes the objects of a study; see :func:`sordino.core.regimes.build`."""
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
+    ) -> PreparedRun:
         """The objects of a calibrated study, with its ledger in ``folder``."""
         ...
 
 
-def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
+def named_parameters(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     """A vector as the model's named parameters."""
     import torch
 

@@ -1,0 +1,763 @@
+"""All that a run leaves in files and says meanwhile, as frozen typed values with one codec.
+
+A key that is absent is another thing than a null: absent keys are :data:`msgspec.UNSET` and are not
+written, nulls are None. Infinity is the string "inf" in JSON and a float in a record; NaN is
+written as null. What is read is held against the types of its record, and what does not fit is
+named: key, what belongs there, what stands there.
+
+>>> row(b'{"kind": "round", "round": 3, "epsilon": "inf", "mu": 0.5}').extra
+{'mu': 0.5}
+>>> row(b'{"kind": "round", "round": "x"}')
+Traceback (most recent call last):
+    ...
+sordino.core.records.Misfit: round must be a whole number; got 'x'
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sordino.base.errors import SordinoError, StudyError
+from sordino.base.parsing import Malformed, json_of, object_of
+from sordino.core import regimes
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Real = float
+else:
+
+    class _Numbers(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+    class Real(metaclass=_Numbers):
+        """A number that may be infinite, "inf" in JSON. Whole numbers stay whole, as written."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Maybe: TypeAlias = T | UnsetType | None
+"""A value that may be null, or absent."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A typed piece of what a run leaves in its files."""
+
+
+class Open(Record, frozen=True, kw_only=True):
+    """A record that may have keys beyond those it names; they stand beside the others in the file.
+
+    Attributes:
+        extra: the further keys and their values, as JSON has them.
+    """
+
+    extra: Mapping[str, object] = msgspec.field(default_factory=dict)
+
+
+def number(value: object) -> float | None:
+    """A number of a record, None where there is none.
+
+    >>> [number(value) for value in (math.inf, UNSET, None, math.nan, 10**400, True)]
+    [inf, None, None, None, inf, None]
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # an integer that no float holds
+        return math.inf if value > 0 else -math.inf
+    return None if math.isnan(found) else found
+
+
+def known(value: T | UnsetType | None) -> T | None:
+    """A value that is there, else None.
+
+    >>> known(2), known(UNSET), known(None)
+    (2, None, None)
+    """
+    return None if value is UNSET else value
+
+
+def at(record: msgspec.Struct, key: str) -> object:
+    """What stands under a key of the file, in the record or beside it; UNSET if nothing does."""
+    found: object = getattr(record, key, UNSET)
+    return record.extra.get(key, UNSET) if found is UNSET and isinstance(record, Open) else found
+
+
+class OfClass(Record, frozen=True, kw_only=True):
+    """How well examples of one class are told from all others; shares in [0, 1].
+
+    Attributes:
+        name: of the class.
+        rows: that are of it.
+        precision: of rows that were taken for it, those that are.
+        recall: of rows that are of it, those that were taken for it.
+        f1: their harmonic mean.
+        auroc, average_precision: by the class's score; null where the test set lacks it, or holds
+            nothing else.
+    """
+
+    name: Maybe[str] = UNSET
+    rows: Maybe[Count] = UNSET
+    precision: Maybe[Real] = UNSET
+    recall: Maybe[Real] = UNSET
+    f1: Maybe[Real] = UNSET
+    auroc: Maybe[Real] = UNSET
+    average_precision: Maybe[Real] = UNSET
+
+
+class OfOwner(Record, frozen=True, kw_only=True):
+    """How well one client is served: accuracy, or root mean squared error, on ``rows`` rows."""
+
+    name: Maybe[str] = UNSET
+    rows: Maybe[Count] = UNSET
+    value: Maybe[Real] = UNSET
+
+
+class Owners(Record, frozen=True, kw_only=True):
+    """How evenly clients are served.
+
+    Attributes:
+        by: "rows", test rows of their own; or "labels", the recall of each class, weighted by how
+            often a client has it, where that is public.
+        each: by client.
+        worst_decile: mean over the tenth of them that is served worst, at least one.
+        spread: standard deviation over them.
+    """
+
+    by: Maybe[str] = UNSET
+    each: Maybe[tuple[OfOwner, ...]] = UNSET
+    worst_decile: Maybe[Real] = UNSET
+    spread: Maybe[Real] = UNSET
+
+
+class Metrics(Open, frozen=True, kw_only=True):
+    """``metrics.json``. What does not suit the task is absent.
+
+    Attributes:
+        format: of the run's records.
+        task: "classes", "binary" (two classes) or "number".
+        rows: of the test set.
+        loss: mean of what the model was trained with.
+        accuracy, balanced_accuracy, f1: in [0, 1]; balanced accuracy is the mean recall of the
+            classes that occur, f1 their mean, too.
+        auroc, average_precision: of the second class, where there are two; else means over the
+            classes that occur, each against all others.
+        calibration_error: expected, of the likeliest class, in 15 equal bins of its probability;
+            null where scores are no probabilities.
+        rmse, mae: in units of the label.
+        r2: 1 is perfect, 0 as good as the mean of the test labels.
+        classes: by class.
+        confusion: rows are true classes, columns those that were told.
+        clients: how evenly they are served; absent where nothing public tells.
+    """
+
+    format: Maybe[Count] = UNSET
+    task: Maybe[str] = UNSET
+    rows: Maybe[Count] = UNSET
+    loss: Maybe[Real] = UNSET
+    accuracy: Maybe[Real] = UNSET
+    balanced_accuracy: Maybe[Real] = UNSET
+    f1: Maybe[Real] = UNSET
+    auroc: Maybe[Real] = UNSET
+    average_precision: Maybe[Real] = UNSET
+    calibration_error: Maybe[Real] = UNSET
+    rmse: Maybe[Real] = UNSET
+    mae: Maybe[Real] = UNSET
+    r2: Maybe[Real] = UNSET
+    classes: Maybe[tuple[OfClass, ...]] = UNSET
+    confusion: Maybe[tuple[tuple[Count, ...], ...]] = UNSET
+    clients: Maybe[Owners] = UNSET
+
+
+class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
+    """A row of the log.
+
+    Attributes:
+        round: closed rounds, updates or events, in whose course it was written.
+        time: virtual seconds; absent between sites, where seconds are real: how long a round takes
+            depends on batches, whose sizes are secret.
+    """
+
+    round: Count | UnsetType = UNSET
+    time: Real | UnsetType = UNSET
+
+    @property
+    def kind(self) -> str:
+        """The tag."""
+        return str(type(self).__struct_config__.tag)
+
+
+class Round(Row, frozen=True, kw_only=True, tag="round"):
+    """What every regime says of its rounds.
+
+    Attributes:
+        steps: local steps, gradients or activations of who did most.
+        epsilon: highest so far, over all clients.
+        accuracy: in [0, 1], where it was measured; on a stream since the row before, which may be
+            estimated and lie outside.
+        loss: mean of an example.
+        note: the method's remark.
+    """
+
+    steps: Count | UnsetType = UNSET
+    epsilon: Maybe[Real] = UNSET
+    accuracy: Maybe[Real] = UNSET
+    loss: Maybe[Real] = UNSET
+    note: Maybe[str] = UNSET
+
+
+class OfClient(Row, frozen=True, kw_only=True):
+    """A row about one client. None is written where it is secret who takes part."""
+
+    client: Count | UnsetType = UNSET
+
+
+class Late(OfClient, frozen=True, kw_only=True, tag="late"):
+    """An answer that came after its round was closed; ``released``: what it says is out."""
+
+    released: bool | UnsetType = UNSET
+
+
+class Lost(OfClient, frozen=True, kw_only=True, tag="lost"):
+    """A client that vanished with its task."""
+
+    released: bool | UnsetType = UNSET
+
+
+class Joined(OfClient, frozen=True, kw_only=True, tag="joined"):
+    """A client that was given up and is back."""
+
+
+class Left(OfClient, frozen=True, kw_only=True, tag="left"):
+    """An edge that has left for good, after so many updates."""
+
+    updates: Count | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+
+
+class Stale(OfClient, frozen=True, kw_only=True, tag="stale"):
+    """A gradient that was too stale to be applied."""
+
+    staleness: Count | UnsetType = UNSET
+    released: bool | UnsetType = UNSET
+
+
+class Dropped(OfClient, frozen=True, kw_only=True, tag="dropped"):
+    """An answer that nobody had asked for."""
+
+    task: Count | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+
+
+class Declined(OfClient, frozen=True, kw_only=True, tag="declined"):
+    """A site that refused what it was asked for, and why. Only where sites are real."""
+
+    why: str | UnsetType = UNSET
+
+
+class Refused(Row, frozen=True, kw_only=True, tag="refused"):
+    """The ledger refused a charge; the run went no further."""
+
+    why: str | UnsetType = UNSET
+
+
+class End(Row, frozen=True, kw_only=True, tag="end"):
+    """The run is over; ``accuracy`` on a stream, of all its events."""
+
+    why: str | UnsetType = UNSET
+    accuracy: Maybe[Real] = UNSET
+
+
+class Unknown(Open, frozen=True, kw_only=True):
+    """A row of a kind that this version does not know; all of it stands in ``extra``."""
+
+    @property
+    def kind(self) -> str:
+        """As it stands in the row; empty if it has none."""
+        found = self.extra.get("kind")
+        return found if isinstance(found, str) else ""
+
+
+KINDS: dict[str, type[Row]] = {
+    "late": Late,
+    "lost": Lost,
+    "joined": Joined,
+    "left": Left,
+    "stale": Stale,
+    "dropped": Dropped,
+    "declined": Declined,
+    "refused": Refused,
+    "end": End,
+}
+
+
+class Begin(Record, frozen=True, kw_only=True):
+    """What a run begins with.
+
+    Attributes:
+        study: calibrated, as TOML, without ``[execution]``.
+        environment: ``environment.json``.
+        promise: what ``run.json`` says before the run ends, by dotted key.
+        key: digest of its secret key; absent without one.
+    """
+
+    study: str
+    environment: dict[str, object]
+    promise: dict[str, object]
+    key: str | UnsetType = UNSET
+
+
+class Spent(Record, frozen=True, kw_only=True):
+    """What was spent when a run ended; epsilon.
+
+    Attributes:
+        each: by each unit of the run, the highest among its records.
+        test: by the rows of a test set that is paid for.
+    """
+
+    each: tuple[Real, ...]
+    test: Real | None
+
+
+class Seal(Record, frozen=True, kw_only=True):
+    """How a run ended: files' digests by name, ``run.json`` by dotted key, what was spent."""
+
+    files: dict[str, str]
+    run: dict[str, object]
+    spent: Spent
+
+
+FORMAT = 1
+"""Of ``run.json``, and of the log beside it."""
+
+
+class Client(Record, frozen=True, kw_only=True):
+    """A participant: its number, and its unit in the ledger."""
+
+    client: Maybe[int | str] = UNSET
+    unit: Maybe[str] = UNSET
+
+
+class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
+    """What a regime adds, in a subclass whose tag is its name.
+
+    Attributes:
+        classes: names of the labels.
+        dimension: d, numbers of the model.
+        clip: C, S, G of the first stage, or the bound of an embedding.
+        R_c: steps that are planned; null where something else ends the run.
+        title: the method's name in tables.
+    """
+
+    classes: Maybe[tuple[str, ...]] = UNSET
+    dimension: Maybe[Count] = UNSET
+    clip: Maybe[Real] = UNSET
+    R_c: Maybe[Count] = UNSET
+    title: Maybe[str] = UNSET
+
+    @property
+    def members(self) -> tuple[Client, ...]:
+        """Who takes part."""
+        return ()
+
+
+def _usual() -> Facts:
+    """Of the first regime, with nothing said."""
+    return regimes.facts(None)()
+
+
+class Module(Record, frozen=True, kw_only=True):
+    """Code that the study names: its file, its digest, and whether it lay beside the study."""
+
+    file: Maybe[str] = UNSET
+    sha256: Maybe[str] = UNSET
+    beside: Maybe[bool] = UNSET
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """How a run ended.
+
+    Attributes:
+        rounds: closed rounds, updates done or events played.
+        steps: of who did most.
+        accuracy: in [0, 1]; null where nothing measured it.
+        epsilon: what is guaranteed.
+        seconds: wall time of the last session that played, whole ones; absent where ``begun`` is.
+        why: what ended it.
+        spent: epsilon of each unit; null without privacy.
+        test_epsilon: of test rows that are paid for.
+        rmse: instead of accuracy, where labels are numbers, in their units.
+    """
+
+    rounds: Maybe[Count] = UNSET
+    steps: Maybe[Count] = UNSET
+    accuracy: Maybe[Real] = UNSET
+    epsilon: Maybe[Real] = UNSET
+    seconds: Maybe[Real] = UNSET
+    why: Maybe[str] = UNSET
+    spent: Maybe[tuple[Real, ...]] = UNSET
+    test_epsilon: Maybe[Real] = UNSET
+    rmse: Maybe[Real] = UNSET
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """Where in its ledger a run was sealed: entries, the last digest, and whose ledger it is."""
+
+    seq: Maybe[Count] = UNSET
+    digest: Maybe[str] = UNSET
+    scope: Maybe[str] = UNSET
+
+
+class About(Open, frozen=True, kw_only=True):
+    """``run.json``.
+
+    Attributes:
+        format: of the run's records.
+        run: its identifier.
+        name, method, form: of the study.
+        status: "running" or "done".
+        unit, adjacency: what is protected.
+        epsilon_budget: what may be spent; infinite without a promise.
+        chosen: whether releases decide what is spent: then only the budget is a bound.
+        claimed_epsilon: what a paper claims.
+        batch: expected size.
+        R_s: rounds, updates or events that are planned.
+        payable: steps that each client can pay for, or rounds or appearances that all can.
+        modules: code that the study names.
+        facts: what the regime adds.
+        guarantee, assumptions, warnings: in words.
+        result: null until the run has ended; ``ledger`` is absent until then.
+        begun, ended: UTC, ISO 8601, to the second; absent from a run that was chosen on private
+            data, because they would tell how many trials there were.
+        data: SHA-256 over the fingerprints of all units' data, as the ledger of the run has them;
+            absent where sites keep their data, or a ledger belongs to the data.
+    """
+
+    format: Count | UnsetType = UNSET
+    run: Maybe[str] = UNSET
+    name: Maybe[str] = UNSET
+    method: Maybe[str] = UNSET
+    form: Maybe[str] = UNSET
+    status: Maybe[str] = UNSET
+    unit: Maybe[str] = UNSET
+    adjacency: Maybe[str] = UNSET
+    epsilon_budget: Maybe[Real] = UNSET
+    chosen: Maybe[bool] = UNSET
+    claimed_epsilon: Maybe[Real] = UNSET
+    delta: Maybe[Real] = UNSET
+    accountant: Maybe[str] = UNSET
+    noise_multiplier: Maybe[Real] = UNSET
+    learning_rate: Maybe[Real] = UNSET
+    batch: Maybe[Real] = UNSET
+    R_s: Maybe[Count] = UNSET
+    payable: Maybe[tuple[Count, ...]] = UNSET
+    modules: Maybe[dict[str, Module]] = UNSET
+    facts: Facts = msgspec.field(default_factory=_usual)
+    guarantee: Maybe[str] = UNSET
+    assumptions: Maybe[tuple[str, ...]] = UNSET
+    warnings: Maybe[tuple[str, ...]] = UNSET
+    result: Maybe[Result] = UNSET
+    ledger: Maybe[Place] = UNSET
+    begun: Maybe[str] = UNSET
+    ended: Maybe[str] = UNSET
+    data: Maybe[str] = UNSET
+
+    @property
+    def regime(self) -> str:
+        """Whose facts these are."""
+        return str(type(self.facts).__struct_config__.tag)
+
+
+class Environment(Open, frozen=True, kw_only=True):
+    """``environment.json``: what the bits of a result depend on besides the study.
+
+    Attributes:
+        modules: digests of code that the study names.
+        sordino, python, torch, numpy, numba: versions.
+        numerics: the number of what studies compute.
+        code: digest of this package's sources; recorded alone.
+        machine, system, device, threads, cpu_capability: where it runs.
+        cpu: the processor's name and abilities, for which loops are compiled; absent where unknown.
+        settings: environment variables that tell libraries how to compute; absent without any.
+        companions: versions of packages beside this one. They are recorded, and change no result.
+    """
+
+    modules: dict[str, str] | UnsetType = UNSET
+    sordino: str | UnsetType = UNSET
+    numerics: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    python: str | UnsetType = UNSET
+    torch: str | UnsetType = UNSET
+    numpy: str | UnsetType = UNSET
+    numba: str | UnsetType = UNSET
+    machine: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+    device: str | UnsetType = UNSET
+    threads: Count | UnsetType = UNSET
+    cpu_capability: str | UnsetType = UNSET
+    cpu: str | UnsetType = UNSET
+    settings: dict[str, str] | UnsetType = UNSET
+    companions: dict[str, str] | UnsetType = UNSET
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+WORDS = {
+    "array": "a list",
+    "object": "an object",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "null": "null",
+    "Real": "a number",
+    "float": "a number",
+}
+_PATH = re.compile(r"\.(\w+)|\[(\d+)\]|(\[\.\.\.\])")
+
+
+class Misfit(Malformed):
+    """JSON that does not fit its record; says where and why."""
+
+
+def simple(value: object) -> object:
+    """A value as JSON can hold it: records as objects, tuples as lists, infinity as a word, no NaN.
+
+    >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
+    {'epsilon': 'inf', 'spent': [1.0, None]}
+    """
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): simple(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return [simple(item) for item in value]
+    if isinstance(value, msgspec.Struct):
+        return plain(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return simple({each.name: getattr(value, each.name) for each in fields(value)})
+    return value
+
+
+def plain(record: msgspec.Struct) -> dict[str, object]:
+    """A record as the object that stands in its file.
+
+    >>> plain(Round(round=2, extra={"mu": 0.5}))
+    {'kind': 'round', 'round': 2, 'mu': 0.5}
+    """
+    builtins = msgspec.to_builtins(record, enc_hook=_own)
+    found: dict[str, object] = {}
+    for key, value in builtins.items():
+        if key == "facts" and isinstance(record, About):
+            found |= value
+        elif key != "extra" or not isinstance(record, Open):
+            found[key] = value
+    if isinstance(record, Open):
+        found |= {key: value for key, value in record.extra.items() if key not in found}
+    return {key: simple(value) for key, value in found.items()}
+
+
+def _own(value: object) -> object:
+    """Numbers of NumPy's, which are Python's as well."""
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) else int(value)
+    raise NotImplementedError(f"{type(value).__name__} is nothing that JSON knows")
+
+
+def text(record: msgspec.Struct, *, indent: int | None = None) -> str:
+    """A record as JSON."""
+    return dumped(record, indent=indent)
+
+
+def dumped(value: object, *, indent: int | None = None) -> str:
+    """JSON with infinity as the string "inf" and no NaN.
+
+    >>> dumped({"epsilon": float("inf"), "tau": 2})
+    '{"epsilon": "inf", "tau": 2}'
+    """
+    return json.dumps(simple(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
+    """A row of the log of a run of this regime; of the first one where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+        Malformed: if it is not JSON; :class:`Misfit` if it is no row.
+    """
+    found = json_of(line)
+    if not isinstance(found, dict):
+        raise Misfit(f"it must be an object; got {_shown(found)}")
+    kind = found.get("kind")
+    if kind == "round":
+        return _open(found, regimes.row(regime), "kind")
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    return Unknown(extra=found) if known is None else _open(found, known, "kind")
+
+
+def closed(line: bytes | str) -> int | None:
+    """The number of the round that a row of the log closes; None of any other row.
+
+    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}')
+    (3, None)
+    >>> closed(b'{"kind": "rou')  # cut short
+    """
+    try:
+        found = json_of(line)
+        if not isinstance(found, dict) or found.get("kind") != "round":
+            return None
+        number = fitted({"kind": "round", "round": found.get("round", 0)}, Round).round
+    except Malformed:
+        return None
+    return number if isinstance(number, int) else 0
+
+
+def about(content: bytes, place: object, error: type[SordinoError] = StudyError) -> About:
+    """What a ``run.json`` says.
+
+    Raises:
+        SordinoError: of this kind, naming the place, the key and what stands there.
+    """
+    return about_of(object_of(content, place, error), place, error)
+
+
+def about_of(
+    found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError
+) -> About:
+    """What the object in a ``run.json`` says; raises as :func:`about`."""
+    try:
+        kind = _facts(found.get("regime"))
+        facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
+        if (version := rest.get("format", FORMAT)) != FORMAT:
+            raise Misfit(
+                f"format must be {FORMAT}, which this version reads; got {_shown(version)}"
+            )
+        if "facts" in rest:
+            raise Misfit("facts must not stand there by that name")
+        return msgspec.structs.replace(_open(rest, About), facts=fitted(facts, kind))
+    except Misfit as misfit:
+        raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+    except StudyError as unknown:  # of a regime
+        raise error(f"{place}: {unknown}") from None
+
+
+def _facts(regime: object) -> type[Facts]:
+    """What a regime adds to ``run.json``; the first one, where none is said."""
+    if regime is not None and not isinstance(regime, str):
+        raise Misfit(f"regime must be text; got {_shown(regime)}")
+    return regimes.facts(regime)
+
+
+def environment(
+    content: bytes, place: object, error: type[SordinoError] = StudyError
+) -> Environment:
+    """What an ``environment.json`` says.
+
+    Raises:
+        SordinoError: of this kind, naming the place, the key and what stands there.
+    """
+    try:
+        return _open(object_of(content, place, error), Environment)
+    except Misfit as misfit:
+        raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+
+
+def metrics(content: bytes, place: object) -> Metrics:
+    """``metrics.json``.
+
+    Raises:
+        StudyError: naming ``place`` and what does not fit.
+    """
+    try:
+        return _open(object_of(content, place, StudyError), Metrics)
+    except Misfit as misfit:
+        raise StudyError(f"{place}: {misfit}. Restore it from a copy") from misfit
+
+
+def _split(
+    found: Mapping[str, object], kind: type[msgspec.Struct]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The keys that a record names, and all others."""
+    own = {key: value for key, value in found.items() if key in kind.__struct_fields__}
+    return own, {key: value for key, value in found.items() if key not in own}
+
+
+O = TypeVar("O", bound=Open)  # noqa: E741
+
+
+def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) -> O:
+    """A record that may have further keys."""
+    own, others = _split({key: value for key, value in found.items() if key != tag}, kind)
+    if "extra" in own:
+        others["extra"] = own.pop("extra")
+    return msgspec.structs.replace(fitted(own, kind), extra=others)
+
+
+def fitted(found: Mapping[str, object], kind: type[S]) -> S:
+    """JSON that was read, as a record of this kind.
+
+    Raises:
+        Misfit: naming the key and what stands there.
+    """
+    try:
+        return msgspec.convert(found, kind, dec_hook=_hook)
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:
+        # keys may hold halves of surrogates
+        raise Misfit(_said(str(error), found)) from error
+
+
+def _hook(kind: type, value: object) -> object:
+    if kind is object:
+        return value
+    if value in ("inf", "-inf"):
+        return math.inf if value == "inf" else -math.inf
+    if isinstance(value, Real):
+        return value
+    raise ValueError("Expected `Real`")
+
+
+def _said(error: str, found: object) -> str:
+    """A message of the decoder in words: the key, what belongs there, what stands there."""
+    expected, _, path = error.partition(" - at ")
+    key, value, inside = "", found, True
+    for name, index, rest in _PATH.findall(path):
+        key += rest or (f"[{index}]" if index else f".{name}")
+        inside = inside and not rest  # which of an object's values it is the decoder does not say
+        if inside and isinstance(value, list):
+            value = value[int(index)]
+        elif inside and isinstance(value, dict):
+            value = value.get(name)
+    return f"{key.lstrip('.') or 'it'} must be {_wanted(expected)}; got {_shown(value)}"
+
+
+def _wanted(expected: str) -> str:
+    """
+    >>> _wanted("Expected `array | null`, got `int`"), _wanted("Expected `int` >= 0")
+    ('a list or null', 'a whole number, at least 0')
+    """
+    match = re.match(r"Expected `([^`]*)`(?: ([<>])= (-?\d+))?", expected)
+    if match is None:
+        return f"something else ({expected})"
+    kinds = " or ".join(WORDS.get(kind, kind) for kind in match[1].split(" | "))
+    return (
+        kinds
+        if match[2] is None
+        else f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
+    )
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:40]
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a number of many digits"
