@@ -10,7 +10,7 @@ from sordino.audit import mechanisms, worlds
 from sordino.audit.intervals import failed
 from sordino.audit.mechanisms import Effort, Subject, audited, sigma_of, subject, subjects
 from sordino.mechanisms import Gaussian, GaussianNoise, RandomisedResponse, Single, known
-from sordino.mechanisms.haar import HaarNoise
+from sordino.mechanisms.kinds import HaarNoise
 from sordino.privacy import Gaussian as Booked
 
 SMALL = Effort(cheap=60_000, dear=1500)

@@ -20,7 +20,8 @@ from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import StudyError
 from sordino.mechanisms import CountedGaussian, Gaussian, KNorm, Single
 from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
-from sordino.mechanisms.grid import FINE, Grid, add_gaussian
+from sordino.mechanisms.gaussian import Overclaimed
+from sordino.mechanisms.grid import FINE, Grid, add_gaussian, random_words
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.haar.weights import paper
@@ -33,8 +34,6 @@ from sordino.mechanisms.kernels.rounded import (
     noisy,
     normal_pairs,
 )
-from sordino.mechanisms.overclaimed import Overclaimed
-from sordino.mechanisms.words import random_words
 
 ENTROPIES = [Seeded(3), System(bytes(range(32)))]
 Words = NDArray[np.uint64]

@@ -17,7 +17,8 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.mechanisms import NoiseRequest, Shortening, Tailed
 from sordino.mechanisms.contract import ContractBroken, check_noise
-from sordino.mechanisms.haar import Basis, HaarGaussian, HaarNoise, LevelGaussian, paper, uniform
+from sordino.mechanisms.haar import Basis, HaarGaussian, LevelGaussian, paper, uniform
+from sordino.mechanisms.kinds import HaarNoise
 from sordino.privacy.event import Gaussian
 
 sizes = st.lists(st.integers(1, 70), min_size=1, max_size=4)

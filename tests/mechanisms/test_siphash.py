@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from sordino.base.entropy import Seeded
-from sordino.mechanisms.kernels.siphash import words
+from sordino.mechanisms.kernels.words import words
 from sordino.mechanisms.response import secret
 
 FALSE_ALARM = 1e-9

@@ -19,11 +19,11 @@ from federations import Hand, laid
 from memory import Killed
 from sordino.base import residues
 from sordino.base.message import Contribution, Derivative, Masked, Train, Turn, decode, encode
+from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, Signatures
 from sordino.mechanisms.secure.messages import decode as said
 from sordino.mechanisms.secure.messages import encode as packed
 from sordino.mechanisms.secure.server import Sum, expected
-from sordino.mechanisms.single import Single
 from sordino.network import demo, frames, partner
 from sordino.network import session as network
 from sordino.network.agreement import Agreed

@@ -16,7 +16,7 @@ from sordino.base.entropy import Seeded
 from sordino.base.message import Train
 from sordino.mechanisms import GaussianNoise, KNormNoise, Noise, NoiseRequest, RandomisedResponse
 from sordino.mechanisms import Single as SingleRow
-from sordino.mechanisms.haar import HaarNoise
+from sordino.mechanisms.kinds import HaarNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import RAW_CONSTANTS, measure_raw

@@ -3,7 +3,7 @@
 The words are the key stream of the cipher (NIST SP 800-38A; by the ``cryptography`` library) under
 a key that is used for nothing else, so the counter begins at 0. NumPy's own distributions ask for
 one word at a time, through a call back into Python, at half a microsecond each; noise asks for many
-at once (:mod:`sordino.mechanisms.words`) and gets them at the cipher's speed.
+at once (:mod:`sordino.mechanisms.grid`) and gets them at the cipher's speed.
 
 >>> first, again = generator(bytes(32)), generator(bytes(32))
 >>> bool((first.random(3) == again.random(3)).all())

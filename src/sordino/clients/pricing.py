@@ -12,7 +12,7 @@ from sordino.core.plan import ACCOUNTANTS, Plan, limits, step_event
 from sordino.core.statements import Paragraph, Table, number
 from sordino.core.vocabulary import Vocabulary
 from sordino.privacy import Budget, Event, LedgerSession, epsilon_after, noise_multiplier
-from sordino.privacy.leftout import left_out
+from sordino.privacy.budget import left_out
 from sordino.privacy.rounding import epsilon_text
 
 P = TypeVar("P", bound=HorizontalStudy)

@@ -17,16 +17,15 @@ if TYPE_CHECKING:
         Learning,
         Measuring,
         Shortening,
+        Single,
         Tailed,
         length,
         shortened,
     )
+    from sordino.mechanisms.kinds import GaussianNoise, KNormNoise
     from sordino.mechanisms.knorm import ExponentialNorm, KNorm
-    from sordino.mechanisms.plain import GaussianNoise
-    from sordino.mechanisms.pure import KNormNoise
     from sordino.mechanisms.registry import Noise, NoiseRequest, imported, known, register
     from sordino.mechanisms.response import RandomisedResponse
-    from sordino.mechanisms.single import Single
 
 _PLACES = {
     "SHRINK": "gaussian",
@@ -34,16 +33,16 @@ _PLACES = {
     "CountedGaussian": "gaussian",
     "ExponentialNorm": "knorm",
     "Gaussian": "gaussian",
-    "GaussianNoise": "plain",
+    "GaussianNoise": "kinds",
     "KNorm": "knorm",
-    "KNormNoise": "pure",
+    "KNormNoise": "kinds",
     "Learning": "gaussian",
     "Measuring": "gaussian",
     "Noise": "registry",
     "NoiseRequest": "registry",
     "RandomisedResponse": "response",
     "Shortening": "gaussian",
-    "Single": "single",
+    "Single": "gaussian",
     "Tailed": "gaussian",
     "checked_clip": "gaussian",
     "imported": "registry",

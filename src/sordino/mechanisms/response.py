@@ -207,7 +207,7 @@ class RandomisedResponse:
             DataError: for labels or numbers that are not such.
         """
         # not before it is needed: the compiler takes a while to load
-        from sordino.mechanisms.kernels.siphash import words
+        from sordino.mechanisms.kernels.words import words
 
         whole = self._checked(labels)
         left = _numbers(entities, "entities", len(whole))

@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
 from sordino.base.residues import Residues, lifted, reduced
-from sordino.mechanisms.words import random_words
+from sordino.mechanisms.grid import random_words
 
 if TYPE_CHECKING:  # whoever only plans a sum does not wait for torch
     from torch import Tensor

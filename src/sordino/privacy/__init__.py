@@ -1,8 +1,7 @@
 """Privacy facts, their arithmetic, and the ledger that keeps them."""
 
 from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
-from sordino.privacy.budget import Budget
-from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
+from sordino.privacy.budget import Budget, epsilon_after, most_steps, noise_multiplier
 from sordino.privacy.chain import Charge, Entry, Note, Verified
 from sordino.privacy.event import (
     Chosen,

@@ -1,15 +1,195 @@
-"""A budget: what a client may spend in all, and the refusal when a release would pass it."""
+r"""Budgets: what may be spent, the refusal of more, and the steps or noise that a promise affords.
+
+**Calibration** goes from a promise to noise or steps, always on the safe side of it.
+
+* :func:`most_steps` is R_c: the most times a step may happen within epsilon. A search over whole
+  numbers; epsilon at the answer never exceeds the target, and at the next number it does.
+* :func:`noise_multiplier` is the smallest sigma, to four decimals, that keeps the steps within
+  epsilon; rounded up, and checked again after rounding.
+
+>>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
+>>> names = ("rdp-classic", "rdp", "pld")
+>>> [most_steps(step, epsilon=2.0, delta=1e-5, accountant=name) for name in names]
+[314, 553, 716]
+
+**What proofs leave out of delta** (:func:`left_out`) is chances that something is not as the price
+assumes. If a release has the distribution that is priced but for a chance of t, (epsilon, delta)
+becomes (epsilon, delta + t (1 + e^epsilon)). Such chances are so small that no delta of use shows
+them; but a study may ask for a smaller delta, or for an epsilon so large that e^epsilon makes up
+for it.
+
+>>> left_out(1e-5, 8.0, numbers=1e9)
+()
+>>> left_out(1e-30, 8.0, numbers=1e9)[0][:60]
+'privacy.delta = 1e-30 is finer than the proof: the sampler o'
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy.accounting import Spent, accountant
-from sordino.privacy.calibrate import most_steps
-from sordino.privacy.event import Event
+from sordino.privacy.accounting import accountant as _accountant
+from sordino.privacy.event import Event, Gaussian, PoissonSampled
 from sordino.privacy.rounding import epsilon_text
+
+MOST = 10**9  # steps beyond which nobody looks
+_UNIT = 10_000  # sigma is sought in ten-thousandths
+_LARGEST_SIGMA = 10**6
+
+
+def most_steps(
+    event: Event, *, epsilon: float, delta: float, accountant: str, spent: Spent = ()
+) -> int:
+    """The most further steps of ``event`` with epsilon at most ``epsilon``, after ``spent``.
+
+    Returns 0 where not even one step fits, and never more than a thousand million.
+
+    Raises:
+        StudyError: for an infinite epsilon, which any number of steps keeps, or one below 0.
+    """
+    if epsilon == math.inf:
+        raise StudyError("an infinite epsilon has no most steps: every number of steps keeps it")
+    if not epsilon >= 0.0:
+        raise StudyError(f"epsilon must not be negative; got {epsilon}")
+    before = list(spent)
+
+    def price(name: str) -> Callable[[int], float]:
+        chosen = _accountant(name)
+        return lambda count: chosen.epsilon([*before, (event, count)], delta)
+
+    # Rényi bounds cost next to nothing and say roughly where to look.
+    start = (
+        1
+        if accountant != "pld"
+        else _last(price("rdp"), lambda value: value <= epsilon, target=epsilon, start=1, most=MOST)
+    )
+    return _last(
+        price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST
+    )
+
+
+Schedule = Sequence[tuple[float, int]]
+"""Factors on sigma, and how many steps are taken at each."""
+
+
+def _gaussian(sigma: float) -> Event:
+    return Gaussian(noise_multiplier=sigma)
+
+
+def noise_multiplier(
+    *,
+    sampling_rate: float,
+    steps: int | Schedule,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    release: Callable[[float], Event] = _gaussian,
+) -> float:
+    """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, up to four decimals.
+
+    ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is,
+    before sampling; a larger sigma must not cost more.
+
+    Raises:
+        StudyError: if no sigma up to a million is enough, or the promise is no promise.
+    """
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise StudyError(f"noise can be calibrated for a finite, positive epsilon; got {epsilon}")
+    schedule = ((1.0, steps),) if isinstance(steps, int) else tuple(steps)
+    total = sum(count for _, count in schedule)
+    if total < 1:
+        raise StudyError(f"noise can be calibrated for at least one step; got {total}")
+
+    def price(name: str) -> Callable[[int], float]:
+        chosen = _accountant(name)
+
+        def at(units: int) -> float:
+            spent = [
+                (
+                    PoissonSampled(
+                        sampling_rate=sampling_rate, event=release(units / _UNIT * factor)
+                    ),
+                    count,
+                )
+                for factor, count in schedule
+            ]
+            return chosen.epsilon(spent, delta)
+
+        return at
+
+    # The search runs over ten-thousandths: the last sigma that is too small is followed by the
+    # answer.
+    most = _LARGEST_SIGMA * _UNIT
+    start = _UNIT
+    for name in ("rdp", "pld") if accountant == "pld" else (accountant,):
+        start = 1 + _last(
+            price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most
+        )
+    if start > most:
+        raise StudyError(
+            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at sampling_rate "
+            f"{sampling_rate} within epsilon = {epsilon}. Lower the steps or the sampling rate, or "
+            "allow a larger epsilon"
+        )
+    return start / _UNIT
+
+
+def _last(
+    value: Callable[[int], float],
+    near: Callable[[float], bool],
+    *,
+    target: float,
+    start: int,
+    most: int,
+) -> int:
+    """The last n in 0..most with ``near(value(n))``: all before it are near, none after it.
+
+    Strides from ``start`` until the border is between two numbers, then false position on
+    logarithms (Illinois: an end that stays for a second turn counts half), until they are
+    neighbours. Both neighbours were asked: the answer is near, the next is not.
+    """
+    low, high, n, stride = 0, most + 1, min(max(1, start), most), 1.1
+    gaps: dict[int, float] = {}  # log(value / target) at the two ends
+    moved_low = None
+    while high - low > 1:
+        now = value(n)
+        again = moved_low == near(now)
+        moved_low = near(now)
+        low, high = (n, high) if moved_low else (low, n)
+        stays = high if moved_low else low
+        gaps = {n: _log(now, target), stays: gaps.get(stays, math.nan) * (0.5 if again else 1.0)}
+        if high > most:
+            n, stride = max(n + 1, int(n * stride)), stride * stride
+        elif low == 0:
+            n, stride = int(n / stride), stride * stride
+        else:
+            n = _crossing(low, high, gaps[low], gaps[high])
+        n = min(max(n, low + 1), high - 1)
+    return low
+
+
+def _log(value: float, target: float) -> float:
+    return math.log(value / target) if 0.0 < value < math.inf and target > 0.0 else math.nan
+
+
+def _crossing(low: int, high: int, gap_low: float, gap_high: float) -> int:
+    """Where a straight line on logarithms crosses the target; the middle if there is none."""
+    share = gap_low / (gap_low - gap_high) if gap_low != gap_high else math.nan
+    return round(low * (high / low) ** share) if 0.0 <= share <= 1.0 else (low + high) // 2
+
+
+def epsilon_after(
+    event: Event, steps: Sequence[int], *, delta: float, accountant: str
+) -> tuple[float, ...]:
+    """epsilon after each of these numbers of steps; the last by the fine bound, others quickly."""
+    chosen = _accountant(accountant)
+    return tuple(
+        chosen.epsilon([(event, count)], delta, quick=count != steps[-1]) for count in steps
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +277,33 @@ class Budget:
 
     def _price(self, spent: Spent) -> float:
         return accountant(self.accountant).epsilon(spent, self.delta)
+
+
+SAMPLER = 2.0**-95
+"""Of one number of noise; see :mod:`sordino.mechanisms.kernels.rounded`."""
+SHOWN = 1e-3
+"""Part of delta that is not worth a word."""
+
+
+def left_out(
+    delta: float | None, epsilon: float | None, *, numbers: float, more: float = 0.0
+) -> tuple[str, ...]:
+    """A warning where what is left out of delta is no small part of it.
+
+    Args:
+        numbers: of noise, in all releases that are priced together.
+        more: other chances that are left out.
+    """
+    chance = SAMPLER * numbers + more
+    if delta is None or epsilon is None or math.isinf(epsilon) or not chance:
+        return ()
+    beyond = math.exp(min(math.log(chance) + math.log1p(math.exp(min(epsilon, 700.0))), 700.0))
+    if beyond <= SHOWN * delta:
+        return ()
+    bound = f"delta = {delta + beyond:.3g}" if delta + beyond < 1.0 else "no delta below 1"
+    return (
+        f"privacy.delta = {delta:g} is finer than the proof: the sampler of the noise, and what "
+        f"else is left out of delta, may add {min(beyond, 1.0):.2g} at epsilon = "
+        f"{epsilon_text(epsilon)}. What is proved is {bound} (docs/mathematics.md). Raise "
+        "privacy.delta, or lower privacy.epsilon",
+    )

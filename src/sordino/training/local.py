@@ -31,7 +31,7 @@ from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
 from sordino.mechanisms import Bounded, Learning, Tailed, length, shortened
-from sordino.mechanisms.overclaimed import Overclaimed
+from sordino.mechanisms.gaussian import Overclaimed
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, content, received

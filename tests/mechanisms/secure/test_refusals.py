@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
-from sordino.mechanisms.secure import client, shamir
+from sordino.mechanisms.secure import client
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -31,9 +31,9 @@ from sordino.mechanisms.secure.messages import (
     encode,
     said,
 )
+from sordino.mechanisms.secure.secrets import LENGTH, deal
 from sordino.mechanisms.secure.server import Opened, Void, expected
 from sordino.mechanisms.secure.setting import Setting
-from sordino.mechanisms.secure.shamir import LENGTH
 from sums import Party, Signers, parties, setting, total
 
 SIGNERS = Signers(5)
@@ -195,7 +195,7 @@ def test_a_dealer_of_wrong_shares_is_named(monkeypatch: pytest.MonkeyPatch, gone
     game = Game().until(1)
 
     def of_zero(own: Setting, mine: Any, who: Sequence[int]) -> tuple[dict[int, bytes], ...]:
-        return tuple(shamir.deal(ZERO, own.threshold, who, bytes) for _ in range(2))
+        return tuple(deal(ZERO, own.threshold, who, bytes) for _ in range(2))
 
     def lies(honest: Any) -> FromClient:
         with monkeypatch.context() as patch:

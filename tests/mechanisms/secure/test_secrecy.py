@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sordino.base import residues
 from sordino.base.errors import RemoteProtocolError
-from sordino.mechanisms.secure import masks, shamir
+from sordino.mechanisms.secure import client, server
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -30,7 +30,7 @@ from sordino.mechanisms.secure.messages import (
     Shares,
     Signatures,
 )
-from sordino.mechanisms.secure.secrets import own_key, pair_key
+from sordino.mechanisms.secure.secrets import masked, own_key, pair_key, recover
 from sordino.mechanisms.secure.server import Opened, Sum, expected
 from sordino.mechanisms.secure.setting import Setting
 from sums import Party, Signers, Vector, parties, played, setting, total
@@ -44,15 +44,16 @@ class Recorded:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[list[bytes], list[bytes]]] = []
-        real = masks.masked
+        real = masked
 
-        def masked(
+        def recorded(
             values: residues.Residues, bits: int, *, plus: Iterable[bytes], minus: Iterable[bytes]
         ) -> residues.Residues:
             self.calls.append((list(plus), list(minus)))
             return real(values, bits, plus=self.calls[-1][0], minus=self.calls[-1][1])
 
-        monkeypatch.setattr(masks, "masked", masked)
+        for module in (client, server):
+            monkeypatch.setattr(module, "masked", recorded)
 
 
 def _view(
@@ -174,11 +175,11 @@ class Split:
         half = len(members) // 2
         first = self.asked(members, members[:half])
         second = self.asked(rest, members[half:])
-        seed = shamir.recover({each.client: each.masks[victim] for each in first}, t, 32)
-        found = shamir.recover({each.client: dict(each.keys)[victim] for each in second}, t, 32)
+        seed = recover({each.client: each.masks[victim] for each in first}, t, 32)
+        found = recover({each.client: dict(each.keys)[victim] for each in second}, t, 32)
         private = X25519PrivateKey.from_private_bytes(found)
         pairs = {i: pair_key(own, private, keys[victim], keys[i]) for i in rest}
-        values = masks.masked(
+        values = masked(
             residues.unpacked(self.inputs[victim], own.dimension, own.bits),
             own.bits,
             plus=[key for i, key in pairs.items() if i < victim],

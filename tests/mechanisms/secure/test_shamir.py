@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.base.errors import RemoteProtocolError
-from sordino.mechanisms.secure.shamir import LENGTH, PRIME, deal, number, recover
+from sordino.mechanisms.secure.secrets import LENGTH, PRIME, deal, number, recover
 
 
 def _fixed(*coefficients: int) -> "bytes":

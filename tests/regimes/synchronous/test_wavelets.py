@@ -293,7 +293,7 @@ def test_a_bound_from_public_examples_is_refused_where_it_cannot_be(
 
 def test_every_noise_is_in_the_list_of_combinations() -> None:
     """So that a new value of a key cannot be forgotten."""
-    from sordino.mechanisms.haar import HaarNoise
+    from sordino.mechanisms.kinds import HaarNoise
 
     seen = {(key, value) for noise in NOISES for key, value in noise.items()}
     for key in ("blocks", "weights", "clipping", "form"):

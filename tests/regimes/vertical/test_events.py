@@ -26,8 +26,8 @@ from sordino.core.effect import Arrived, Send
 from sordino.core.records import Row, known, plain
 from sordino.core.run import environment, log, session
 from sordino.data.stream import opening
+from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.response import RandomisedResponse
-from sordino.mechanisms.single import Single
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import simulation as events
 from sordino.regimes.vertical.engine import Played

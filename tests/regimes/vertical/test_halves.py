@@ -23,7 +23,7 @@ from sordino.base import entropy
 from sordino.base.entropy import Seeded
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, numbers, packed
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines.split import Cover, Party, Plan, Server

@@ -28,7 +28,7 @@ from sordino.base.message import Derivative, numbers, packed
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.split import Cover, Party, Plan

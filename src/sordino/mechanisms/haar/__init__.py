@@ -13,9 +13,7 @@ At equal privacy no weights have been found that train better than the plain
 """
 
 from sordino.mechanisms.haar.basis import Basis, Groups
-from sordino.mechanisms.haar.gaussian import HaarGaussian
-from sordino.mechanisms.haar.levels import LevelGaussian
-from sordino.mechanisms.haar.spec import HaarNoise
+from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
 from sordino.mechanisms.haar.transform import averages, forward, inverse
 from sordino.mechanisms.haar.weights import Observed, learned, optimal, paper, uniform
 
@@ -23,7 +21,6 @@ __all__ = [
     "Basis",
     "Groups",
     "HaarGaussian",
-    "HaarNoise",
     "LevelGaussian",
     "Observed",
     "averages",

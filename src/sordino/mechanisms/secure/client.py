@@ -18,7 +18,6 @@ import msgspec
 from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.residues import Residues
-from sordino.mechanisms.secure import masks, shamir
 from sordino.mechanisms.secure.messages import (
     Delivered,
     Included,
@@ -38,6 +37,8 @@ from sordino.mechanisms.secure.messages import (
 from sordino.mechanisms.secure.secrets import (
     Secrets,
     commitment,
+    deal,
+    masked,
     opened,
     own_key,
     pair_key,
@@ -190,7 +191,7 @@ def mask(
     own, known = record.own, {each.client: each for each in record.listed}
     mine = secrets(setting, own.client, record.seed)
     pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in told.senders}
-    hidden = masks.masked(
+    hidden = masked(
         residues.reduced(values, setting.bits),
         setting.bits,
         plus=[own_key(setting, own.client, mine.own)]
@@ -288,8 +289,8 @@ def _dealt(
     of_mask, of_own = mine.draws
     t = setting.threshold
     return (
-        shamir.deal(mine.own, t, clients, of_own),
-        shamir.deal(mine.mask.private_bytes_raw(), t, clients, of_mask),
+        deal(mine.own, t, clients, of_own),
+        deal(mine.mask.private_bytes_raw(), t, clients, of_mask),
     )
 
 

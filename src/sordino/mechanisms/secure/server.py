@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.residues import Residues
-from sordino.mechanisms.secure import masks
 from sordino.mechanisms.secure.client import Verify, check_keys
 from sordino.mechanisms.secure.messages import (
     Delivered,
@@ -36,9 +35,16 @@ from sordino.mechanisms.secure.messages import (
     set_of,
     transcript,
 )
-from sordino.mechanisms.secure.secrets import SEALED, commitment, own_key, pair_key, public
+from sordino.mechanisms.secure.secrets import (
+    SEALED,
+    commitment,
+    masked,
+    own_key,
+    pair_key,
+    public,
+    recover,
+)
 from sordino.mechanisms.secure.setting import DIGEST, Setting
-from sordino.mechanisms.secure.shamir import recover
 
 PHASES: tuple[type[FromClient], ...] = (Keys, Shares, MaskedInput, Signed, Revealed)
 """What clients say, one after the other."""
@@ -305,7 +311,7 @@ class Sum:
             fault = (error.dealer, str(error))
             why = f"client {error.dealer}: {error}"
             return Void(why, (*self.faults, fault), (error.dealer,))
-        values = masks.masked(self.total, setting.bits, plus=added, minus=taken)
+        values = masked(self.total, setting.bits, plus=added, minus=taken)
         return Opened(self.members, values, self.faults)
 
     def _own_seed(self, client: int) -> bytes:

@@ -1,15 +1,12 @@
 """Records, told by what stands in them: who was in which release, under whatever name.
 
-identity   keyed digests, and what a run's unit holds
+identity   keyed digests, what a run's unit holds, and who is in which set
 group      what a release of one unit says about another: group privacy
 classes    records with equal histories, and what merging and joining them comes to
-arrays     digests to entities to classes, as sorted arrays
-members    who is in which of the sets that are opened together
-store      the tables
+store      the tables, and the index from digests to classes
 people     the whole: open, close, link
 price      what a charge is held against
 peek       what records have been in, for plans
-pool       classes under construction
 """
 
 from sordino.privacy.records.identity import Records

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.arrays import Index, rows_found
 from sordino.privacy.records.classes import Class, Group, added, history, maximal
 from sordino.privacy.records.group import (
     CLIENT,
@@ -25,10 +24,10 @@ from sordino.privacy.records.group import (
     together,
     translated,
 )
-from sordino.privacy.records.identity import Records, Words, digests, name_of
-from sordino.privacy.records.members import membership
+from sordino.privacy.records.identity import Records, Words, digests, membership, name_of
 from sordino.privacy.records.people import MIXED, PEOPLE
 from sordino.privacy.records.price import SHOWN, fewer, of_own_client, own_of, since
+from sordino.privacy.records.store import Index, rows_found
 
 
 def _sum(parts: Sequence[Counts]) -> Counts:

@@ -29,14 +29,29 @@ from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event, NonPrivate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.arrays import Book, Index, people_found, rows_found
-from sordino.privacy.records.classes import Class, added, bridged, closed, frozen, history, joined
+from sordino.privacy.records.classes import (
+    Class,
+    Pool,
+    added,
+    bridged,
+    closed,
+    frozen,
+    history,
+    joined,
+)
 from sordino.privacy.records.group import ENTITY, LABEL, SAMPLE
-from sordino.privacy.records.identity import Records, Words, digests, name_of
-from sordino.privacy.records.members import Membership, Places, groups, membership
-from sordino.privacy.records.pool import Pool
+from sordino.privacy.records.identity import (
+    Membership,
+    Places,
+    Records,
+    Words,
+    digests,
+    groups,
+    membership,
+    name_of,
+)
 from sordino.privacy.records.price import contains, counted_until, outside, since
-from sordino.privacy.records.store import Set
+from sordino.privacy.records.store import Book, Index, Set, people_found, rows_found
 
 MOST_CLASSES = 4096
 MIXED = NonPrivate(

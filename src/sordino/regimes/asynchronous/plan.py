@@ -19,7 +19,7 @@ from sordino.core.method import METHODS
 from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import accountant, epsilon_after, noise_multiplier
-from sordino.privacy.leftout import left_out
+from sordino.privacy.budget import left_out
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy

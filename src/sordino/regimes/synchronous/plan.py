@@ -28,7 +28,7 @@ from sordino.privacy import (
     accountant,
     noise_multiplier,
 )
-from sordino.privacy.leftout import left_out
+from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 

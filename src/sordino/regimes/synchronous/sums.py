@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sordino.core.plan import Plan
 from sordino.mechanisms.shared import SharedGrid, SharedNoise
-from sordino.privacy.leftout import left_out
+from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.plan import aggregated, shares

@@ -35,7 +35,7 @@ from sordino.audit.planted import Coins, Promised
 from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.assemble import build
 from sordino.regimes.vertical.engine import Engine
@@ -103,7 +103,7 @@ class Replaced(Single):
     seen: list[float]
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
-        """See :class:`~sordino.mechanisms.single.Single`."""
+        """See :class:`~sordino.mechanisms.gaussian.Single`."""
         start = len(self.seen)
         ends = torch.zeros_like(rows)
         mine = self.coins[start : start + len(rows)]

@@ -15,7 +15,7 @@ from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.engines.net import Net, chain_of

@@ -36,7 +36,7 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
-from sordino.privacy.leftout import left_out
+from sordino.privacy.budget import left_out
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from sordino.base.entropy import Numbered
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, Embedding, Vector, numbers, packed
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
 from sordino.regimes.vertical.engines.rowwise import PartyModule
 from sordino.regimes.vertical.engines.window import Window, total

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.message import Derivative
-from sordino.mechanisms.single import Single
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Kept, Mask, Played, Weights
 from sordino.regimes.vertical.engines.split import Server

@@ -1,19 +1,115 @@
-"""``kind = "haar"``: noise on Haar wavelet coefficients."""
+"""The kinds of ``[privacy.mechanism]``: which noise a study asks for, checked and made.
+
+========  ==============================================
+gaussian  the same noise on every number
+k-norm    noise that is priced without any delta
+haar      noise on Haar wavelet coefficients
+========  ==============================================
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import Bounded
+from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian
 from sordino.mechanisms.haar.basis import Basis, Groups
-from sordino.mechanisms.haar.gaussian import HaarGaussian
-from sordino.mechanisms.haar.levels import LevelGaussian
+from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
 from sordino.mechanisms.haar.weights import optimal, paper, uniform
+from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.mechanisms.registry import Noise, NoiseRequest, register
+from sordino.privacy import event
+
+
+@register
+class GaussianNoise(Noise):
+    """The same noise on every number; clipped as a whole or per layer.
+
+    ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their
+    number).
+    """
+
+    counts: ClassVar[bool] = True
+
+    kind: Literal["gaussian"] = "gaussian"
+    form: Literal["sound"] = Field("sound", description="Gaussian noise has a sound form only")
+    clipping: Literal["flat", "per-layer"] = Field(
+        "flat", description="what is clipped: the whole gradient, or each layer by itself"
+    )
+
+    def refused(self, unit: str, public: bool) -> str | None:
+        """Layers are bounded in gradients only."""
+        if self.clipping == "per-layer" and unit == "client":
+            return (
+                "privacy.mechanism.clipping 'per-layer' is for gradients of single examples; "
+                "unit 'client' has one bound"
+            )
+        return None
+
+    def make(self, asked: NoiseRequest) -> Bounded:
+        """A Gaussian, with a count beside it if one is wanted."""
+        measure: Literal["flat", "layers"] = "layers" if self.clipping == "per-layer" else "flat"
+        sigma, deviation = asked.noise_multiplier, asked.count_deviation
+        if not asked.counted:
+            return Gaussian(clip=asked.clip, noise_multiplier=sigma, measure=measure)
+        if deviation is None:
+            return CountedGaussian(clip=asked.clip, noise_multiplier=sigma, measure=measure)
+        share = (sigma / (2.0 * deviation)) ** 2
+        if share >= 1.0:
+            raise StudyError(
+                f"noise of {deviation:g} clients on the count (method.count_noise) leaves nothing "
+                f"of noise_multiplier = {sigma:g} for the updates; it must be above {sigma / 2.0:g}"
+            )
+        return CountedGaussian(
+            clip=asked.clip, noise_multiplier=sigma, share=share, measure=measure
+        )
+
+
+@register
+class KNormNoise(Noise):
+    """Noise of density exp(-epsilon |x| / C): pure privacy; much noise if d is large.
+
+    Pure for each step (Hardt and Talwar 2010).
+
+    ``form = "paper"`` draws its length as MAPA does: NOT private, and booked at what it is.
+    ``dimension`` is the model's, filled in when the noise is calibrated.
+    """
+
+    simulated: ClassVar[bool] = True
+    sized: ClassVar[bool] = True
+
+    kind: Literal["k-norm"] = "k-norm"
+    dimension: int | None = Field(
+        None, ge=1, description="numbers in a model; filled in when the noise is calibrated"
+    )
+
+    def for_dimension(self, dimension: int) -> Self:
+        """With d filled in."""
+        if self.dimension not in (None, dimension):
+            raise StudyError(
+                f"privacy.mechanism.dimension is {self.dimension}, but the model has "
+                f"{dimension} numbers; leave it out"
+            )
+        return self.model_copy(update={"dimension": dimension})
+
+    def event(self, noise_multiplier: float) -> event.Event:
+        """epsilon_0 of one release; in the paper's form, what it claims."""
+        if self.dimension is None:
+            raise StudyError(
+                "the price of privacy.mechanism 'k-norm' depends on the model's size, which "
+                "is not known here"
+            )
+        priced = KNorm.priced if self.form == "sound" else ExponentialNorm.claimed
+        return priced(noise_multiplier, self.dimension)
+
+    def make(self, asked: NoiseRequest) -> Bounded:
+        """Noise of the right length, or of the paper's."""
+        kind = KNorm if self.form == "sound" else ExponentialNorm
+        d = self.for_dimension(asked.dimension).dimension or 0
+        return kind(clip=asked.clip, noise_multiplier=asked.noise_multiplier, dimension=d)
 
 
 @register

@@ -1,4 +1,4 @@
-"""SipHash-2-4 of many pairs of words under one key: a draw for every number, without a table.
+"""Random words: of a key and a number (SipHash-2-4), and of a generator (SFC64), many at once.
 
 SipHash (Aumasson and Bernstein 2012) is a keyed pseudorandom function of 128 bits of key: whoever
 does not know the key cannot tell its words from independent uniform ones with any effort that can
@@ -10,6 +10,8 @@ What is hashed is always 32 bytes: two words that the caller fixes, then one pai
 and xor of 64-bit words are all it does, so every machine gets the same answers.
 
 Shapes: pairs (n,), words (n,), of 64 bits.
+
+Generators of the kind SFC64 (Doty-Humphrey 2018) run side by side in the processor's vectors.
 """
 
 from __future__ import annotations
@@ -76,3 +78,21 @@ def words(
     out = np.empty(len(left), dtype=np.uint64)
     _hash(np.array(key, dtype=np.uint64), np.array(first, dtype=np.uint64), left, right, out)
     return out
+
+
+LANES = 32
+
+
+@compiled(error_model="numpy")
+def fill(state: Any, out: Any) -> None:
+    """``out`` (32 k,) from 32 states (4, 32) of SFC64, one word of each in turn."""
+    a, b, c, counter = state[0], state[1], state[2], state[3]
+    for start in range(0, out.size, LANES):
+        place = out[start : start + LANES]
+        for i in range(LANES):
+            word = a[i] + b[i] + counter[i]
+            counter[i] = counter[i] + np.uint64(1)
+            a[i] = b[i] ^ (b[i] >> np.uint64(11))
+            b[i] = c[i] + (c[i] << np.uint64(3))
+            c[i] = ((c[i] << np.uint64(24)) | (c[i] >> np.uint64(40))) + word
+            place[i] = word
