@@ -29,13 +29,13 @@ from sordino.core.run.session import Outcome
 from sordino.core.study.base import Study
 from sordino.network import demo, frames
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
-from sordino.network.courier import Courier
 from sordino.network.demo import DemoFederation
 from sordino.network.frames import FromServer, FromSite
-from sordino.network.incidents import Incidents
-from sordino.network.joins import Joins
-from sordino.network.server import Serves, farewell
+from sordino.network.kit import Agreed
+from sordino.network.server import ServerOptions, farewell, prepare_server
+from sordino.network.server_session import ServerSession
+from sordino.network.site import prepare_site
+from sordino.network.status import Incidents
 from sordino.network.transport import Mailbox
 
 ROUNDS = """
@@ -196,7 +196,7 @@ class Federation:
     done: dict[str, Outcome] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     kernels: list[Any] = field(default_factory=list)
-    told: Callable[[Courier, Any], None] | None = None
+    told: Callable[[ServerSession, Any], None] | None = None
     scripted: bool = False
 
     @property
@@ -228,7 +228,7 @@ class Federation:
         def refused(who: str, why: str) -> None:
             self.net.refused.append((who, why))
 
-        def told(courier: Courier, kernel: Any) -> None:
+        def told(courier: ServerSession, kernel: Any) -> None:
             self.kernels.append(kernel)
             if self.net.over:
                 raise Stopped
@@ -238,7 +238,7 @@ class Federation:
         agreed = Agreed(self.laid.server)
         log = Incidents(self.server)
         self.net.stranger = lambda who, why: log.note(who, "connection", why)
-        build = Serves(
+        options = ServerOptions(
             agreed=agreed,
             opens=opens,
             refused=refused,
@@ -246,7 +246,7 @@ class Federation:
             noted=log.note,
             scripted=self.scripted,
         )
-        done = self._played("server", agreed.study, build)
+        done = self._played("server", agreed.study, prepare_server(options))
         if not opened:
             farewell(agreed, self.server, opens, refused, 1.0)
         return done
@@ -258,7 +258,7 @@ class Federation:
     def join(self, name: str) -> Outcome:
         """One life of a site."""
         agreed, index, study, own = self._opened(name)
-        build = Joins(
+        build = prepare_site(
             agreed=agreed,
             index=index,
             own=own,

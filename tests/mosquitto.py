@@ -21,9 +21,7 @@ from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
 from sordino.core.network import Agreement
 from sordino.network import certificates, demo, session
-from sordino.network.agreement import read
-from sordino.network.joins import Joins
-from sordino.network.server import Serves
+from sordino.network.kit import read_agreement
 from sordino.network.session import JoinOptions, Shown
 from sordino.network.transport import Mailbox
 from sordino_mqtt import broker as brokers
@@ -35,8 +33,8 @@ LIMIT = 70_000
 PLACES = (
     (session, "opened"),
     (HorizontalNetwork, "test"),
-    (Joins, "__call__"),
-    (Serves, "__call__"),
+    (HorizontalNetwork, "site"),
+    (HorizontalNetwork, "server"),
 )
 
 
@@ -99,7 +97,7 @@ class Place:
 
     @property
     def agreement(self) -> Agreement:
-        return read(self.kits / "server" / "agreement.toml")
+        return read_agreement(self.kits / "server" / "agreement.toml")
 
     @property
     def where(self) -> Broker:
@@ -166,7 +164,7 @@ class Run:
         self.laid = demo.lay_out(self.study, tmp_path / "laid", scripted=scripted, transport="mqtt")
         self.scripted, self.words, self.done = scripted, [], {}
         self.rows: list[Any] = []
-        agreed = read(self.laid.server / "agreement.toml")
+        agreed = read_agreement(self.laid.server / "agreement.toml")
         kits = self.laid.server.parent
         self.place = Place(kits, brokers.start(kits, tmp_path / "log.txt", agreed))
 

@@ -24,7 +24,7 @@ from sordino.core import study as studies
 from sordino.core.promise import assumptions
 from sordino.core.run import session
 from sordino.core.run.verify import verify
-from sordino.network.agreement import Agreed
+from sordino.network.kit import Agreed
 from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices

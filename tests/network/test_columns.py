@@ -14,10 +14,9 @@ from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.network import demo
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
 from sordino.network.demo import DemoFederation
-from sordino.network.promise import promised
-from sordino.network.session import JoinOptions
+from sordino.network.kit import Agreed
+from sordino.network.session import JoinOptions, promised
 
 from .test_events_between_sites import read
 

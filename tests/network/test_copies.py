@@ -24,13 +24,13 @@ from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, S
 from sordino.mechanisms.secure.messages import decode as said
 from sordino.mechanisms.secure.messages import encode as packed
 from sordino.mechanisms.secure.server import Sum, expected
-from sordino.network import demo, frames, partner
+from sordino.network import demo, frames, secure_client
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
-from sordino.network.desk import Desk
-from sordino.network.joins import Joins
-from sordino.network.outbox import Outbox
-from sordino.network.partner import Partner, setting
+from sordino.network.answers import AnswerStore
+from sordino.network.kit import Agreed
+from sordino.network.secure_client import SecureSumClient, setting
+from sordino.network.site import prepare_site
+from sordino.network.site_session import SiteSession
 from sordino.privacy import encode as written
 from sordino.privacy.reading import LedgerReader
 
@@ -55,34 +55,34 @@ class Lives:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         changes = ["privacy.honest=3", "privacy.epsilon=1e6"]
         self.laid = laid(folder, "shared", changes, clients=SITES, scripted=False)
-        self.folder, self.open = folder, list[tuple[Any, Outbox]]()
+        self.folder, self.open = folder, list[tuple[Any, AnswerStore]]()
         self.inputs: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
         self.opened: set[int] = set()
-        masked = Partner.masked
+        masked = SecureSumClient.masked
 
-        def puts(own: Partner, kept: Any, answer: Any, shares: bytes) -> Any:
+        def puts(own: SecureSumClient, kept: Any, answer: Any, shares: bytes) -> Any:
             found = masked(own, kept, answer, shares)
             (hidden,) = [each for each in found if isinstance(each, Masked)]
             raw, out = (residues.unpacked(m.values, own.dimension, 32) for m in (answer, hidden))
             self.inputs[own.index].append((raw, out))
             return found
 
-        patch.setattr(Partner, "masked", puts)
+        patch.setattr(SecureSumClient, "masked", puts)
 
-    def life(self, site: int, copy: str = "own") -> Desk:
+    def life(self, site: int, copy: str = "own") -> SiteSession:
         """A process of a site."""
         kit, data = self.laid.sites[site]
         _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
-        build = Joins(
+        build = prepare_site(
             agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda words: None
         )
         folder = self.at(site, copy)
         folder.mkdir(parents=True, exist_ok=True)
         built = build(study, folder, "run")
         first: Any = built.first
-        outbox = Outbox(folder)
+        outbox = AnswerStore(folder)
         self.open.append((built.simulation, outbox))
-        desk = Desk(self.open[-1][0], first, Nobody(), outbox)
+        desk = SiteSession(self.open[-1][0], first, Nobody(), outbox)
         assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
         return desk
 
@@ -94,7 +94,7 @@ class Lives:
         """Copy the folders of all sites, as they stand."""
         shutil.copytree(self.folder / "own", self.folder / copy)
 
-    def task(self, desk: Desk, value: float = 0.0) -> bytes:
+    def task(self, desk: SiteSession, value: float = 0.0) -> bytes:
         """The round's task, for a model of this number alone."""
         rules = desk._world.regime  # type: ignore[attr-defined]
         noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
@@ -102,7 +102,7 @@ class Lives:
         asked = Train(1, 1, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
         return encode(asked)
 
-    def step(self, desk: Desk, phase: int, message: Any) -> Any:
+    def step(self, desk: SiteSession, phase: int, message: Any) -> Any:
         """What a site says to a step; None where it declines."""
         (answer,) = desk.said(frames.encode(frames.Step(1, phase, packed(message))))
         assert isinstance(answer, frames.Stepped)
@@ -111,7 +111,7 @@ class Lives:
             self.opened |= {each for each, _ in found.keys}
         return found
 
-    def ask(self, desk: Desk, shares: Any, value: float = 0.0) -> Any:
+    def ask(self, desk: SiteSession, shares: Any, value: float = 0.0) -> Any:
         """What a site says to the task; None where it declines."""
         frame = frames.Ask(1, self.task(desk, value), b"", packed(shares))
         (answer,) = desk.said(frames.encode(frame))
@@ -228,7 +228,7 @@ def test_nothing_of_the_secrets_is_written_down(
 ) -> None:
     """Who has a copy of the folder and all that was sent takes no mask off."""
     seed = b"thirty-two bytes that are secret"
-    monkeypatch.setattr(partner, "secrets", SimpleNamespace(token_bytes=lambda count: seed))
+    monkeypatch.setattr(secure_client, "secrets", SimpleNamespace(token_bytes=lambda count: seed))
     played(sites)
     files = [each for each in sites.folder.rglob("*") if each.is_file()]
     assert len(files) > 50
@@ -255,12 +255,16 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     _, index, study, own = network.opened(
         network.JoinOptions(kit=kit, data=data, ledger=tmp_path / "ledger")
     )
-    build = Joins(agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None)
-    desks, charged = [], Desk._charged
+    build = prepare_site(
+        agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None
+    )
+    desks, charged = [], SiteSession._charged
     for name in ("own", "copy"):
         (tmp_path / name).mkdir()
         built: Any = build(study, tmp_path / name, "run")
-        desks.append(Desk(built.simulation, built.first, Nobody(), Outbox(tmp_path / name)))
+        desks.append(
+            SiteSession(built.simulation, built.first, Nobody(), AnswerStore(tmp_path / name))
+        )
         assert list(desks[-1].said(frames.encode(frames.Welcome("run")))) == []
     rules = desks[0]._world.regime  # type: ignore[attr-defined]
     noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
@@ -268,12 +272,12 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     weights = np.zeros(desks[0].dimension, np.float32)
     task = Train(1, 2, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
 
-    def late(desk: Desk, requests: Any) -> Any:
+    def late(desk: SiteSession, requests: Any) -> Any:
         if desk is desks[0] and not desks[1].outbox.kept.booked:
             assert list(desks[1].said(book)) == [frames.Booked(1)]
         return charged(desk, requests)
 
-    monkeypatch.setattr(Desk, "_charged", late)
+    monkeypatch.setattr(SiteSession, "_charged", late)
     assert list(desks[0].said(book)) == [frames.Booked(1)]
     for desk in desks:
         desk._pay(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +16,13 @@ from sordino.base.errors import BudgetExceeded, CutShort
 from sordino.base.message import Labels, Passive, decode, encode
 from sordino.core import records
 from sordino.core.run import reading
+from sordino.live.federation import read
 from sordino.network import frames
 from sordino.network import session as network
-from sordino.network.courier import Courier
-from sordino.network.ends import cut_short
+from sordino.network.frames import cut_short
 from sordino.network.journal import NAME as JOURNAL
-from sordino.network.standing import Heard
-from sordino.network.status import Reporter, read
+from sordino.network.server_session import Heard, ServerSession
+from sordino.network.status import Reporter
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import LedgerSession
 
@@ -220,12 +221,12 @@ def test_a_server_that_waits_tells_so_without_an_input(
 
     monkeypatch.setattr(kernel, "TICK", 0.01)
     ticks: list[Any] = []
-    made = server.Serves
+    made = server.prepare_server
 
-    def serves(**given: Any) -> Any:
-        return made(**given, idle=lambda courier, kernel: ticks.append(kernel))
+    def prepare(options: server.ServerOptions) -> Any:
+        return made(replace(options, idle=lambda session, kernel: ticks.append(kernel)))
 
-    monkeypatch.setattr("federations.Serves", serves)
+    monkeypatch.setattr("federations.prepare_server", prepare)
     found = federate("synchronous", minimum=2)
     found.start("server")
     found.until(lambda: len(ticks) > 3)
@@ -244,7 +245,7 @@ class Nothing:
 
 def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> None:
     now, mailbox = [100.0], Mailbox()
-    courier = Courier(
+    courier = ServerSession(
         Nothing(),
         mailbox,
         ("north", "south"),

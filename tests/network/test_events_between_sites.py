@@ -30,11 +30,10 @@ from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.core.run import session
 from sordino.network import demo, frames
-from sordino.network.agreement import Agreed
-from sordino.network.joins import Joins
-from sordino.network.promise import promised
-from sordino.network.server import Serves
-from sordino.network.session import JoinOptions
+from sordino.network.kit import Agreed
+from sordino.network.server import ServerOptions, prepare_server
+from sordino.network.session import JoinOptions, promised
+from sordino.network.site import prepare_site
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.reading import LedgerReader
 
@@ -145,13 +144,13 @@ def nothing(*_: object) -> None:
     pass
 
 
-def joins(laid: demo.DemoFederation, index: int, connects: Any) -> tuple[Any, Joins, Path]:
+def joins(laid: demo.DemoFederation, index: int, connects: Any) -> tuple[Any, Any, Path]:
     kit, data = laid.sites[index]
     agreed = Agreed(kit)
     part = agreed.network
     study = part.limited(agreed.study, index, None, None)
     own = part.read(data, agreed.agreement, index, study)
-    made = Joins(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
+    made = prepare_site(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
     return study, made, kit / "run"
 
 
@@ -197,7 +196,9 @@ def play(laid: demo.DemoFederation, *, scripted: bool, breaking: Any = None) -> 
     while len(hub.ready) < len(threads) and not failed:
         time.sleep(0.01)
     agreed = Agreed(laid.server)
-    build = Serves(agreed=agreed, opens=hub.opens, refused=nothing, scripted=scripted)
+    build = prepare_server(
+        ServerOptions(agreed=agreed, opens=hub.opens, refused=nothing, scripted=scripted)
+    )
     session.begin(agreed.study, laid.server / "run", nothing, nothing, build=build)
     for each in threads:
         each.join(60)

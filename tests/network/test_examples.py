@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sordino.network import kit
-from sordino.network.agreement import Agreed
+from sordino.network.kit import Agreed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEDERATIONS = sorted(EXAMPLES.glob("**/federation.toml"))

@@ -16,9 +16,9 @@ from memory import MemoryLine, Net
 from sordino.core.kernel import Kernel
 from sordino.mechanisms.secure.messages import Shares, decode, encode
 from sordino.mechanisms.secure.secrets import SEALED
-from sordino.network import frames, server, summing
-from sordino.network.incidents import read
+from sordino.network import frames, server, sums
 from sordino.network.journal import Journal
+from sordino.network.status import read_incidents
 from sordino.regimes.synchronous.records import SynchronousRound
 
 from .conftest import Makes
@@ -113,7 +113,7 @@ def test_a_site_whose_shares_fail_is_left_out_and_the_others_go_on(
     assert seen.exact() == len([told for _, told in seen.sums if told.clients])
     out = found.kernels[-1].courier.sites[3].out
     assert out == "it has failed 3 secure sums, and is left out"
-    assert any(each.site == HOSTILE and out in each.detail for each in read(found.server))
+    assert any(each.site == HOSTILE and out in each.detail for each in read_incidents(found.server))
 
 
 def test_a_server_that_is_killed_then_stands_where_it_stood(
@@ -158,8 +158,8 @@ def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
     federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It deals no shares three times running; the others do not wait for it in every round."""
-    monkeypatch.setattr(summing, "STEP", 0.25)
-    monkeypatch.setattr(summing, "PAUSE", 8, raising=False)
+    monkeypatch.setattr(sums, "STEP", 0.25)
+    monkeypatch.setattr(sums, "PAUSE", 8, raising=False)
     seen = Seen(monkeypatch)
     found = federate("shared", [*FOUR, "budget.rounds=100000"], minimum=1, clients=4)
     missed: list[int] = []
@@ -181,7 +181,7 @@ def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
     found.until(lambda: len(missed) == 3 and back(), 30)
     assert min(back()) > missed[2] + 3
     assert found.kernels[-1].courier.sites[3].out == ""
-    assert any("asked for nothing for 2 s" in each.detail for each in read(found.server))
+    assert any("asked for nothing for 2 s" in each.detail for each in read_incidents(found.server))
 
 
 def test_frames_that_come_twice_or_again_do_no_harm(

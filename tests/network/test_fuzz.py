@@ -46,17 +46,15 @@ from sordino.core.effect import Arrived, Begin, Joined, Left, Send
 from sordino.core.run.environment import sources
 from sordino.network import demo, frames
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
-from sordino.network.checks import checked, unknown
-from sordino.network.courier import Courier
+from sordino.network.answers import AnswerStore
 from sordino.network.demo import DemoFederation
-from sordino.network.desk import Desk
-from sordino.network.joins import Joins
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
-from sordino.network.moment import SiteMoment
-from sordino.network.outbox import Outbox
-from sordino.network.server import Serves
+from sordino.network.kit import Agreed
+from sordino.network.server import ServerOptions, prepare_server
+from sordino.network.server_session import ServerSession, checked_reply, no_events
+from sordino.network.site import prepare_site
+from sordino.network.site_session import SiteMoment, SiteSession
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
@@ -194,7 +192,7 @@ class Feeder(Mailbox):
     def close(self) -> None: ...
 
 
-class Guarded(Courier):
+class Guarded(ServerSession):
     """A courier whose kernel does not hear what came of mutated frames; each is looked at here."""
 
     feeder: Feeder
@@ -292,7 +290,9 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
                     answer = said(effect.site, effect.message)
                     with suppress(RemoteProtocolError):
                         most = world.most if limited else math.inf
-                        sent.append(checked(effect.site, state.round, answer, unknown, most))
+                        sent.append(
+                            checked_reply(effect.site, state.round, answer, no_events, most)
+                        )
             state = whole_round(world, state, sent) if state.ended is None else state
     world.ledgers.close()
 
@@ -301,11 +301,10 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     """The last state of a run of the server, the courier, and what stands in its ledger."""
     folder.mkdir()
     agreed, nobody = Agreed(found.server), None
-    made = Serves(agreed=agreed, opens=nobody, refused=nobody)(  # type: ignore[arg-type]
-        agreed.study, folder, "run"
-    )
+    options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)  # type: ignore[arg-type]
+    made = prepare_server(options)(agreed.study, folder, "run")
     serving: Any = made.simulation
-    world, moment = serving.world(made.first)
+    world, moment = agreed.network.world(serving.inner, made.first)
     feeder = Feeder(agreed, count, seed=count)
     feeder.dimension = moment.model.size
     feeder.sizes = list(world.half.rules.sizes) if hasattr(world, "half") else []
@@ -365,20 +364,20 @@ def test_frames_of_sites_that_were_changed_leave_the_run_as_it_is(
 
 
 @contextmanager
-def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[Desk]:
+def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[SiteSession]:
     """A site's desk."""
     kit, data = found.sites[index]
     _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     folder.mkdir()
     nobody: Any = None
-    build = Joins(
+    build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=nobody, told=lambda words: None
     )
     built = build(study, folder, "run")
     site: Any = built.simulation
     assert isinstance(built.first, SiteMoment)
-    outbox = Outbox(folder, durable=site.inner.remembers)
-    desk = Desk(site, built.first, Blind(), outbox)
+    outbox = AnswerStore(folder, durable=site.inner.remembers)
+    desk = SiteSession(site, built.first, Blind(), outbox)
     try:
         list(desk.said(frames.encode(frames.Welcome("run"))))
         yield desk
@@ -405,7 +404,7 @@ def tasks(regime: str, number: int, dimension: int, size: int, site: int) -> Seq
     ]
 
 
-def booking(desk: Desk, number: int) -> bytes:
+def booking(desk: SiteSession, number: int) -> bytes:
     """A round that is charged to everybody, as agreed where there is one."""
     rules: Any = getattr(desk._site.inner, "regime", None)
     event: Any = Gaussian(noise_multiplier=1.0)
@@ -415,7 +414,7 @@ def booking(desk: Desk, number: int) -> bytes:
     return frames.encode(frames.Book(number, written(event)))
 
 
-def standing(desk: Desk) -> tuple[Any, ...]:
+def standing(desk: SiteSession) -> tuple[Any, ...]:
     """Where a site stands: its ledger, its answers, its log and its own half of a model."""
     ledgers = desk._site.ledgers
     party = getattr(desk._site.inner, "party", None)
@@ -470,7 +469,7 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
         assert set(released) <= covered | ({e.round for e in entries})
 
 
-def judge(desk: Desk, frame: bytes, released: dict[int, bytes], *, warm: bool) -> None:
+def judge(desk: SiteSession, frame: bytes, released: dict[int, bytes], *, warm: bool) -> None:
     """One frame: what is not answered changes nothing, and one number has one answer."""
     before = standing(desk)
     answers: list[frames.FromSite] = []

@@ -23,9 +23,9 @@ from sordino.base.message import Contribution, Gradient, Statistics, decode, enc
 from sordino.core import records
 from sordino.network import frames, transport
 from sordino.network import session as network
-from sordino.network.courier import AT_ONCE, MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
-from sordino.network.incidents import NAME, Incidents, read
+from sordino.network.server_session import AT_ONCE, MOST_BAD
+from sordino.network.status import INCIDENTS, Incidents, read_incidents
 from sordino.network.transport import Lost, Stranger
 
 from .conftest import Makes
@@ -55,7 +55,9 @@ def reasons(found: Federation) -> str:
 
 def logged(found: Federation) -> set[tuple[str, str]]:
     """What the server's log says that site-2 did: what, and the detail."""
-    return {(each.what, each.detail) for each in read(found.server) if each.site == "site-2"}
+    return {
+        (each.what, each.detail) for each in read_incidents(found.server) if each.site == "site-2"
+    }
 
 
 def nan(ask: Ask, hand: Hand) -> FromSite:
@@ -247,16 +249,16 @@ def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
     log = Incidents(tmp_path, most=40_000)
     written = sum(log.note("site-2", "unreadable", "the same") for _ in range(3_000))
     assert written == 12  # 1, 2, 4, ... 2048
-    assert [each.times for each in read(tmp_path)] == [2**i for i in range(12)]
+    assert [each.times for each in read_incidents(tmp_path)] == [2**i for i in range(12)]
     for number in range(20_000):
         log.note(f"somebody-{number % 2_000}", "unreadable", f"{number}\x1b[2J" * 99)
-    size = (tmp_path / NAME).stat().st_size
+    size = (tmp_path / INCIDENTS).stat().st_size
     assert size < 41_000
-    last = read(tmp_path)[-1]
+    last = read_incidents(tmp_path)[-1]
     assert last.detail == "the log is full"
-    assert all(each.detail.isprintable() for each in read(tmp_path))
+    assert all(each.detail.isprintable() for each in read_incidents(tmp_path))
     Incidents(tmp_path, most=40_000).note("site-2", "unreadable", "once more")
-    assert (tmp_path / NAME).stat().st_size < size + 200
+    assert (tmp_path / INCIDENTS).stat().st_size < size + 200
 
 
 def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federation) -> None:
@@ -393,7 +395,7 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
     shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
     with pytest.raises(Enough):
         network.serve(kit, shown)
-    lines = [(each.site, each.what, each.detail) for each in read(kit / network.RUN)]
+    lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / network.RUN)]
     assert lines == [("", "connection", unknown)] * 10 + [("site-1", "connection", revoked)]
     assert words.count(f"refused a connection: {unknown}") == 10
     assert words.count(f"refused site-1: {revoked}") == 1

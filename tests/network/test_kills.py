@@ -24,13 +24,13 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.kernel import Kernel
 from sordino.core.run import log, session
 from sordino.core.run.log import RunLog
-from sordino.network import journal, outbox, server
-from sordino.network.agreement import Agreed
-from sordino.network.courier import Courier
+from sordino.network import answers, journal, server
+from sordino.network.answers import AnswerStore
 from sordino.network.journal import NAME, Input, Journal
 from sordino.network.kernel import LiveKernel
-from sordino.network.outbox import Outbox
-from sordino.network.summing import kernels
+from sordino.network.kit import Agreed
+from sordino.network.server_session import ServerSession
+from sordino.network.sums import kernels
 from sordino.network.transport import Mailbox
 from sordino.privacy import LedgerSession
 from sordino.privacy.reading import LedgerReader
@@ -97,10 +97,10 @@ def _torn_input(part: float, own: Journal, each: Input) -> None:
     own._file.flush()
 
 
-def _torn_slot(part: float, own: Outbox, kept: outbox.Kept) -> None:
-    body, number = outbox._encoder.encode(kept), own._count + 1
+def _torn_slot(part: float, own: AnswerStore, kept: answers.Kept) -> None:
+    body, number = answers._encoder.encode(kept), own._count + 1
     check = zlib.crc32(body + number.to_bytes(8, "little"))
-    content = outbox._HEADER.pack(number, len(body), check) + body
+    content = answers._HEADER.pack(number, len(body), check) + body
     os.pwrite(own._handles[number % 2], content[: int(part * len(content))], 0)
 
 
@@ -123,7 +123,7 @@ class Record:
         patch.setattr(Journal, "append", appends)
         patch.setattr(Journal, "cut", cuts)
 
-    def told(self, courier: Courier, kernel: Any) -> None:
+    def told(self, courier: ServerSession, kernel: Any) -> None:
         """After an input of the kernel."""
         key = kernel.count, self.inputs[kernel.count]
         self.states.setdefault(key, set()).add(digest(kernel.state))
@@ -164,7 +164,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     built = of(study).assembled(study, divided(agreed.agreement, study), folder, run, None)
     world: Any = built.simulation
     net = Net()
-    courier = Courier(
+    courier = ServerSession(
         net,
         Mailbox(),
         agreed.agreement.names,
@@ -221,7 +221,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
         found.told = record.told
         fate.threatens(patch, Journal, "append", _torn_input)
         fate.threatens(patch, Journal, "cut")
-        fate.threatens(patch, Outbox, "keep", _torn_slot)
+        fate.threatens(patch, AnswerStore, "keep", _torn_slot)
         fate.threatens(patch, LedgerSession, "charge")
         fate.threatens(patch, log, "write_checkpoint")
         fate.threatens(patch, server, "replace_file")
@@ -286,7 +286,7 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
     monkeypatch.setattr(journal, "MOST_INPUTS", 30)
     longest, killed, replayed = [0], [False], [0]
 
-    def told(courier: Courier, kernel: Any) -> None:
+    def told(courier: ServerSession, kernel: Any) -> None:
         longest[0] = max(longest[0], kernel.journal._count)
         if kernel.count >= 150 and not killed[0]:
             killed[0] = True

@@ -23,12 +23,12 @@ from sordino.base.errors import DataError, LedgerError, SordinoError, StudyError
 from sordino.clients.network import numbered
 from sordino.core import study as studies
 from sordino.data.dataset import Dataset
+from sordino.live import federation
+from sordino.live.federation import SiteStatus, Status, page
 from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
-from sordino.network.promise import promised
-from sordino.network.session import JoinOptions, Revoked
-from sordino.network.status import SiteStatus, Status, page
+from sordino.network.kit import Agreed
+from sordino.network.session import JoinOptions, Revoked, promised
 
 from .conftest import Makes
 
@@ -364,11 +364,11 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
 
 def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> None:
     status.conclude(tmp_path, 3, 0.5, "why")
-    assert not (tmp_path / status.NAME).exists()
+    assert not (tmp_path / federation.NAME).exists()
     site = SiteStatus("north", True, 2, 0.1, 0.4, 3.0, 10, 10, {})
     running = Status(1, "three", "a", 2, 9, 1.0, 1, (site,), {}, None)
-    (tmp_path / status.NAME).write_bytes(msgspec.json.encode(running))
+    (tmp_path / federation.NAME).write_bytes(msgspec.json.encode(running))
     status.conclude(tmp_path, 3, 0.5, "the round budget is used up")
-    found = status.read(tmp_path)
+    found = federation.read(tmp_path)
     assert (found.number, found.ended) == (3, "the round budget is used up")
     assert (found.sites[0].epsilon, found.sites[0].asked) == (0.5, None)

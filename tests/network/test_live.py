@@ -12,11 +12,11 @@ from federations import STUDIES, Federation, Hand
 from sordino.core import records
 from sordino.core.records import Row
 from sordino.core.run import reading
+from sordino.live.federation import read as status
 from sordino.network import frames, kernel, proof
-from sordino.network.agreement import Agreed
-from sordino.network.outbox import NAMES, Outbox
+from sordino.network.answers import NAMES, AnswerStore
+from sordino.network.kit import Agreed
 from sordino.network.status import Reporter, conclude
-from sordino.network.status import read as status
 
 from .conftest import Makes
 
@@ -76,7 +76,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
         stated = json.loads(json.loads(path.read_text())["statement"])
         assert stated.pop("answers") is None
         assert "digest" not in stated
-        outbox = Outbox(folder)
+        outbox = AnswerStore(folder)
         outbox.close()
         header = [(folder / name).read_bytes()[:16] for name in NAMES]
         about = reading.load(folder)

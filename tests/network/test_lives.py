@@ -14,12 +14,12 @@ from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Compute, Train, encode
 from sordino.network import frames, transport
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
+from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.demo import DemoFederation
-from sordino.network.desk import Desk
-from sordino.network.joins import Joins
-from sordino.network.outbox import NAMES, Outbox
-from sordino.network.promise import promised
+from sordino.network.kit import Agreed
+from sordino.network.session import promised
+from sordino.network.site import prepare_site
+from sordino.network.site_session import SiteSession
 from sordino.privacy.reading import LedgerReader
 
 Tasks = dict[str, Callable[[int], Train | Compute]]
@@ -45,15 +45,15 @@ def life(found: DemoFederation, folder: Path, name: str) -> bytes:
     """What a new life of the first site says to its first task."""
     kit, data = found.sites[0]
     _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
-    build = Joins(
+    build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     built = build(study, folder, "run")
     site: Any = built.simulation
-    outbox = Outbox(folder)
+    outbox = AnswerStore(folder)
     try:
         first: Any = built.first
-        desk = Desk(site, first, Nobody(), outbox)
+        desk = SiteSession(site, first, Nobody(), outbox)
         assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
         task = TASKS[name](first.model.size)
         (said,) = desk.said(frames.encode(frames.Ask(1, encode(task))))
@@ -151,7 +151,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     ali = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
     kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
     _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data, limit=2.0))
-    build = Joins(
+    build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     (tmp_path / "run").mkdir()
@@ -168,7 +168,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     found, folder = laid(tmp_path, "asynchronous"), tmp_path / "run"
     kit, data = found.sites[0]
     _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
-    build = Joins(
+    build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     folder.mkdir()

@@ -11,11 +11,10 @@ import pytest
 
 from sordino.base.errors import LedgerError
 from sordino.base.message import Derivative, Embedding, Turn, decode, encode
-from sordino.network import ahead, demo, frames
-from sordino.network.desk import FORGOTTEN, Desk
+from sordino.network import answers, demo, frames
+from sordino.network.answers import AnswerStore
 from sordino.network.frames import FromSite
-from sordino.network.moment import SiteMoment
-from sordino.network.outbox import Outbox
+from sordino.network.site_session import FORGOTTEN, SiteMoment, SiteSession
 from sordino.network.transport import Lost
 from sordino.privacy.ledger import Ledger
 
@@ -35,7 +34,7 @@ def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
 ) -> None:
     """Under other weights it would be a second release, for one charge."""
     (tmp_path / "boot").write_text("first")
-    monkeypatch.setattr(ahead, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(answers, "_BOOT", tmp_path / "boot")
     found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
     assert isinstance(asked(found, 1), frames.Say)
     again = asked(found, 2)  # killed in between: it goes on
@@ -43,7 +42,7 @@ def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
     assert asked(found, 2) == again
     (tmp_path / "boot").write_text("second")
     assert asked(found, 2, 3) == frames.Refuse(6, FORGOTTEN)
-    assert isinstance(asked(found, 2 + ahead.STEP // 2), frames.Refuse)  # beyond the stream
+    assert isinstance(asked(found, 2 + answers.STEP // 2), frames.Refuse)  # beyond the stream
     assert isinstance(asked(found, *range(1, 3), party=2), frames.Say)  # labels have one answer
 
 
@@ -104,11 +103,11 @@ def lives(found: demo.DemoFederation, *turns: Turn, party: int = 0) -> list[From
     out.mkdir(exist_ok=True)
     built = made(study, out, "run")
     site: Any = built.simulation
-    outbox, first = Outbox(out, durable=True), built.first
+    outbox, first = AnswerStore(out, durable=True), built.first
     assert isinstance(first, SiteMoment)
     desk = None
     try:
-        desk = Desk(site, first, Nobody(), outbox)
+        desk = SiteSession(site, first, Nobody(), outbox)
         list(desk.said(frames.encode(frames.Welcome("run"))))
         told = []
         for turn in turns:

@@ -10,12 +10,12 @@ from contextlib import suppress
 import pytest
 
 from federations import Federation, Hand
-from sordino.network import patience, status
+from sordino.live import federation
+from sordino.network import kernel as kernels
 from sordino.network.demo import KITS
 from sordino.network.frames import Ask, Book, Booked, Bye, Done
-from sordino.network.incidents import read
-from sordino.network.patience import Patience
-from sordino.network.status import Reporter
+from sordino.network.kernel import AnswerTimeouts
+from sordino.network.status import Reporter, read_incidents
 from sordino.network.transport import Lost
 
 from .conftest import Makes
@@ -41,7 +41,7 @@ def test_a_run_goes_on_without_a_site_that_never_answers(name: str, federate: Ma
         hand.hello()
         threading.Thread(target=plays, args=(hand, hand.index < 2), daemon=True).start()
     found.wait(60.0, "server")
-    told = [each for each in read(found.server) if each.what == "mute"]
+    told = [each for each in read_incidents(found.server) if each.what == "mute"]
     assert {each.site for each in told} <= {found.names[2]}
     assert told or name != "synchronous"  # where nobody waits for it, or it is not drawn
     assert all("is not answered within 1 s" in each.detail for each in told)
@@ -75,7 +75,7 @@ def test_a_mute_site_is_cut_off_and_asked_again_when_it_has_come_back(federate: 
     kernel = found.kernels[-1]
     found.until(lambda: not kernel.state.open)
     assert kernel.state.present == {0}
-    assert "mute" in {each.what for each in read(found.server)}
+    assert "mute" in {each.what for each in read_incidents(found.server)}
     again = Hand(found, found.names[2])
     again.hello()
     assert again.get(Ask).number == 2
@@ -87,7 +87,7 @@ def test_a_mute_site_is_cut_off_and_asked_again_when_it_has_come_back(federate: 
 def test_the_status_says_who_is_waited_for(
     federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "SLOW", 0.0)
+    monkeypatch.setattr(kernels, "SLOW", 0.0)
     found = federate("synchronous", minimum=2)
     said: list[str] = []
     reporter = Reporter(found.server, "f", 8, 2, dict, said.append)
@@ -99,7 +99,7 @@ def test_the_status_says_who_is_waited_for(
     hands[0].answer(hands[0].get(Ask))
 
     def waits() -> Sequence[str]:
-        waiting = status.read(found.server).waiting or ""
+        waiting = federation.read(found.server).waiting or ""
         return [waiting] if "site-1 (task 1, since " in waiting else []
 
     kernel = found.kernels[-1]
@@ -110,11 +110,11 @@ def test_the_status_says_who_is_waited_for(
 
 
 def test_one_alarm_is_set_for_a_site() -> None:
-    own = Patience(10.0, (1,))
+    own = AnswerTimeouts(10.0, (1,))
     assert own.asked(0, 2.0) == 12.0
     assert own.asked(0, 5.0) is None
     assert own.asked(1, 5.0) is None
     assert own.looked(0, 12.0) == 15.0
     assert own.looked(0, 15.0) is None
     assert own.asked(0, 16.0) == 26.0
-    assert Patience(float("inf"), ()).asked(0, 1.0) is None
+    assert AnswerTimeouts(float("inf"), ()).asked(0, 1.0) is None

@@ -14,8 +14,8 @@ from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Tailed
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
-from sordino.network.desk import Desk
-from sordino.network.incidents import read
+from sordino.network.site_session import SiteSession
+from sordino.network.status import read_incidents
 from sordino.training.optimizer import AdaGrad, Adam, Sgd
 from sordino.training.plausible import drawn, length, sums
 
@@ -50,19 +50,19 @@ def played(found: Federation) -> Any:
 def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
     found = federate(name, CHANGES.get(name, []))
     weighed: list[Any] = []
-    from sordino.network.courier import Courier
+    from sordino.network.server_session import ServerSession
 
-    real = Courier.weighed
+    real = ServerSession.weighed
 
-    def weighs(own: Courier, site: int, number: int, length: Any) -> None:
+    def weighs(own: ServerSession, site: int, number: int, length: Any) -> None:
         weighed.append(length)
         real(own, site, number, length)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Courier, "weighed", weighs)
+        patch.setattr(ServerSession, "weighed", weighs)
         kernel = played(found)
     assert [each.flagged for each in kernel.courier.sites] == [0, 0, 0]
-    assert [each for each in read(found.server) if each.what == "norm"] == []
+    assert [each for each in read_incidents(found.server) if each.what == "norm"] == []
     lengths = [each for each in weighed if each is not None]
     assert lengths
     assert all(each.plausible for each in lengths)
@@ -74,21 +74,21 @@ def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
 def test_a_site_that_multiplies_its_answers_by_ten_is_flagged_and_the_run_goes_on(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Desk._answered
+    real = SiteSession._answered
 
-    def answered(own: Desk, task: Any) -> Any:
+    def answered(own: SiteSession, task: Any) -> Any:
         said = real(own, task)
         liar = own._site.index == 1 and type(said).__name__ != "Passive"
         return tenfold(said) if liar else said
 
-    monkeypatch.setattr(Desk, "_answered", answered)
+    monkeypatch.setattr(SiteSession, "_answered", answered)
     found = federate(name, CHANGES.get(name, []))
     kernel = played(found)
     assert set(found.done) == {"server", *found.names}
     flags = [each.flagged for each in kernel.courier.sites]
     assert flags[1] > 0
     assert flags[0] == flags[2] == 0
-    lines = [each for each in read(found.server) if each.what == "norm"]
+    lines = [each for each in read_incidents(found.server) if each.what == "norm"]
     assert {each.site for each in lines} == {found.names[1]}
     assert all("task " in each.detail and "length" in each.detail for each in lines)
     assert not kernel.courier.sites[1].out

@@ -17,8 +17,8 @@ from sordino.base.errors import ResumeError
 from sordino.network import frames
 from sordino.network.frames import Ask
 from sordino.network.journal import NAME
-from sordino.network.seals import NAME as KEY
-from sordino.network.seals import Far, Seals, kept
+from sordino.network.progress import NAME as KEY
+from sordino.network.progress import Progress, ProgressTokens, kept
 from sordino.privacy.reading import LedgerReader
 
 from .conftest import Makes
@@ -131,10 +131,10 @@ def test_seals_are_of_one_site_one_kind_and_one_number(tmp_path: Path) -> None:
     assert not seals.hold("round", "north", 3, seal)
     assert not seals.hold("task", "south", 3, seal)
     assert not seals.hold("task", "north", 4, seal)
-    assert not Seals(b"another key", "run").hold("task", "north", 3, seal)
+    assert not ProgressTokens(b"another key", "run").hold("task", "north", 3, seal)
     assert not kept(tmp_path, "another").hold("task", "north", 3, seal)
     assert not seals.hold("task", "north", 0, seals.of("task", "north", 0))
-    assert Far(1, 2).task == 1
+    assert Progress(1, 2).task == 1
     (tmp_path / KEY).write_bytes(b"short")
     with pytest.raises(ResumeError, match="no key of seals"):
         kept(tmp_path, "run")

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from sordino.base.errors import ResumeError
-from sordino.network import ahead
-from sordino.network.ahead import STEP, Ahead
+from sordino.network import answers
+from sordino.network.answers import NAMES, STEP, AnswerStore, Kept, ReplayGuard
 from sordino.network.journal import NAME, Input, Journal
-from sordino.network.outbox import NAMES, Kept, Outbox
 
 INPUTS = [
     Input(1, 0.5, "up", 0),
@@ -78,7 +77,7 @@ def kept(number: int) -> Kept:
 
 
 def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path)
+    outbox = AnswerStore(tmp_path)
     for number in (1, 2, 3):
         outbox.keep(kept(number))
     outbox.close()
@@ -87,17 +86,17 @@ def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None
         for length in range(len(slots[torn])):
             (tmp_path / NAMES[1 - torn]).write_bytes(slots[1 - torn])
             (tmp_path / NAMES[torn]).write_bytes(slots[torn][:length])
-            outbox = Outbox(tmp_path)
+            outbox = AnswerStore(tmp_path)
             assert outbox.kept == (kept(2) if torn == 1 else kept(3))
             outbox.keep(kept(4))
             outbox.close()
-            again = Outbox(tmp_path)
+            again = AnswerStore(tmp_path)
             assert again.kept == kept(4)
             again.close()
 
 
 def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path)
+    outbox = AnswerStore(tmp_path)
     for number in (9, 9, 1, 1):
         outbox.keep(kept(number))
     outbox.close()
@@ -106,19 +105,19 @@ def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:
 
 
 def test_the_very_first_slot_may_be_torn_and_nothing_else(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path)
+    outbox = AnswerStore(tmp_path)
     outbox.keep(kept(1))
     outbox.close()
     content = (tmp_path / NAMES[1]).read_bytes()
     for length in range(len(content)):
         (tmp_path / NAMES[1]).write_bytes(content[:length])
-        outbox = Outbox(tmp_path)
+        outbox = AnswerStore(tmp_path)
         assert outbox.kept == Kept()
         outbox.close()
     for name in NAMES:
         (tmp_path / name).write_bytes(content[:20])
     with pytest.raises(ResumeError, match="what this site said last cannot be read"):
-        Outbox(tmp_path)
+        AnswerStore(tmp_path)
 
 
 def test_zeros_that_a_power_failure_left_end_a_journal(tmp_path: Path) -> None:
@@ -134,18 +133,18 @@ def test_what_was_answered_before_a_machine_failed_is_lost_up_to_the_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "boot").write_text("first")
-    monkeypatch.setattr(ahead, "_BOOT", tmp_path / "boot")
-    assert Ahead(tmp_path).lost == 0
+    monkeypatch.setattr(answers, "_BOOT", tmp_path / "boot")
+    assert ReplayGuard(tmp_path).lost == 0
     for number in (2, 3, 2 + STEP):
-        Ahead(tmp_path).reach(number)
-        assert Ahead(tmp_path).lost == 0  # killed, and begun again
+        ReplayGuard(tmp_path).reach(number)
+        assert ReplayGuard(tmp_path).lost == 0  # killed, and begun again
     (tmp_path / "boot").write_text("second")
-    again = Ahead(tmp_path)
+    again = ReplayGuard(tmp_path)
     assert again.lost == 2 + STEP
     again.reach(3 + STEP)
-    assert Ahead(tmp_path).lost == 0
+    assert ReplayGuard(tmp_path).lost == 0
     (tmp_path / "boot").unlink()  # a system that does not tell
-    assert Ahead(tmp_path).lost == 3 + 2 * STEP
-    (tmp_path / ahead.NAME).write_bytes(b"{")
+    assert ReplayGuard(tmp_path).lost == 3 + 2 * STEP
+    (tmp_path / answers.NOTE).write_bytes(b"{")
     with pytest.raises(ResumeError, match="Restore the folder"):
-        Ahead(tmp_path)
+        ReplayGuard(tmp_path)

@@ -22,13 +22,12 @@ from sordino.base import message as base
 from sordino.base.errors import LedgerError
 from sordino.base.message import Message
 from sordino.base.package import PROTOCOL
+from sordino.live import federation as states
 from sordino.mechanisms.secure import messages as secure
-from sordino.network import agreement, certificates, frames, incidents, journal, outbox
-from sordino.network import ahead as ahead_
+from sordino.network import answers, certificates, frames, journal, kit, progress
 from sordino.network import proof as proofs
-from sordino.network import seals as seals_
-from sordino.network import status as states
-from sordino.network.checks import differs
+from sordino.network.server_session import differs
+from sordino.network.status import read_incidents
 
 STORED = Path(__file__).parents[1] / "golden" / f"protocol-{PROTOCOL}"
 SITE: list[frames.FromSite] = [
@@ -96,8 +95,8 @@ INPUTS = [
     journal.Input(10, 4.0, "stop", 0, b"the run was stopped"),
 ]
 KEPT = [
-    outbox.Kept("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
-    outbox.Kept("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
+    answers.Kept("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
+    answers.Kept("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
 ]
 STATUS = states.Status(
     *(1, "trial", "run-1", 2, 8, 1.5, 1),
@@ -133,7 +132,7 @@ def write_journal(folder: Path) -> None:
 
 
 def write_outbox(folder: Path) -> None:
-    own = outbox.Outbox(folder)
+    own = answers.AnswerStore(folder)
     for each in KEPT:
         own.keep(each)
     own.close()
@@ -156,11 +155,11 @@ def store() -> None:
         laid = demo.lay_out(studies.read(path), Path(name, "laid"), scripted=False)
         kits = laid.server.parent
         pair = certificates.read_pair(kits / "site-0", "site")
-        for kit in ("server", "site-0"):
+        for name_ in ("server", "site-0"):
             ignored = shutil.ignore_patterns("*.key")
-            shutil.copytree(kits / kit, STORED / "kits" / kit, ignore=ignored)
+            shutil.copytree(kits / name_, STORED / "kits" / name_, ignore=ignored)
         with (STORED / "kits" / "digest").open("w") as file:
-            file.write(agreement.Agreed(kits / "server").digest + "\n")
+            file.write(kit.Agreed(kits / "server").digest + "\n")
     run = STORED / "run"
     run.mkdir()
     content = msgspec.json.encode(STATEMENT)
@@ -221,12 +220,12 @@ def test_each_kind_is_stored() -> None:
 
 
 def test_a_stored_kit_is_read_and_its_agreement_has_the_same_digest() -> None:
-    agreed = [agreement.Agreed(STORED / "kits" / name) for name in ("server", "site-0")]
+    agreed = [kit.Agreed(STORED / "kits" / name) for name in ("server", "site-0")]
     assert {each.digest for each in agreed} == {(STORED / "kits" / "digest").read_text().strip()}
     assert agreed[0].agreement.names == ("site-0", "site-1", "site-2")
-    for name in (agreement.AGREEMENT, agreement.STUDY):
+    for name in (kit.AGREEMENT, kit.STUDY):
         assert (STORED / "kits" / "server" / name).exists()
-    again = agreement.written(agreed[0].agreement)
+    again = kit.agreement_bytes(agreed[0].agreement)
     assert again == (STORED / "kits/server/agreement.toml").read_bytes()
     assert len(agreed[0].keys) == 3
     trusted = certificates.read_certificate(STORED / "kits" / "server", "authority.pem")
@@ -249,21 +248,21 @@ def test_a_stored_journal_and_outbox_are_read_and_written_as_they_were(
     own = journal.Journal(run)
     assert own.after(0) == INPUTS
     own.close()
-    box = outbox.Outbox(run)
+    box = answers.AnswerStore(run)
     assert box.kept == KEPT[-1]
     box.close()
     write_journal(tmp_path)
     write_outbox(tmp_path)
-    for name in (journal.NAME, *outbox.NAMES):
+    for name in (journal.NAME, *answers.NAMES):
         assert (tmp_path / name).read_bytes() == (STORED / "run" / name).read_bytes(), name
 
 
 def test_what_else_a_run_kept_is_read(run: Path) -> None:
-    seals = seals_.kept(run, "run-1")
+    seals = progress.kept(run, "run-1")
     assert seals.of("task", "north", 7).hex() == "d4b822e4b165cdb612c9e9fd4da6117f"
-    assert ahead_.Ahead(run).lost == 512
+    assert answers.ReplayGuard(run).lost == 512
     assert states.read(run) == STATUS
-    (line,) = incidents.read(run)
+    (line,) = read_incidents(run)
     assert (line.site, line.times) == ("north", 4)
 
 

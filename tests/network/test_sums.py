@@ -27,14 +27,13 @@ from sordino.core.kernel import Kernel
 from sordino.core.run import session
 from sordino.mechanisms.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.mechanisms.secure.server import Opened, Void
-from sordino.network import certificates, frames, kit, summing
-from sordino.network.agreement import KEYS, Agreed
-from sordino.network.incidents import read
+from sordino.network import certificates, frames, kit, sums
+from sordino.network.answers import AnswerStore, Kept
 from sordino.network.journal import Journal
-from sordino.network.outbox import Kept, Outbox
-from sordino.network.partner import Partner
-from sordino.network.promise import promised
-from sordino.network.session import JoinOptions
+from sordino.network.kit import KEYS, Agreed
+from sordino.network.secure_client import SecureSumClient
+from sordino.network.session import JoinOptions, promised
+from sordino.network.status import read_incidents
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -54,9 +53,9 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.parts: dict[tuple[int, int], list[set[bytes]]] = {}
         self.sums: list[tuple[Open, Summed]] = []
-        masked, summed = Partner.masked, Sums.summed
+        masked, summed = SecureSumClient.masked, Sums.summed
 
-        def puts(own: Partner, kept: Kept, answer: Any, shares: bytes) -> Any:
+        def puts(own: SecureSumClient, kept: Kept, answer: Any, shares: bytes) -> Any:
             found = masked(own, kept, answer, shares)
             said = self.parts.setdefault((own.index, answer.round), [set(), set()])
             said[0].add(answer.values)
@@ -67,7 +66,7 @@ class Seen:
             self.sums.append((effect, summed(own, effect, done)))
             return self.sums[-1][1]
 
-        patch.setattr(Partner, "masked", puts)
+        patch.setattr(SecureSumClient, "masked", puts)
         patch.setattr(Sums, "summed", opens)
 
     def exact(self) -> int:
@@ -137,10 +136,10 @@ def test_killed_anywhere_every_sum_is_exact(
     with monkeypatch.context() as patch:
         seen, fate = Seen(patch), Fate(seed=seed, kills=12, every=40)
         fate.threatens(patch, Journal, "append", _torn_input)
-        fate.threatens(patch, Outbox, "keep", _torn_slot)
+        fate.threatens(patch, AnswerStore, "keep", _torn_slot)
         fate.threatens(patch, Net, "send")
         fate.threatens(patch, MemoryLine, "send")
-        fate.threatens(patch, Partner, "step")
+        fate.threatens(patch, SecureSumClient, "step")
         found.start()
         found.wait(120)
     assert sum(found.kills.values()) >= 8, fate.where
@@ -199,7 +198,7 @@ def test_a_server_that_lies_opens_nothing(
 ) -> None:
     """The server shows sites something else than it should; it is refused, and that is named."""
     seen = Seen(monkeypatch)
-    monkeypatch.setattr(summing, "FAILURES", 10)  # it blames who has signed what it has not shown
+    monkeypatch.setattr(sums, "FAILURES", 10)  # it blames who has signed what it has not shown
     real = Sums._ask
 
     def asks(own: Sums, site: int, number: int, phase: int, body: bytes) -> None:
@@ -212,12 +211,12 @@ def test_a_server_that_lies_opens_nothing(
     found.wait()
     assert seen.exact() == 0
     if lie is _different:  # the server itself finds that these signatures are of another set
-        told = {each.site for each in read(found.server) if why in each.detail}
+        told = {each.site for each in read_incidents(found.server) if why in each.detail}
     else:
         told = {
             name
             for name in found.names
-            if any(why in each.detail for each in read(found.folder(name)))
+            if any(why in each.detail for each in read_incidents(found.folder(name)))
         }
     assert told == {f"site-{i}" for i in who}
     rounds = [row for row in found.rows["server"] if isinstance(row, SynchronousRound)]
@@ -228,7 +227,7 @@ def test_a_server_that_lies_opens_nothing(
 def test_a_site_that_is_silent_in_a_step_is_left_out(
     deadline: float | None, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summing, "STEP", 0.3 if deadline is None else 60.0)
+    monkeypatch.setattr(sums, "STEP", 0.3 if deadline is None else 60.0)
     seen = Seen(monkeypatch)
     ends = [] if deadline is None else [f"participation.deadline={deadline}"]
     found = federate("shared", [*FOUR, *ends, "budget.rounds=3"], minimum=4, clients=4)
@@ -247,7 +246,7 @@ def test_a_site_that_is_silent_in_a_step_is_left_out(
 def test_steps_that_do_not_fit_leave_their_site_out_and_are_counted(
     federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summing, "FAILURES", 10)
+    monkeypatch.setattr(sums, "FAILURES", 10)
     found = federate("shared", [*FOUR, "budget.rounds=4"], minimum=1, clients=4)
     found.start("server", "site-0", "site-1", "site-2")
     found.until(lambda: found.net.listens)
@@ -295,7 +294,7 @@ def test_steps_whose_bytes_were_changed_do_no_harm(
             data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         return frames.encode(msgspec.structs.replace(found, body=bytes(data)))
 
-    monkeypatch.setattr(summing, "FAILURES", 1000)  # the server cannot know that it was the way
+    monkeypatch.setattr(sums, "FAILURES", 1000)  # the server cannot know that it was the way
     monkeypatch.setattr(
         Net, "send", lambda own, site, frame: send(own, site, changed(frame, frames.to_site(frame)))
     )
@@ -313,7 +312,7 @@ def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) 
     found = federate("shared", FOUR, clients=4)
     folder, _ = found.laid.sites[0]
     agreed = Agreed(folder)
-    own = Partner(
+    own = SecureSumClient(
         agreed=agreed,
         index=0,
         summing=_summing(agreed),

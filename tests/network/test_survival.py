@@ -27,11 +27,11 @@ from sordino.core.run import reading
 from sordino.core.run.folder import KEY
 from sordino.core.study.base import Study
 from sordino.network import demo
-from sordino.network.agreement import Agreed
-from sordino.network.courier import Courier
 from sordino.network.journal import Input
 from sordino.network.kernel import LiveKernel
-from sordino.network.server import Serves
+from sordino.network.kit import Agreed
+from sordino.network.server import ServerOptions, prepare_server
+from sordino.network.server_session import ServerSession
 from sordino.network.transport import Mailbox
 from sordino.privacy.reading import LedgerReader
 from sordino_mqtt import broker
@@ -200,10 +200,11 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     if found.key:
         (again / KEY).write_bytes(found.key)
     nobody: Any = None
-    made = Serves(agreed=agreed, opens=nobody, refused=nobody)(agreed.study, again, name)
+    options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)
+    made = prepare_server(options)(agreed.study, again, name)
     serving: Any = made.simulation
     world, moment = serving.world(made.first)
-    courier = Courier(
+    courier = ServerSession(
         Net(),
         Mailbox(),
         agreed.agreement.names,

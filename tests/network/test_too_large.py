@@ -15,7 +15,7 @@ import pytest
 from federations import Federation, Hand
 from sordino.base.message import Derivative, Embedding, Raw, Statistics, Turn, decode, encode
 from sordino.network import frames
-from sordino.network.incidents import read
+from sordino.network.status import read_incidents
 from sordino.network.transport import Lost
 
 from .conftest import Makes
@@ -68,7 +68,7 @@ def test_whoever_sends_what_no_model_takes_is_named_and_nobody_else(
     found.until(lambda: found.kernels and found.kernels[-1].courier.sites[who].seen)
     found.start(*others)
     found.wait(60.0, "server", *others)
-    log = read(found.server)
+    log = read_incidents(found.server)
     assert {each.site for each in log if each.what == "too large"} == {found.names[who]}
     kernel = found.kernels[-1]
     sites = kernel.courier.sites
@@ -103,7 +103,7 @@ def test_numbers_that_no_such_vectors_give_are_refused(case: str, federate: Make
     found.start(*found.names[:2])
     hand.answer(hand.get(frames.Ask), **told, first=np.zeros(21, np.float32))
     found.wait(60.0, "server", *found.names[:2])
-    log = read(found.server)
+    log = read_incidents(found.server)
     assert {each.site for each in log if each.what == "too large"} == {"site-2"}
     assert f"its {name} is " in found.kernels[-1].courier.sites[2].out
     assert "stopped" not in found.done["server"].why

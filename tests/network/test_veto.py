@@ -16,13 +16,12 @@ from sordino.base.message import Compute, Train, Update, encode
 from sordino.core.effect import Book
 from sordino.network import frames
 from sordino.network import session as network
-from sordino.network.agreement import Agreed
-from sordino.network.desk import Desk
+from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.frames import Ask, FromSite, Say
-from sordino.network.incidents import read
-from sordino.network.joins import Joins
-from sordino.network.moment import SiteMoment
-from sordino.network.outbox import NAMES, Outbox
+from sordino.network.kit import Agreed
+from sordino.network.site import prepare_site
+from sordino.network.site_session import SiteMoment, SiteSession
+from sordino.network.status import read_incidents
 from sordino.privacy import encode as written
 from sordino.privacy.event import Gaussian
 
@@ -47,7 +46,7 @@ def no_line(limit: int) -> Any:
 class Victim:
     """A site's desk without a connection: what a hostile server meets."""
 
-    desk: Desk
+    desk: SiteSession
     watch: Kept
     dimension: int
     sigma: float
@@ -66,7 +65,9 @@ class Victim:
 
     def log(self) -> list[tuple[str, str, str]]:
         """The site's log: who, what and the detail."""
-        return [(each.site, each.what, each.detail) for each in read(self.desk._site.folder)]
+        return [
+            (each.site, each.what, each.detail) for each in read_incidents(self.desk._site.folder)
+        ]
 
     def entries(self) -> int:
         return sum(1 for _ in self.desk._site.ledgers.ledger.entries())
@@ -81,15 +82,15 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
     folder = tmp_path / "run"
     folder.mkdir()
-    build = Joins(
+    build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     built = build(study, folder, "run")
-    watch, outbox = Kept([]), Outbox(folder)
+    watch, outbox = Kept([]), AnswerStore(folder)
     moment = built.first
     assert isinstance(moment, SiteMoment)
     site: Any = built.simulation
-    desk = Desk(site, moment, watch, outbox)
+    desk = SiteSession(site, moment, watch, outbox)
     made = Victim(
         desk, watch, moment.model.size, float(getattr(study.privacy, "noise_multiplier", 0.0))
     )

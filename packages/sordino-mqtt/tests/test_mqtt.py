@@ -19,7 +19,7 @@ from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.network import certificates, demo, kit
 from sordino.network import transport as transports
-from sordino.network.agreement import read
+from sordino.network.kit import read_agreement
 from sordino.network.transport import Lost, Stranger
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
@@ -43,7 +43,9 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(kits: Path) -> Iterator[Place]:
     """A broker of these kits."""
-    found = Place(kits, brokers.start(kits, kits / "log.txt", read(kits / "server/agreement.toml")))
+    found = Place(
+        kits, brokers.start(kits, kits / "log.txt", read_agreement(kits / "server/agreement.toml"))
+    )
     yield found
     for each in reversed(found.made):
         each.close()
@@ -285,14 +287,14 @@ def test_without_the_program_the_remedy_is_said(
 ) -> None:
     monkeypatch.setattr(brokers, "program", lambda: None)
     with pytest.raises(StudyError, match="apt install mosquitto"):
-        brokers.start(kits, tmp_path / "log", read(kits / "server/agreement.toml"))
+        brokers.start(kits, tmp_path / "log", read_agreement(kits / "server/agreement.toml"))
 
 
 def test_settings_that_mosquitto_refuses_are_said(kits: Path, tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker/mosquitto.conf").write_text("nonsense true\n")
     with pytest.raises(StudyError, match="the broker does not start"):
-        brokers.start(tmp_path, tmp_path / "log", read(kits / "server/agreement.toml"))
+        brokers.start(tmp_path, tmp_path / "log", read_agreement(kits / "server/agreement.toml"))
 
 
 def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) -> None:
@@ -313,7 +315,10 @@ def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) 
 def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
     with pytest.raises(StudyError, match="connects to the broker"):
         transports.of("mqtt").server(
-            read(kits / "server/agreement.toml"), kits / "server", "0.0.0.0", lambda path: bool
+            read_agreement(kits / "server/agreement.toml"),
+            kits / "server",
+            "0.0.0.0",
+            lambda path: bool,
         )
 
 
@@ -329,7 +334,9 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     for name in ("client", "http11", "server"):
         monkeypatch.setitem(sys.modules, f"websockets.{name}", None)
-    agreement = read(kits / "server/agreement.toml").model_copy(update={"transport": transport})
+    agreement = read_agreement(kits / "server/agreement.toml").model_copy(
+        update={"transport": transport}
+    )
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
         transports.of(transport).site(agreement, 0, kits / "site-0")
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):

@@ -18,7 +18,7 @@ from command import sordino
 from federations import study_of
 from sordino.base.errors import StudyError
 from sordino.network import demo, kit, session
-from sordino.network.agreement import Agreed
+from sordino.network.kit import Agreed
 from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
 from sordino_nvflare import admin, channel, job, local
 from sordino_nvflare.channel import (

@@ -122,7 +122,7 @@ def join(
         kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
     )
     if plan:
-        from sordino.network.promise import promised
+        from sordino.network.session import promised
 
         for line in promised(options):
             say.people(line)
@@ -205,10 +205,10 @@ def revoke(
 ) -> None:
     """Revoke all certificates of a site so far."""
     from sordino.network import kit
-    from sordino.network.agreement import AGREEMENT, read
+    from sordino.network.kit import AGREEMENT, read_agreement
 
     path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
-    if kit.admits(read(authority / AGREEMENT)) == kit.BROKER:
+    if kit.admits(read_agreement(authority / AGREEMENT)) == kit.BROKER:
         say.people(f"Copy {path} into the broker's kit, and restart the broker: it reads it then")
     else:
         say.people(f"Copy {path} into the server's kit: a running server reads it at once")
@@ -220,7 +220,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how a federation stands."""
-    from sordino.network import status as states
+    from sordino.live import federation as states
 
     found = states.read(run)
     say.table(
@@ -285,7 +285,7 @@ def _shown(progress: Running) -> Shown:
 
 def _told(outcome: Outcome, as_json: bool) -> None:
     from sordino.cli.progress import concluded
-    from sordino.network.ends import cut_short
+    from sordino.network.frames import cut_short
 
     concluded(outcome)
     if as_json:

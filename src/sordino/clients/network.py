@@ -142,7 +142,8 @@ class HorizontalNetwork(NetworkRegime):
         built = self.regime.assembled(own, have, folder, run, payable, mine=index)
         world: Any = built.simulation
         budgets = getattr(world, "budgets", None)
-        return SiteObjects(built, world, world.budget if budgets is None else budgets[index])
+        budget = world.budget if budgets is None else budgets[index]
+        return SiteObjects(built, world, world.units[index], budget, world.payable)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """See :class:`~sordino.core.network.NetworkRegime`."""

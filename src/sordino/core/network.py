@@ -158,12 +158,15 @@ class SiteObjects:
     Attributes:
         built: what its run needs.
         world: its work.
-        budget: the most that it spends.
+        unit: its name in its ledger.
+        budget: the most that it spends, and ``payable`` what that pays for.
     """
 
     built: PreparedRun
     world: SiteSide[Any]
+    unit: str
     budget: Budget
+    payable: list[int] | None
 
 
 class NetworkRegime(ABC):

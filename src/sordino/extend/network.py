@@ -14,9 +14,9 @@ from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable
 from sordino.core.network import Agreement as Agreement
 from sordino.core.run.session import Outcome as Outcome
-from sordino.network.agreement import Agreed as Agreed
 from sordino.network.certificates import context as context
 from sordino.network.demo import DemoFederation as DemoFederation
+from sordino.network.kit import Agreed as Agreed
 from sordino.network.session import RUN as RUN
 from sordino.network.session import JoinOptions as JoinOptions
 from sordino.network.session import Shown as Shown

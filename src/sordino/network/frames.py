@@ -18,6 +18,8 @@ from sordino.base.errors import LONGEST, RemoteProtocolError, printable
 from sordino.base.package import PROTOCOL
 
 VERSION = PROTOCOL
+STOPPED = "the run was stopped: "
+"""The beginning of why a run ended, where that was before its time."""
 Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 """An identifier of a run, which people read."""
 
@@ -35,7 +37,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         code: digest of its program's sources; recorded alone.
         last: number of the last task that it answered.
         booked: the last round that it booked, where rounds are charged to everybody.
-        task, round: numbers whose seals it shows, and these; see :mod:`sordino.network.seals`.
+        task, round: numbers whose seals it shows, and these; see :mod:`sordino.network.progress`.
     """
 
     version: int
@@ -161,6 +163,11 @@ F = TypeVar("F")
 _encoder = msgspec.msgpack.Encoder()
 _from_site: msgspec.msgpack.Decoder[FromSite] = msgspec.msgpack.Decoder(FromSite)
 _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+
+
+def cut_short(why: str) -> bool:
+    """Return whether a run that ended for this reason ended before its time."""
+    return why.startswith(STOPPED)
 
 
 def limit(dimension: int) -> int:

@@ -9,11 +9,12 @@ A site that has refused is waited for no more. When those that are left are too 
 
 from __future__ import annotations
 
+import datetime as dt
 import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 import msgspec
@@ -25,19 +26,59 @@ from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, St
 from sordino.core.kernel import Kernel, M
 from sordino.core.simulation import RunListener, S
 from sordino.core.world import ServerSide
-from sordino.network.checks import said, sendable
-from sordino.network.courier import Courier
-from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal, there_after
-from sordino.network.patience import MUTE, Patience
-from sordino.network.seals import Far
+from sordino.network.progress import Progress
+from sordino.network.server_session import ServerSession, reply_in, sendable
 from sordino.privacy import Permit
 
+MUTE = "mute"
+"""The tag of an alarm that a site may have been silent for too long."""
+SLOW = 60.0
+"""Seconds after which the status says that an answer is waited for."""
 BOOKING = 60.0
 """Seconds that a round waits for sites that are there to book it."""
 _BOOK = "book "
 TICK = 1.0
 """Seconds after which progress is told of even if nothing happens."""
+
+
+class AnswerTimeouts:
+    """What a kernel remembers of this; times are seconds of the run.
+
+    Args:
+        within: seconds in which a site answers.
+        watched: sites that an alarm is set for; there is one for each at most.
+    """
+
+    def __init__(self, within: float, watched: Iterable[int]) -> None:
+        self.within, self._watched = within, set(watched)
+        self._asked: dict[int, tuple[float, dt.datetime]] = {}
+
+    def asked(self, site: int, time: float) -> float | None:
+        """A site is asked now; when to look after it, unless an alarm is set already."""
+        self._asked[site] = time, dt.datetime.now(dt.UTC)
+        return self._due(site, time)
+
+    def looked(self, site: int, time: float) -> float | None:
+        """Its alarm has come; when to look again, or None if it has been silent for too long."""
+        self._watched.discard(site)
+        since = self._asked[site][0] if site in self._asked else time
+        return None if time >= since + self.within else self._due(site, since)
+
+    def slow(self) -> list[tuple[int, dt.datetime]]:
+        """Sites that were asked a while ago, answered or not, and when (UTC)."""
+        now = dt.datetime.now(dt.UTC)
+        return [
+            (site, since)
+            for site, (_, since) in sorted(self._asked.items())
+            if (now - since).total_seconds() > SLOW
+        ]
+
+    def _due(self, site: int, since: float) -> float | None:
+        if site in self._watched or math.isinf(self.within):
+            return None
+        self._watched.add(site)
+        return since + self.within
 
 
 class LiveKernel(Kernel[S, M]):
@@ -61,7 +102,7 @@ class LiveKernel(Kernel[S, M]):
         moment: M,
         watcher: RunListener[M],
         *,
-        courier: Courier,
+        courier: ServerSession,
         journal: Journal,
         dimension: int,
         minimum: int,
@@ -79,7 +120,7 @@ class LiveKernel(Kernel[S, M]):
         self._again = deque(journal.after(moment.count))
         self._there = there_after(journal.before(moment.count))
         self._replaying = True
-        self.patience = Patience(within, (each[2] for each in self.heap if each[4] == MUTE))
+        self.patience = AnswerTimeouts(within, (each[2] for each in self.heap if each[4] == MUTE))
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
         self._booking = 0
@@ -89,7 +130,7 @@ class LiveKernel(Kernel[S, M]):
         self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
         courier.bridges = lambda site, number: world.booked_until(self.state, site, number)
-        courier.far = lambda site: Far(world.latest(self.state, site), self.state.number)
+        courier.far = lambda site: Progress(world.latest(self.state, site), self.state.number)
 
     @property
     def waiting(self) -> int:
@@ -211,7 +252,7 @@ class LiveKernel(Kernel[S, M]):
         if not (self._closed or self.world.continuous) or self._unbooked:
             return None
         needed = self.world.indispensable
-        return hopeless(self.courier, self._minimum, needed, secret=self.world.charges_everybody)
+        return self.courier.hopeless(self._minimum, needed, secret=self.world.charges_everybody)
 
     def _take(self, each: Input) -> None:
         self._follow(each)
@@ -290,7 +331,7 @@ class LiveKernel(Kernel[S, M]):
         self.courier.settled(each.site, each.number)
         message = self._fresh[1] if self._fresh[0] == each.seq else None
         if message is None:
-            message = said(each.body, self._dimension)
+            message = reply_in(each.body, self._dimension)
         else:  # it is weighed once, and not when it is stepped through again
             task = self.tasks.get(each.site)
             self.courier.weighed(each.site, each.number, self.world.reach(each.site, task, message))

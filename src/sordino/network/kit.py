@@ -19,28 +19,117 @@ certificates; keep it where no network reaches it.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
+from pydantic import ValidationError
 
+from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, there
 from sordino.base.parsing import Malformed, toml_of
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import said_clearly
-from sordino.core.network import Agreement
+from sordino.core.network import Agreement, NetworkRegime
 from sordino.core.study.base import Study, refuse_repeated
 from sordino.network import certificates, frames, transport
-from sordino.network.agreement import AGREEMENT, KEYS, STUDY, checked, read, written
-from sordino.network.certificates import Pair
+from sordino.network.certificates import Pair, read_keys, signed_by
 
+AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
+MOST = 2 * MIB
+"""Bytes of either: a table may have thousands of columns, each with its name."""
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
 SERIALS, REVOKED = "serials.toml", "revoked.pem"
 RESERVED = (AUTHORITY, SERVER, BROKER)
+
+
+def read_agreement(path: Path) -> Agreement:
+    """The agreement in a file.
+
+    Raises:
+        StudyError: naming the file, the key and what is wrong.
+    """
+    try:
+        content = read_below(path.parent, path.name, most=MOST)
+        return agreement_of(toml_of(content.decode()), str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path}: there is no such file") from None
+    except (Malformed, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def agreement_of(table: dict[str, object], source: str) -> Agreement:
+    """The agreement in a table.
+
+    Raises:
+        StudyError: naming the key and what is wrong.
+    """
+    try:
+        return Agreement.model_validate(table)
+    except ValidationError as error:
+        raise StudyError(
+            "\n".join(
+                f"{source}: {'.'.join(str(part) for part in each['loc']) or 'the agreement'}: "
+                f"{each['msg'].removeprefix('Value error, ')}"
+                + (f"; got {each['input']!r}" if each["loc"] else "")
+                for each in error.errors()
+            )
+        ) from error
+
+
+def agreement_bytes(agreement: Agreement) -> bytes:
+    """The bytes of ``agreement.toml``."""
+    return tomli_w.dumps(agreement.model_dump(mode="json", exclude_defaults=False)).encode()
+
+
+class Agreed:
+    """An agreement, its study, and the digest of both.
+
+    Args:
+        folder: of a kit.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agreement = read_agreement(folder / AGREEMENT)
+        self.study: Study = studies.read(folder / STUDY, as_written=True)
+        self._same_code()
+        self.keys = read_keys(folder) if there(folder, KEYS) else ()
+        found = hashlib.sha256()
+        for name in (AGREEMENT, STUDY, *([KEYS] if self.keys else [])):
+            content = read_below(folder, name, most=MOST)
+            found.update(f"{name} {len(content)}\n".encode() + content)
+        self.digest = found.hexdigest()
+
+    @property
+    def network(self) -> NetworkRegime:
+        """What the study's regime does on a network."""
+        return regimes.of(self.study).network
+
+    @property
+    def minimum(self) -> int:
+        """Sites that must be there: as agreed, and enough for a sum to be opened."""
+        summing = regimes.of(self.study).summing(self.study)
+        return max(self.agreement.minimum, 0 if summing is None else summing.fewest)
+
+    def verify(self, site: int, content: bytes, signature: bytes) -> bool:
+        """Whether the site with this number has signed the content."""
+        return 0 <= site < len(self.keys) and signed_by(self.keys[site], content, signature)
+
+    def _same_code(self) -> None:
+        here = code.digests(studies.named_modules(self.study))
+        for name in sorted({*here, *self.agreement.modules}):
+            if here.get(name) != self.agreement.modules.get(name):
+                raise StudyError(
+                    f"{self.folder / STUDY}: it names the module {name}, and the code of that "
+                    "module here is not what was agreed to. Code never comes over the network: "
+                    "copy the agreed version beside the study, or install it"
+                )
 
 
 def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
@@ -66,7 +155,7 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
         if key in table:
             raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
     return write(
-        checked(table, str(path)), studies.read(path.parent / named, as_written=True), out, now
+        agreement_of(table, str(path)), studies.read(path.parent / named, as_written=True), out, now
     )
 
 
@@ -103,7 +192,7 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
     by = certificates.authority(agreement.name, now)
     authority, key = by.pem()
     shared = {
-        AGREEMENT: written(agreement),
+        AGREEMENT: agreement_bytes(agreement),
         STUDY: studies.write(study).encode(),
         "authority.pem": authority,
     }
@@ -134,7 +223,10 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
     Raises:
         StudyError: if the agreement does not know the name.
     """
-    agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
+    agreement, by = (
+        read_agreement(authority / AGREEMENT),
+        certificates.read_pair(authority, "authority"),
+    )
     _refuse_unknown(agreement, name)
     made = _issued(by, agreement, name, now, _known_key(authority, agreement, name, out))
     with said_clearly(out):
@@ -151,7 +243,10 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
     Raises:
         StudyError: if the agreement does not know the name, or NVFlare admits.
     """
-    agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
+    agreement, by = (
+        read_agreement(authority / AGREEMENT),
+        certificates.read_pair(authority, "authority"),
+    )
     _refuse_unknown(agreement, name)
     if (why := transport.of(agreement.transport).cannot_revoke(name)) is not None:
         raise StudyError(why)

@@ -25,8 +25,8 @@ from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome
 from sordino.network import certificates
-from sordino.network.agreement import Agreed
-from sordino.network.outbox import Outbox
+from sordino.network.answers import AnswerStore
+from sordino.network.kit import Agreed
 from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.reading import LedgerReader
 from sordino.privacy.rounding import epsilon_text
@@ -69,7 +69,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome) -> Path:
     """Sign what a site's folder says of its run, and put it there."""
-    outbox = Outbox(folder)
+    outbox = AnswerStore(folder)
     try:
         kept = outbox.kept
     finally:

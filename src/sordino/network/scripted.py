@@ -17,12 +17,9 @@ from sordino.core.effect import Book, Request, Said, Stop
 from sordino.core.kernel import Kernel, M
 from sordino.core.simulation import RunListener, S
 from sordino.core.world import ServerSide
-from sordino.network.checks import said, sendable
-from sordino.network.courier import Courier
-from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
 from sordino.network.kernel import TICK
-from sordino.network.standing import Heard
+from sordino.network.server_session import Heard, ServerSession, reply_in, sendable
 from sordino.privacy import Permit
 
 
@@ -50,7 +47,7 @@ class ScriptedKernel(Kernel[S, M]):
         moment: M,
         watcher: RunListener[M],
         *,
-        courier: Courier,
+        courier: ServerSession,
         journal: Journal,
         dimension: int,
         sites: int,
@@ -68,7 +65,7 @@ class ScriptedKernel(Kernel[S, M]):
             (each.site, each.number): each.body for each in before if each.kind == "message"
         }
         self._noted = len(before)
-        self._answers = {key: said(body, dimension) for key, body in self._bodies.items()}
+        self._answers = {key: reply_in(body, dimension) for key, body in self._bodies.items()}
         self._booked: set[tuple[int, int]] = set()
 
     @property
@@ -176,5 +173,5 @@ class ScriptedKernel(Kernel[S, M]):
                 self.courier.barred(site, why)
                 secret = self.world.charges_everybody
                 raise Declined(
-                    hopeless(self.courier, self._sites, self.world.indispensable, secret=secret)
+                    self.courier.hopeless(self._sites, self.world.indispensable, secret=secret)
                 )

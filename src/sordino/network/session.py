@@ -5,29 +5,32 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
 from sordino.core.network import Agreement
+from sordino.core.promise import adjacency, assumptions
 from sordino.core.records import Row
 from sordino.core.run import session
 from sordino.core.run.session import Going, Outcome
 from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
+from sordino.live.federation import Page
 from sordino.network import certificates, kit, transport
-from sordino.network.agreement import Agreed
-from sordino.network.incidents import Incidents
-from sordino.network.joins import Joins
 from sordino.network.journal import NAME as JOURNAL
+from sordino.network.kit import Agreed
 from sordino.network.proof import write as write_proof
-from sordino.network.server import FAREWELL, Serves, farewell
-from sordino.network.status import Page, Reporter, conclude
+from sordino.network.server import FAREWELL, ServerOptions, farewell, prepare_server
+from sordino.network.site import prepare_site
+from sordino.network.status import Incidents, Reporter, conclude
 from sordino.network.transport import Connects, Hub, Mailbox, OpensHub
+from sordino.privacy.rounding import epsilon_text
 
 RUN = "run"
 MOST_STRANGERS = 256
@@ -67,7 +70,7 @@ class Revoked:
         return True
 
 
-class Strangers:
+class RejectedPeers:
     """Connections that are refused: counted, written down, and told as often as that.
 
     Attributes:
@@ -94,7 +97,7 @@ class Strangers:
 class _Opening:
     """Opens the transport, and remembers that it has."""
 
-    def __init__(self, agreement: Agreement, way: OpensHub, strangers: Strangers) -> None:
+    def __init__(self, agreement: Agreement, way: OpensHub, strangers: RejectedPeers) -> None:
         self._agreement, self._way, self._strangers = agreement, way, strangers
         self.opened = False
 
@@ -142,7 +145,7 @@ def serve(
     travels = transport.of(agreed.agreement.transport)
     by = way or travels.server(agreed.agreement, folder, host, Revoked)
     run = out or folder / RUN
-    strangers = Strangers(Incidents(run), shown.words)
+    strangers = RejectedPeers(Incidents(run), shown.words)
     opens = _Opening(agreed.agreement, by, strangers)
     reporter = Reporter(
         run,
@@ -152,7 +155,7 @@ def serve(
         lambda: dict(strangers.counts),
         shown.words,
     )
-    build = Serves(
+    options = ServerOptions(
         agreed=agreed,
         opens=opens,
         refused=strangers.refused,
@@ -168,7 +171,7 @@ def serve(
     if shows is not None:
         shown.words(f"status: {shows.address}")
     try:
-        done = _served(run, build, opens, shown, travels.again)
+        done = _served(run, options, opens, shown, travels.again)
         with locked(run):
             conclude(run, done.rounds, done.spent, done.why)
         return done
@@ -177,20 +180,23 @@ def serve(
             shows.close()
 
 
-def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str) -> Outcome:
+def _served(
+    run: Path, options: ServerOptions, opens: _Opening, shown: Shown, again: str
+) -> Outcome:
     """Begin a run, or go on with it; sites of one that had ended are told so."""
+    build = prepare_server(options)
     if not (run / "run.json").exists():
-        study = build.agreed.study
+        study = options.agreed.study
         return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
     try:
         done = session.resume(run, shown.row, shown.begin, build=build, again=again)
     except BudgetExceeded:
-        if not build.agreed.agreement.rehearsal:  # killed before it was removed
+        if not options.agreed.agreement.rehearsal:  # killed before it was removed
             (run / JOURNAL).unlink(missing_ok=True)
         raise
     if not opens.opened:
         with locked(run):
-            heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
+            heard = farewell(options.agreed, run, opens, options.refused, FAREWELL)
         shown.words(f"the run had ended; {heard} sites were told so")
     return done
 
@@ -272,7 +278,7 @@ def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
     way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
-    build = Joins(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
+    build = prepare_site(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
     if (options.folder / "run.json").exists():
         _refuse_another_promise(study, options.folder)
         done = session.resume(options.folder, shown.row, shown.begin, build=build, again=again)
@@ -314,3 +320,83 @@ def _refuse_another_promise(study: Study, folder: Path) -> None:
                 f"{getattr(before, key)}). Start it with the same options as before, or give "
                 "--out another folder for another run"
             )
+
+
+def promised(options: JoinOptions) -> Iterator[str]:
+    """What would be released, to whom, at what price, and what stays; line by line."""
+    agreed, index, study, own = opened(options)
+    agreement, part = agreed.agreement, agreed.network
+    ends = certificates.expires(certificates.read_certificate(options.kit, "site.pem"))
+    yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
+    if transport.of(agreement.transport).brokered:
+        yield (
+            f"To whom: the federation's server, through the broker at {agreement.server}, which "
+            "reads what passes and says who has sent it. The federation's authority certified both."
+        )
+    else:
+        yield (
+            f"To whom: the server at {agreement.server}, which the federation's authority "
+            "certified."
+        )
+    others = [name for name in agreement.names if name != agreement.names[index]]
+    yield f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}"
+    yield (
+        f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or "
+        "events at most."
+    )
+    yield f"What leaves this site each time it is asked: {part.released(study, index)}."
+    yield (
+        "What is public: that you take part, how many rows you have "
+        f"({len(own)}), and when you answer."
+    )
+    yield f"What stays here: {options.data}, its labels, and the ledger."
+    yield from _price(agreed, study, index, options)
+    for line in assumptions(study):
+        yield f"The guarantee rests on this: {line}"
+    if (warning := unchecked(agreed, own)) is not None:
+        yield f"WARNING: {warning}"
+    if study.privacy.entropy != "system":
+        yield (
+            "WARNING: this is a rehearsal. The noise comes from the study's seed, which everybody "
+            "knows: it protects nobody"
+        )
+    yield f"Your certificate is valid until {ends:%Y-%m-%d}."
+    yield "Nothing was sent, and nothing was booked."
+
+
+def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> Iterator[str]:
+    privacy = study.privacy
+    if privacy.unit == "none":
+        yield "Price: epsilon is infinite. This study protects nobody"
+        return
+    part = agreed.network
+    if (why := part.unbounded(study, index)) is not None:
+        yield f"Price: epsilon is infinite for what this site has: {why}"
+        return
+    plan = part.plan(agreed.agreement, agreed.study, index, study)
+    each = getattr(privacy, "epsilons", None)
+    limit = privacy.epsilon if each is None else each[index]
+    if study.form != "sound":
+        yield (
+            f"Price: epsilon {epsilon_text(plan.epsilon)} as far as it can be proved; the paper "
+            f"claims {epsilon_text(plan.claimed)}. This literal form has no bound that a ledger "
+            "could hold it to, so no limit is enforced"
+        )
+        return
+    yield f"What is protected: {adjacency(study)}"
+    regime = regimes.of(study)
+    if regime.summing(study) is not None:
+        yield f"Against whom: {regime.against(study)}"
+    noise = plan.clients[index][1] if plan.clients else plan.noise_multiplier
+    yield (
+        f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
+        f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
+        "own ledger refuses anything beyond it, whatever the server asks"
+    )
+    if options.ledger is None:
+        yield (
+            "The ledger is of this run alone: what other runs spend on the same rows is not added "
+            "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
+        )
+    else:
+        yield f"The ledger in {options.ledger} adds this to what the same rows have spent before."

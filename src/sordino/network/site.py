@@ -4,35 +4,66 @@ A site computes nothing that it has not booked, and books nothing that its study
 takes a task, notes which one, books it, computes, keeps the answer on its disk, and sends it. Asked
 the same again, it says the same bytes again.
 
-What it refuses, :class:`~sordino.network.desk.Desk` says.
+What it refuses, :class:`~sordino.network.site_session.SiteSession` says.
 """
 
 from __future__ import annotations
 
+import ctypes
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import StudyError
+from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run.environment import sources
 from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.network import frames
-from sordino.network.agreement import Agreed
-from sordino.network.desk import Desk
-from sordino.network.memory import give_back
-from sordino.network.moment import SiteMoment, unpacked
-from sordino.network.outbox import Outbox
-from sordino.network.partner import Partner
-from sordino.network.transport import Line, Lost, Stranger
+from sordino.core.study.base import Study
+from sordino.core.world import SiteSide, Summing
+from sordino.data.dataset import Dataset
+from sordino.network import certificates, frames
+from sordino.network.answers import AnswerStore
+from sordino.network.kit import Agreed
+from sordino.network.secure_client import SecureSumClient
+from sordino.network.site_session import SiteMoment, SiteSession, unpacked
+from sordino.network.transport import Connects, Lost, Stranger
 from sordino.privacy import Budget, LedgerSession
 
 FIRST_SAID = (1, 10, 100)
 """Answers of a connection after which memory is handed back."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
+REMEDY = (
+    "The study is agreed, and this site may not spend more: allow more with --epsilon-limit, if "
+    "that is what bounds it, or do not join"
+)
+"""What a site can do that cannot pay for a single task."""
+
+
+def give_back() -> None:
+    """Hand back what the C library keeps for later, where it is one that can be asked to (glibc).
+
+    What starts a site (reading its kit and study, building its objects) needs tens of megabytes
+    for a moment; without this they stay with the process for as long as it waits for rounds.
+    """
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # another C library, as musl
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +74,8 @@ class Site:
         agreed: what everybody has agreed to.
         index: which client, from 0.
         inner: the simulation of the same study, with this site's data and stand-ins for the others.
-        budget: what this site spends at most.
+        ledgers: where charges go; ``unit`` is this site's unit there.
+        budget: what this site spends at most, and ``payable`` what that pays for.
         folder: of the run.
         every: tasks between two rows of the log.
         connects: opens a connection for frames of at most so many bytes.
@@ -53,35 +85,21 @@ class Site:
 
     agreed: Agreed
     index: int
-    inner: Any
+    inner: SiteSide[Any]
+    ledgers: LedgerSession
+    unit: str
     budget: Budget
+    payable: list[int] | None
     folder: Path
     every: int
-    connects: Callable[[int], Line]
+    connects: Connects
     told: Callable[[str], None]
-    partner: Partner | None = None
-
-    @property
-    def ledgers(self) -> LedgerSession:
-        """See :class:`~sordino.core.simulation.Simulation`."""
-        found: LedgerSession = self.inner.ledgers
-        return found
-
-    @property
-    def unit(self) -> str:
-        """This site's unit in its ledger."""
-        return str(self.inner.units[self.index])
+    partner: SecureSumClient | None = None
 
     @property
     def units(self) -> Sequence[str]:
         """See :class:`~sordino.core.simulation.Simulation`."""
         return (self.unit,)
-
-    @property
-    def payable(self) -> list[int] | None:
-        """See :class:`~sordino.core.simulation.Simulation`."""
-        found: list[int] | None = self.inner.payable
-        return found
 
     def unpack(self, packed: EncodedSnapshot) -> SiteMoment:
         """See :class:`~sordino.core.simulation.Simulation`."""
@@ -91,7 +109,7 @@ class Site:
         """Connect, do what is asked, and connect again, until the run is over."""
         outbox, desk = self._outbox(), None
         try:
-            desk = Desk(self, moment, watcher, outbox)
+            desk = SiteSession(self, moment, watcher, outbox)
             pause = FIRST_PAUSE
             while desk.moment.ended is None:
                 try:
@@ -111,13 +129,13 @@ class Site:
             if desk is not None:
                 desk.close()
 
-    def _outbox(self) -> Outbox:
+    def _outbox(self) -> AnswerStore:
         """One that outlives a power failure where what was said must not be forgotten: the noise
         of events is numbered, and a site takes part in a round's sum once.
         """
-        return Outbox(self.folder, durable=self.inner.remembers or self.partner is not None)
+        return AnswerStore(self.folder, durable=self.inner.remembers or self.partner is not None)
 
-    def _talk(self, desk: Desk) -> None:
+    def _talk(self, desk: SiteSession) -> None:
         desk.heard = desk.welcomed = False
         line = self.connects(frames.limit(max(desk.dimension, self.inner.widest)))
         try:
@@ -146,3 +164,63 @@ class Site:
                     return
         finally:
             line.close()
+
+
+def prepare_site(
+    *,
+    agreed: Agreed,
+    index: int,
+    own: Dataset,
+    connects: Connects,
+    told: Callable[[str], None],
+) -> PrepareRun:
+    """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
+
+    def build(
+        study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> PreparedRun:
+        if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
+            folder.chmod(0o700)
+        found = agreed.network.site(
+            agreed.agreement, agreed.study, index, own, study, folder, run, payable
+        )
+        built, world = found.built, found.world
+        model = built.first.model
+        site = Site(
+            agreed=agreed,
+            index=index,
+            inner=world,
+            ledgers=world.ledgers,
+            unit=found.unit,
+            budget=found.budget,
+            payable=found.payable,
+            folder=folder,
+            every=study.stride,
+            connects=connects,
+            told=told,
+            partner=_partner(agreed, index, world.summing, model.size),
+        )
+        return replace(
+            built,
+            simulation=site,
+            first=SiteMoment(0, 0, world.model_of(index, model)),
+            own=agreed.network.own(study, index),
+            remedy=REMEDY,
+            agreed=True,
+        )
+
+    return build
+
+
+def _partner(
+    agreed: Agreed, index: int, summing: Summing | None, dimension: int
+) -> SecureSumClient | None:
+    if summing is None:
+        return None
+    return SecureSumClient(
+        agreed=agreed,
+        index=index,
+        summing=summing,
+        dimension=dimension,
+        pair=certificates.read_pair(agreed.folder, "site"),
+    )

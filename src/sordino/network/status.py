@@ -1,85 +1,43 @@
-"""How a federation stands, for the server's own machine: a file in the run folder, and a page on
-the loopback that shows it. Neither holds a quantity that is not released anyway. Where it is a
-secret who takes part in a round, neither says who is asked, waited for or heard from, nor how many
-bytes a site has sent: the number of rounds that it was drawn in follows from them.
+"""What a server, and a site, write down beside the run: how the federation stands, and what was
+refused.
+
+``status.json`` is written at most once a second; :mod:`sordino.live.federation` shows it.
+
+``incidents.jsonl`` is a log that no flood can fill the disk with. Each line is one JSON object:
+when (UTC), which site (empty for somebody without a name), what, the detail, and how often that has
+happened in this life of the process. The first, second, fourth, eighth time and so on of the same
+is written, of so many different ones of each site; and no more than :data:`MOST` bytes in all.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below
-from sordino.core.files import replace_file
-from sordino.core.records import Count, Maybe, Real
-from sordino.live.view import Answer, Loopback
-from sordino.network.courier import Courier
+from sordino.base.errors import StudyError, printable
+from sordino.base.files import MIB, append_below
+from sordino.core.files import replace_file, said_clearly
+from sordino.live.federation import NAME, SiteStatus, Status, read
+from sordino.network.server_session import ServerSession
 
-NAME = "status.json"
 EVERY = 1.0
-
-
-class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a site stands.
-
-    Attributes:
-        there: whether it is present.
-        asked: number of the task that it works on; null without one, or where that is a secret.
-        quiet: seconds since it was last heard from; null if never, or where that is a secret.
-        epsilon: the highest that the server's ledger holds against any site; ``limit`` is what it
-            may be.
-        received, sent: bytes of frames; 0 where they would tell a secret.
-        refused: frames that were refused, by reason.
-        flagged: answers that were longer than clipping and noise make plausible; they were used.
-            ``flag`` is about the last one.
-        out: why it takes part no more, or is not admitted; empty while it may take part.
-    """
-
-    name: str
-    there: bool
-    asked: Count | None
-    quiet: Real | None
-    epsilon: Maybe[Real]
-    limit: Maybe[Real]
-    received: Count
-    sent: Count
-    refused: dict[str, Count]
-    out: str = ""
-    flagged: Count = 0
-    flag: str = ""
-
-
-class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a federation stands.
-
-    Attributes:
-        format: of this file.
-        number: rounds begun, or updates done; ``planned`` as many as there may be.
-        seconds: since the run began, without the time when no server ran.
-        minimum: sites that must be there.
-        strangers: connections that were refused, by reason.
-        ended: why the run is over; null while it goes on.
-        waiting: what the run waits for, where nothing goes on without it and it is no secret.
-    """
-
-    format: Count
-    name: str
-    run: str
-    number: Count
-    planned: Count
-    seconds: Real
-    minimum: Count
-    sites: tuple[SiteStatus, ...]
-    strangers: dict[str, Count]
-    ended: str | None
-    waiting: str | None = None
+"""Seconds between two writings of the status."""
+INCIDENTS = "incidents.jsonl"
+MOST = 16 * MIB
+DIFFERENT, NAMES = 128, 1_000
+"""Different incidents of one site that are told apart, and sites."""
+LONGEST = 300
+FULL = "the log is full"
 
 
 class Reporter:
@@ -104,7 +62,7 @@ class Reporter:
         self._strangers, self._clock, self._next = strangers, clock, 0.0
         self._words, self._waited = words, ""
 
-    def __call__(self, courier: Courier, kernel: Any) -> None:
+    def __call__(self, courier: ServerSession, kernel: Any) -> None:
         """After an input of the kernel, or a while without one."""
         now = self._clock()
         if now < self._next and kernel.state.ended is None:
@@ -148,7 +106,7 @@ class Reporter:
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 
 
-def _waiting(courier: Courier, kernel: Any) -> str:
+def _waiting(courier: ServerSession, kernel: Any) -> str:
     """What the run waits for: sites that have been absent for the agreed patience, or answers."""
     away = courier.missing()
     if kernel.world.secret and not (away and kernel.waiting):
@@ -187,100 +145,71 @@ def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 
-def read(folder: Path) -> Status:
-    """The status of a server's run folder.
+class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the log.
 
-    Raises:
-        StudyError: if there is none.
+    Attributes:
+        time: UTC, ISO 8601.
+        site: its name; empty where nobody has said one.
+        what: a kind of incidents.
+        detail: in words.
+        times: how often it has happened since the process began.
     """
+
+    time: str
+    site: str
+    what: str
+    detail: str
+    times: int
+
+
+class Incidents:
+    """The log of a run folder; made when there is something to say. Safe between threads."""
+
+    def __init__(self, folder: Path, *, most: int = MOST) -> None:
+        self._folder, self._most = folder, most
+        self._seen: dict[str, Counter[tuple[str, str]]] = {}
+        self._lock = threading.Lock()
+        self._full = False
+
+    def note(self, site: str, what: str, detail: str) -> bool:
+        """Write an incident down, if it is due; whether it is."""
+        told = printable(detail, LONGEST)
+        with self._lock:
+            if site not in self._seen and len(self._seen) >= NAMES:
+                site = ""
+            own = self._seen.setdefault(site, Counter())
+            key = (what, told)
+            if key not in own and len(own) >= DIFFERENT:
+                key = ("more", "more kinds of incidents")
+            own[key] += 1
+            times = own[key]
+            due = times & (times - 1) == 0
+            if due and not self._full:
+                self._write(site, *key, times)
+            return due
+
+    def _write(self, site: str, what: str, detail: str, times: int) -> None:
+        with said_clearly(self._folder / INCIDENTS), append_below(self._folder, INCIDENTS) as file:
+            os.fchmod(file.fileno(), 0o600)
+            now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+            line = msgspec.json.encode(Incident(now, site, what, detail, times)) + b"\n"
+            if file.seek(0, os.SEEK_END) + len(line) > self._most:
+                self._full = True
+                line = msgspec.json.encode(Incident(now, "", "end", FULL, 1)) + b"\n"
+            file.write(line)
+
+
+def read_incidents(folder: Path) -> list[Incident]:
+    """The lines of a log; one that a kill has torn is passed over."""
+    found = []
     try:
-        return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Status)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(
-            f"{folder / NAME}: there is no status yet. Give the run folder of a server that has "
-            "heard from a site"
-        ) from None
-    except msgspec.MsgspecError as error:
-        raise StudyError(f"{folder / NAME}: cannot be read ({error})") from error
-
-
-def page(status: Status) -> str:
-    """The status as a page that renews itself."""
-    from jinja2 import Environment
-
-    made = Environment(autoescape=True).from_string(_PAGE)
-    return made.render(status=status, rows=rows(status))
-
-
-def rows(status: Status) -> Sequence[tuple[str, ...]]:
-    """A row for each site: name, presence, task, silence, epsilon, traffic, refused frames."""
-    return [
-        (
-            site.name,
-            "out" if site.out else "present" if site.there else "away",
-            "-" if site.asked is None else str(site.asked),
-            "-" if site.quiet is None else f"{site.quiet:.0f} s",
-            _epsilon(site),
-            f"{traffic / MIB:.1f} MiB" if (traffic := site.received + site.sent) else "-",
-            "; ".join(
-                ([f"out: {site.out}"] if site.out else [])
-                + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])
-                + [
-                    f"{why} ({times})"
-                    for why, times in site.refused.items()
-                    if why != site.out or times > 1
-                ]
-            )
-            or "-",
-        )
-        for site in status.sites
-    ]
-
-
-def _epsilon(site: SiteStatus) -> str:
-    from sordino.privacy.rounding import epsilon_text
-
-    spent = site.epsilon if isinstance(site.epsilon, float | int) else None
-    limit = site.limit if isinstance(site.limit, float | int) else None
-    return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
-
-
-HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
-_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="2"><title>{{ status.name }}: federation</title>
-<style>
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #8884;
-  vertical-align: top; }
-progress { width: 100%; }
-</style></head><body>
-<h1>{{ status.name }}</h1>
-<p>{{ status.number }} of {{ status.planned }}, after {{ "%.0f"|format(status.seconds) }} s.
-{% if status.ended %}The run has ended: {{ status.ended }}.{% else %}At least {{ status.minimum }}
-site{{ "s" if status.minimum != 1 }} must be present.
-{% if status.waiting %}<strong>{{ status.waiting }}</strong>.{% endif %}{% endif %}</p>
-<progress max="{{ status.planned }}" value="{{ status.number }}"></progress>
-<div class="wide"><table><thead><tr>
-{% for name in ("Site", "State", "Task", "Last heard", "Epsilon", "Traffic", "Refused") -%}
-<th scope="col">{{ name }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
-{% if status.strangers %}<h2>Refused connections</h2><ul>
-{% for why, times in status.strangers.items() %}<li>{{ why }} ({{ times }})</li>{% endfor %}</ul>
-{% endif %}</body></html>
-"""
-
-
-class Page(Loopback):
-    """The page on the loopback, in a thread of its own.
-
-    Raises:
-        StudyError: if nothing can listen there.
-    """
-
-    def __init__(self, folder: Path, port: int) -> None:
-        super().__init__(port, lambda path: Answer(page(read(folder)).encode()), "--page")
+        content = (folder / INCIDENTS).read_bytes()
+    except FileNotFoundError:
+        return []
+    for line in content.splitlines():
+        try:
+            found.append(msgspec.json.decode(line, type=Incident))
+        except msgspec.MsgspecError:
+            continue
+    return found

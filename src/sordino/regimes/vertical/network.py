@@ -124,7 +124,8 @@ class VerticalNetwork(NetworkRegime):
         limit = limited.privacy.epsilon or float("inf")
         found = taken(_common(agreement, study), index, data, folder, run, payable, limit)
         built = replace(found.built, study=limited, named=found.named)
-        return SiteObjects(built, found.world, found.world.budget)
+        world = found.world
+        return SiteObjects(built, world, world.units[index], world.budget, world.payable)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """See :class:`~sordino.core.network.NetworkRegime`."""

@@ -13,32 +13,222 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from sordino.base.errors import RemoteProtocolError, printable
-from sordino.base.message import Reply, Task, decode, encode
+from sordino.base.message import (
+    Embedding,
+    Labels,
+    Message,
+    Passive,
+    Reply,
+    Task,
+    decode,
+    encode,
+    vectors,
+)
+from sordino.core.effect import Request, Stretch
 from sordino.network import frames
-from sordino.network.checks import ahead, checked, differs, unknown
-from sordino.network.seals import Far, Seals, seal
-from sordino.network.standing import KINDS, LONGEST, Heard, Standing, leaving, returning, untimely
+from sordino.network.progress import Progress, ProgressTokens, token
 from sordino.network.transport import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
-from sordino.training.plausible import Length
+from sordino.training.plausible import Length, length
 
+KINDS, LONGEST = 64, 300
+"""Reasons that are told apart for each site, and characters of one."""
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
+REASON = 160
+"""Characters of one site's reason in what everybody is told."""
 AT_ONCE, LONGEST_OUT = 8, 600.0
 """How often a site that was out may be back at once, and seconds that it waits at most then."""
+
+
+@dataclass(slots=True)
+class SiteStanding:
+    """A site as the server knows it.
+
+    Attributes:
+        connection: number of its connection; 0 without one.
+        answered: number of the last task that it has answered.
+        greeted: whether it has said on this connection who it is and what it agreed to.
+        there: whether it counts as present.
+        since: since when it is not greeted, in seconds of the clock.
+        ask: what it was last asked, and has not answered.
+        step: the step of a secure sum that it was last asked for, and has not taken.
+        out: why it takes part no more, until it connects again; empty while it does.
+        barred: how often it was out since its last answer.
+        turned: why its greeting was not accepted, until one is.
+        excluded: why this process of the server admits it no more; empty while it does.
+        paused: until when it is not counted as present, in seconds of the clock.
+        revoked: that its certificate is revoked, until it greets with another.
+        books: rounds that it has not booked yet.
+        bad: frames of this connection that were refused.
+        refused: counts of what was refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible, and were used all
+            the same; ``flag`` is about the last one.
+        received, sent: bytes of frames.
+        seen: when it was last heard from.
+    """
+
+    connection: int = 0
+    answered: int = 0
+    greeted: bool = False
+    there: bool = False
+    since: float = 0.0
+    ask: frames.Ask | None = None
+    step: frames.Step | None = None
+    out: str = ""
+    barred: int = 0
+    turned: str = ""
+    excluded: str = ""
+    paused: float = -math.inf
+    revoked: str = ""
+    books: dict[int, bytes] = field(default_factory=dict)
+    bad: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    flagged: int = 0
+    flag: str = ""
+    received: int = 0
+    sent: int = 0
+    seen: float = 0.0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is counted out when it stays away for the agreed patience."""
+        return not self.greeted and (self.there or (bool(self.revoked) and not self.out))
+
+    @property
+    def returning(self) -> bool:
+        """Whether it was left out for a while and is connected."""
+        return self.greeted and not self.there and self.paused > -math.inf
+
+    def untimely(self, number: int) -> str:
+        """Return in one word the fault of an answer that nobody waits for."""
+        if number == self.answered:
+            return "replayed"
+        asked = self.ask.number if self.ask else 0
+        return "stale" if number < max(self.answered, asked) else "unasked"
+
+
+class Heard(NamedTuple):
+    """Something that reaches the server.
+
+    Attributes:
+        kind: see :class:`~sordino.network.journal.Input`.
+        said: the message that the body holds, if it is one.
+    """
+
+    kind: str
+    site: int
+    body: bytes = b""
+    number: int = 0
+    said: Reply | None = None
+
+
+Unfit = Callable[[int, int, Reply], str | None]
+"""Why a message about an event is refused, as the regime says: of a site, to a task."""
+
+
+def no_events(site: int, number: int, said: Reply) -> str:
+    """Return why a message about an event is refused where there are no events."""
+    return f"no site of this study sends {type(said).__name__}"
+
+
+def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
+    """Return what a greeting says that the server does not agree with, or None."""
+    if said.version != frames.VERSION:
+        return RemoteProtocolError(
+            f"it speaks version {said.version} of the protocol, the server {frames.VERSION}",
+            "another version",
+        )
+    if said.agreement != agreement:
+        return RemoteProtocolError(
+            "it has agreed to something else: its agreement.toml or study.toml differs",
+            "another study",
+        )
+    return None
+
+
+def checked_reply(
+    site: int, number: int, message: Message, unfit: Unfit, most: float = math.inf
+) -> Reply:
+    """Return a message of this site about this task, whose vectors are at most ``most`` long, and
+    whose numbers are those of such vectors: no more than ``||v - w||^2``.
+
+    Raises:
+        RemoteProtocolError: if it is not.
+    """
+    if not isinstance(message, Reply):
+        raise RemoteProtocolError(f"a site does not send {type(message).__name__}", "no answer")
+    if isinstance(message, Embedding | Labels | Passive):
+        if (why := unfit(site, number, message)) is not None:
+            raise RemoteProtocolError(why, "unfit")
+        return message
+    if message.client != site:
+        raise RemoteProtocolError(
+            f"it speaks for client {message.client} and is client {site}", "for another"
+        )
+    quoted = getattr(message, "round", getattr(message, "task", None))
+    if quoted != number:
+        raise RemoteProtocolError(
+            f"its frame is of task {number}, its message of {quoted}", "another task"
+        )
+    for name, vector in vectors(message):
+        if (found := length(vector)) > most:
+            raise RemoteProtocolError(
+                f"its {name} has the length {found:.3g}, and a model takes {most:.3g} at most",
+                "too large",
+            )
+    for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
+        for name in () if told is None else told.__struct_fields__:
+            value = getattr(told, name)
+            if not isinstance(value, float | int):
+                continue
+            if not math.isfinite(value):
+                raise RemoteProtocolError(f"its {name} is not finite", "not finite")
+            if abs(value) > 4.0 * most**2:
+                raise RemoteProtocolError(
+                    f"its {name} is {value:.3g}, and vectors that a model takes give "
+                    f"{4.0 * most**2:.3g} at most",
+                    "too large",
+                )
+    return message
+
+
+def sendable(task: Request) -> Task:
+    """Return a task that can be sent.
+
+    Raises:
+        TypeError: for one that is not.
+    """
+    if isinstance(task, Stretch):
+        raise TypeError("a stretch of events is played in one process, and is not sent")
+    return task
+
+
+def reply_in(body: bytes, dimension: int) -> Reply:
+    """Return the reply of a site in these bytes.
+
+    Raises:
+        RemoteProtocolError: if no site says that.
+    """
+    found = decode(body, dimension=dimension)
+    if not isinstance(found, Reply):
+        raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
+    return found
 
 
 def _silent(site: str, what: str, detail: str) -> None:
     pass
 
 
-class Courier:
+class ServerSession:
     """The kernel's way to the sites.
 
     Args:
@@ -54,7 +244,7 @@ class Courier:
             :meth:`~sordino.core.world.ServerSide.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
-        seals: of what sites were asked; see :mod:`~sordino.network.seals`.
+        tokens: of what sites were asked; see :mod:`~sordino.network.progress`.
 
     Attributes:
         far: how far the server has gone with a site, which the kernel knows.
@@ -74,10 +264,10 @@ class Courier:
         patience: float,
         refused: Callable[[str, str], None],
         noted: Callable[[str, str, str], object] = _silent,
-        unfit: Callable[[int, int, Reply], str | None] = unknown,
+        unfit: Callable[[int, int, Reply], str | None] = no_events,
         most: float = math.inf,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
-        seals: Seals | None = None,
+        tokens: ProgressTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._unfit, self._most, self.noted = unfit, most, noted
@@ -85,19 +275,19 @@ class Courier:
         self.run, self._dimension = run, dimension
         self._agreement = agreement
         self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed, self._seals, self._began = owed, seals, clock()
-        self.far: Callable[[int], Far] | None = None
+        self._owed, self._tokens, self._began = owed, tokens, clock()
+        self.far: Callable[[int], Progress] | None = None
         self.bridges: Callable[[int, int], bool] = lambda site, number: False
         self._more: deque[Heard] = deque()
         self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
         self._index = {name: i for i, name in enumerate(self.names)}
-        self.sites = [Standing() for _ in self.names]
+        self.sites = [SiteStanding() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
 
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        sealed = seal(self._seals, "task", self.names[site], task.number)
+        sealed = token(self._tokens, "task", self.names[site], task.number)
         own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
@@ -117,7 +307,7 @@ class Courier:
             self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
-        sealed = seal(self._seals, "round", self.names[site], number)
+        sealed = token(self._tokens, "round", self.names[site], number)
         return frames.encode(frames.Book(number, written(fact), sealed))
 
     def flush(self) -> None:
@@ -189,6 +379,35 @@ class Courier:
             if late and not own.there and not own.out
         ]
 
+    def hopeless(
+        self, minimum: int, indispensable: Callable[[int], bool], *, secret: bool
+    ) -> str | None:
+        """Return why too few sites are left, who is out, and why; None while there are enough.
+
+        Args:
+            minimum: sites that must take part.
+            indispensable: whether nothing goes on without a site.
+            secret: whether nobody may know who takes part; then only the status names sites.
+        """
+        out = {i: each.out for i, each in enumerate(self.sites) if each.out}
+        left = len(self.sites) - len(out)
+        turned = {
+            i: each.turned for i, each in enumerate(self.sites) if each.turned and not each.out
+        }
+        lacks = [self.names[i] for i in out if indispensable(i)]
+        if left < minimum:
+            what = f"{left} of {len(self.sites)} sites are left, and {minimum} must take part"
+        elif left == len(turned):
+            what, out = "every site is out", out | turned
+        elif lacks and not secret:
+            what = f"nothing goes on without {lacks[0]}"
+        else:
+            return None
+        who = "; ".join(f"{self.names[i]}: {why[:REASON]}" for i, why in sorted(out.items()))
+        return f"{frames.STOPPED}{what}. " + (
+            "The server's status names who is out" if secret else who
+        )
+
     def expect(self, sites: Iterable[int]) -> None:
         """Count these as present: a server that was killed has them in its journal. Who stays away
         for the agreed patience is gone.
@@ -252,15 +471,15 @@ class Courier:
                 return heard
 
     def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [own.since + self._patience for own in self.sites if leaving(own)]
-        ends += [own.paused for own in self.sites if returning(own)]
+        ends = [own.since + self._patience for own in self.sites if own.leaving]
+        ends += [own.paused for own in self.sites if own.returning]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
 
     def _gone(self, now: float) -> Heard | None:
         for i, own in enumerate(self.sites):
-            if leaving(own) and now >= own.since + self._patience:
+            if own.leaving and now >= own.since + self._patience:
                 own.there = False
                 if own.revoked:
                     return Heard("refused", i, own.revoked.encode())
@@ -269,7 +488,7 @@ class Courier:
 
     def _back(self, now: float) -> Heard | None:
         for i, own in enumerate(self.sites):
-            if returning(own) and now >= own.paused:
+            if own.returning and now >= own.paused:
                 return self._present(i)
         return None
 
@@ -302,11 +521,11 @@ class Courier:
             self.bad(site, error)
             return None
 
-    def _opened(self, own: Standing, event: Event) -> None:
+    def _opened(self, own: SiteStanding, event: Event) -> None:
         self._unwelcome(own)
         own.connection, own.bad = event.connection, 0
 
-    def _unwelcome(self, own: Standing) -> None:
+    def _unwelcome(self, own: SiteStanding) -> None:
         """From now on its absence counts; a connection without a greeting does not make it
         present.
         """
@@ -345,11 +564,11 @@ class Courier:
         """
         own = self.sites[site]
         if own.ask is None or own.ask.number != number:
-            self.note(site, untimely(own, number), "an answer that nobody waits for")
+            self.note(site, own.untimely(number), "an answer that nobody waits for")
             return None
         try:
             said = decode(body, dimension=self._dimension)
-            reply = checked(site, number, said, self._unfit, self._most)
+            reply = checked_reply(site, number, said, self._unfit, self._most)
         except RemoteProtocolError as error:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
@@ -363,9 +582,9 @@ class Courier:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
-        if self._seals is not None and self.far is not None:
+        if self._tokens is not None and self.far is not None:
             bridged = partial(self.bridges, site, said.task[0])
-            if ahead(self._seals, self.names[site], self.far(site), said, bridged):
+            if self._tokens.prove_later(self.names[site], self.far(site), said, bridged):
                 own.ask = None
                 self._more.append(Heard("ahead", site, number=said.task[0]))
         for number, fact in self._owed(site, said.booked):

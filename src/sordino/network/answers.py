@@ -23,11 +23,15 @@ from pathlib import Path
 import msgspec
 
 from sordino.base.errors import ResumeError
-from sordino.base.files import append_below, open_below, there
+from sordino.base.files import KIB, append_below, open_below, read_below, there
+from sordino.core.files import replace_file
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")
 _MOST = 1 << 30
+NOTE, STEP = "ahead.json", 256
+"""The file, and tasks between two notes."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -44,7 +48,7 @@ class Kept(msgspec.Struct, frozen=True):
         asked, due: a task that was asked and a round that was to be booked, the last ones kept,
              with the server's seals.
         begun: round of the last secure sum that it has sent keys for. Its secrets are in memory
-            alone (:mod:`~sordino.network.partner`).
+            alone (:mod:`~sordino.network.secure_client`).
     """
 
     run: str = ""
@@ -67,13 +71,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Outbox:
+class AnswerStore:
     """The two slots of a site's folder.
 
     Args:
         durable: whether each slot waits for the disk, so that it also outlives a power failure.
             Without, an answer that was forgotten is booked again when it is computed again: its
-            noise is drawn anew. Where noise is numbered, see :mod:`sordino.network.ahead`.
+            noise is drawn anew. Where noise is numbered, see :mod:`sordino.network.answers`.
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
@@ -158,3 +162,49 @@ def _read(folder: Path, name: str) -> tuple[int, Kept] | None:
         return count, _decoder.decode(body)
     except msgspec.MsgspecError:
         return None
+
+
+class _Noted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No task above ``number`` was answered before the system with this ``boot`` ended."""
+
+    number: int = 0
+    boot: str = ""
+
+
+def _boot() -> str:
+    """Which start of the system this is; empty where that is not told."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+class ReplayGuard:
+    """The note in a site's folder.
+
+    Attributes:
+        lost: tasks up to this number may have been answered and forgotten; 0 where nothing is.
+
+    Raises:
+        ResumeError: if the note cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._boot = folder, _boot()
+        try:
+            found = msgspec.json.decode(read_below(folder, NOTE, most=KIB), type=_Noted)
+        except FileNotFoundError:
+            found = _Noted()
+        except msgspec.MsgspecError as error:
+            raise ResumeError(
+                f"{folder / NOTE}: cannot be read ({error}). Restore the folder from a copy"
+            ) from error
+        self._number = found.number
+        self.lost = 0 if self._boot and found.boot == self._boot else found.number
+
+    def reach(self, number: int) -> None:
+        """Call before a task with this number is answered."""
+        if number > self._number:
+            self._number = number + STEP
+            noted = _Noted(self._number, self._boot)
+            replace_file(self._folder / NOTE, msgspec.json.encode(noted))

@@ -14,12 +14,13 @@ those that it was asked in: rows, steps, the model, the proof, and what the outb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino.base.errors import (
     BudgetExceeded,
@@ -34,16 +35,14 @@ from sordino.base.message import Reply, Task, Train, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.run.log import RunLog
-from sordino.core.simulation import RunListener
+from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import ChargeRequest, SiteSide
 from sordino.network import frames
-from sordino.network.ahead import Ahead
-from sordino.network.ends import STOPPED
-from sordino.network.incidents import Incidents
+from sordino.network.answers import AnswerStore, Kept, ReplayGuard, digest
+from sordino.network.frames import STOPPED
 from sordino.network.journal import Input, Journal
-from sordino.network.moment import SiteMoment
-from sordino.network.outbox import Kept, Outbox, digest
-from sordino.network.partner import declined, stepped
+from sordino.network.secure_client import declined, stepped
+from sordino.network.status import Incidents
 from sordino.network.transport import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
@@ -51,6 +50,7 @@ from sordino.privacy import decode as fact_of
 if TYPE_CHECKING:
     from sordino.network.site import Site
 
+CARRIED = "carried."
 SERVER = "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
@@ -59,7 +59,59 @@ SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
 FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
-class Desk:
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a moment is no vector."""
+
+    number: int
+    steps: int
+    ended: str | None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteMoment:
+    """A site between two tasks.
+
+    Attributes:
+        number: of the last task.
+        steps: local steps, or gradients, so far.
+        model: the last one that it was sent (d,); at the end the one that is handed out.
+        ended: why the run is over, or None.
+        count: tasks that ``carried`` knows of, where a site remembers.
+        carried: what it carries from one task to the next; see
+            :meth:`~sordino.core.world.SiteSide.carried`.
+    """
+
+    number: int
+    steps: int
+    model: Vector
+    ended: str | None = None
+    count: int = 0
+    carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def pack(self) -> EncodedSnapshot:
+        """See :class:`~sordino.core.simulation.Snapshot`."""
+        rest = _Rest(self.number, self.steps, self.ended, self.count)
+        own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
+        return EncodedSnapshot({"model": self.model, **own}, msgspec.json.encode(rest))
+
+
+def unpacked(packed: EncodedSnapshot) -> SiteMoment:
+    """A moment that was kept.
+
+    Raises:
+        ValueError: if it cannot be one.
+    """
+    rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors
+    carried = {
+        name.removeprefix(CARRIED): values
+        for name, values in vectors.items()
+        if name.startswith(CARRIED)
+    }
+    return SiteMoment(rest.number, rest.steps, vectors["model"], rest.ended, rest.count, carried)
+
+
+class SiteSession:
     """What a site does with each frame; knows no connection.
 
     Attributes:
@@ -70,7 +122,7 @@ class Desk:
     """
 
     def __init__(
-        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], outbox: Outbox
+        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], outbox: AnswerStore
     ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: SiteSide[Any] = site.inner
@@ -79,7 +131,7 @@ class Desk:
         if self._world.secret:
             known = kept.booked
             moment = replace(moment, steps=self._world.steps_by(max(moment.number, known)))
-        self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
+        self._ahead = ReplayGuard(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
         self.heard = self.welcomed = False

@@ -42,9 +42,9 @@ from sordino.mechanisms.secure.messages import (
 from sordino.mechanisms.secure.server import PHASES
 from sordino.mechanisms.secure.setting import Setting
 from sordino.network import certificates, frames
-from sordino.network.agreement import Agreed
+from sordino.network.answers import AnswerStore, Kept
 from sordino.network.certificates import Pair
-from sordino.network.outbox import Kept, Outbox
+from sordino.network.kit import Agreed
 
 
 def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:
@@ -62,8 +62,8 @@ def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: 
 
 
 def stepped(
-    partner: Partner | None,
-    outbox: Outbox,
+    partner: SecureSumClient | None,
+    outbox: AnswerStore,
     step: frames.Step,
     refuse: Callable[[int, str, str], frames.Refuse],
 ) -> frames.Stepped:
@@ -82,7 +82,7 @@ def stepped(
 
 
 def declined(
-    partner: Partner | None,
+    partner: SecureSumClient | None,
     kept: Kept,
     ask: frames.Ask,
     refuse: Callable[[int, str, str], frames.Refuse],
@@ -102,7 +102,7 @@ def declined(
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Partner:
+class SecureSumClient:
     """A site's half of secure sums, for as long as its process lives.
 
     Attributes:

@@ -1,0 +1,174 @@
+"""How a federation stands: what the server writes into its run folder, and a page on the loopback
+that shows it.
+
+Neither holds a quantity that is not released anyway. Where it is a secret who takes part in a
+round, neither says who is asked, waited for or heard from, nor how many bytes a site has sent: the
+number of rounds that it was drawn in follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below
+from sordino.core.records import Count, Maybe, Real
+from sordino.live.view import Answer, Loopback
+
+NAME = "status.json"
+HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="2"><title>{{ status.name }}: federation</title>
+<style>
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #8884;
+  vertical-align: top; }
+progress { width: 100%; }
+</style></head><body>
+<h1>{{ status.name }}</h1>
+<p>{{ status.number }} of {{ status.planned }}, after {{ "%.0f"|format(status.seconds) }} s.
+{% if status.ended %}The run has ended: {{ status.ended }}.{% else %}At least {{ status.minimum }}
+site{{ "s" if status.minimum != 1 }} must be present.
+{% if status.waiting %}<strong>{{ status.waiting }}</strong>.{% endif %}{% endif %}</p>
+<progress max="{{ status.planned }}" value="{{ status.number }}"></progress>
+<div class="wide"><table><thead><tr>
+{% for name in ("Site", "State", "Task", "Last heard", "Epsilon", "Traffic", "Refused") -%}
+<th scope="col">{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% if status.strangers %}<h2>Refused connections</h2><ul>
+{% for why, times in status.strangers.items() %}<li>{{ why }} ({{ times }})</li>{% endfor %}</ul>
+{% endif %}</body></html>
+"""
+
+
+class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a site stands.
+
+    Attributes:
+        there: whether it is present.
+        asked: number of the task that it works on; null without one, or where that is a secret.
+        quiet: seconds since it was last heard from; null if never, or where that is a secret.
+        epsilon: the highest that the server's ledger holds against any site; ``limit`` is what it
+            may be.
+        received, sent: bytes of frames; 0 where they would tell a secret.
+        refused: frames that were refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible; they were used.
+            ``flag`` is about the last one.
+        out: why it takes part no more, or is not admitted; empty while it may take part.
+    """
+
+    name: str
+    there: bool
+    asked: Count | None
+    quiet: Real | None
+    epsilon: Maybe[Real]
+    limit: Maybe[Real]
+    received: Count
+    sent: Count
+    refused: dict[str, Count]
+    out: str = ""
+    flagged: Count = 0
+    flag: str = ""
+
+
+class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a federation stands.
+
+    Attributes:
+        format: of this file.
+        number: rounds begun, or updates done; ``planned`` as many as there may be.
+        seconds: since the run began, without the time when no server ran.
+        minimum: sites that must be there.
+        strangers: connections that were refused, by reason.
+        ended: why the run is over; null while it goes on.
+        waiting: what the run waits for, where nothing goes on without it and it is no secret.
+    """
+
+    format: Count
+    name: str
+    run: str
+    number: Count
+    planned: Count
+    seconds: Real
+    minimum: Count
+    sites: tuple[SiteStatus, ...]
+    strangers: dict[str, Count]
+    ended: str | None
+    waiting: str | None = None
+
+
+def read(folder: Path) -> Status:
+    """The status of a server's run folder.
+
+    Raises:
+        StudyError: if there is none.
+    """
+    try:
+        return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Status)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(
+            f"{folder / NAME}: there is no status yet. Give the run folder of a server that has "
+            "heard from a site"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise StudyError(f"{folder / NAME}: cannot be read ({error})") from error
+
+
+def page(status: Status) -> str:
+    """The status as a page that renews itself."""
+    from jinja2 import Environment
+
+    made = Environment(autoescape=True).from_string(_PAGE)
+    return made.render(status=status, rows=rows(status))
+
+
+def rows(status: Status) -> Sequence[tuple[str, ...]]:
+    """A row for each site: name, presence, task, silence, epsilon, traffic, refused frames."""
+    return [
+        (
+            site.name,
+            "out" if site.out else "present" if site.there else "away",
+            "-" if site.asked is None else str(site.asked),
+            "-" if site.quiet is None else f"{site.quiet:.0f} s",
+            _epsilon(site),
+            f"{traffic / MIB:.1f} MiB" if (traffic := site.received + site.sent) else "-",
+            "; ".join(
+                ([f"out: {site.out}"] if site.out else [])
+                + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])
+                + [
+                    f"{why} ({times})"
+                    for why, times in site.refused.items()
+                    if why != site.out or times > 1
+                ]
+            )
+            or "-",
+        )
+        for site in status.sites
+    ]
+
+
+def _epsilon(site: SiteStatus) -> str:
+    from sordino.privacy.rounding import epsilon_text
+
+    spent = site.epsilon if isinstance(site.epsilon, float | int) else None
+    limit = site.limit if isinstance(site.limit, float | int) else None
+    return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
+
+
+class Page(Loopback):
+    """The page on the loopback, in a thread of its own.
+
+    Raises:
+        StudyError: if nothing can listen there.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        super().__init__(port, lambda path: Answer(page(read(folder)).encode()), "--page")
