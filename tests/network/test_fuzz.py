@@ -304,6 +304,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)  # type: ignore[arg-type]
     made = prepare_server(options)(agreed.study, folder, "run")
     serving: Any = made.simulation
+    serving.unpack(made.first.pack())  # what reads a moment is made when one is first read
     world, moment = agreed.network.world(serving.inner, made.first)
     feeder = Feeder(agreed, count, seed=count)
     feeder.dimension = moment.model.size
