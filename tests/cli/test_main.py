@@ -20,6 +20,7 @@ def test_a_full_disk_is_one_message_and_what_to_do(
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/a/checkpoints")
 
+    cli.add_companions()
     monkeypatch.setattr(cli, "app", full)
     with pytest.raises(SystemExit) as left:
         cli.main()
@@ -37,6 +38,7 @@ def test_what_the_system_refuses_is_one_message_with_the_place(
     def closed() -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "kits/.north.draft")
 
+    cli.add_companions()
     monkeypatch.setattr(cli, "app", closed)
     with pytest.raises(SystemExit) as left:
         cli.main()
@@ -111,6 +113,7 @@ def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch)
     def broken() -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
+    cli.add_companions()
     monkeypatch.setattr(cli, "app", broken)
     with pytest.raises(OSError, match="Bad file"):
         cli.main()

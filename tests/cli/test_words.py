@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sordino.cli.ledger import _words
+from sordino.api.ledgers import event_text
 from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Pure, Repeated
 
 
@@ -24,4 +24,4 @@ from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Pure, Repeate
     ],
 )
 def test_what_is_released_several_times_is_said_so(event: Event, said: str) -> None:
-    assert _words(event) == said
+    assert event_text(event) == said

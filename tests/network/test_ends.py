@@ -291,9 +291,9 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
 def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
     why: str, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sordino.cli import network, progress
+    from sordino.cli import network, run
 
-    monkeypatch.setattr(progress, "concluded", lambda outcome: None)
+    monkeypatch.setattr(run, "concluded", lambda outcome: None)
     outcome: Any = SimpleNamespace(why=why)
     with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
         network._told(outcome, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from sordino.api import shown
 from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_kept
 from sordino.comparison import result, runner, schedule, tables
+from sordino.comparison.over import over as asked_over
 from sordino.comparison.play import compared
 from sordino.comparison.result import At, Difference, Member
 from sordino.comparison.sides import Reads, sides_of
@@ -149,20 +150,61 @@ def compare(
         found = given_data.kept(data, given_data.FOLDER, {})
         given = [on_kept(each, found, {}) for each in given]
     named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
-    variants = schedule.variants([f"{key}={_values(values)}" for key, values in _some(vary)])
-    sides = sides_of(named, variants)
-    content = compared(
-        Path(out) if out is not None else schedule.usual_folder(sides),
-        schedule.tasks(
-            sides,
-            schedule.seeds_of(sides[0].study, seeds),
-            Path(out) if out is not None else schedule.usual_folder(sides),
-        ),
-        at,
-        runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides]),
+    found_runs = play_sides(
+        named,
+        [f"{key}={_values(values)}" for key, values in _some(vary)],
+        seeds=seeds,
+        out=None if out is None else Path(out),
+        jobs=jobs,
+        at=at,
         quiet=not (looked_at() if progress is None else progress),
     )
-    return Comparison(content)
+    return Comparison(found_runs)
+
+
+def play_sides(
+    named: Sequence[tuple[Path, Reads]],
+    vary: Sequence[str],
+    *,
+    seeds: int,
+    out: Path | None,
+    jobs: int | None,
+    at: At,
+    quiet: bool,
+    over: str | None = None,
+    until: str | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> result.Comparison:
+    """Run studies, and variants of them, with the same seeds.
+
+    Args:
+        named: a path that tells each study from others, and how it is read with changes.
+        vary: variants of each study, as ``KEY=V1,V2``.
+        over, until: a key for a figure of its own, and the goal of that figure.
+        warn: told where a study's own seed is not used.
+    """
+    sides = sides_of(named, schedule.variants(vary))
+    drawn_over = asked_over(over, until, sides)
+    numbers = schedule.seeds_of(sides[0].study, seeds)
+    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+    folder = out if out is not None else schedule.usual_folder(sides)
+    tasks = schedule.tasks(sides, numbers, folder)
+    for side in sides:
+        if side.study.seed != numbers[0]:
+            warn(
+                f"{side.path} says seed = {side.study.seed}; all use the first study's seeds, for "
+                "paired differences"
+            )
+    return compared(folder, tasks, at, at_once, over=drawn_over, quiet=quiet)
+
+
+def of_files(paths: Sequence[Path], changes: Sequence[str]) -> list[tuple[Path, Reads]]:
+    """Return studies in files, with changes, as :func:`play_sides` takes them."""
+
+    def reads(path: Path) -> Reads:
+        return lambda more: studies.read(path, [*changes, *more])
+
+    return [(path, reads(path)) for path in paths]
 
 
 def _place(study: Study, number: int) -> Path:

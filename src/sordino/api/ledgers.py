@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
@@ -24,9 +25,25 @@ from sordino import privacy
 from sordino.api import shown
 from sordino.base.errors import LedgerError, StudyError
 from sordino.core.run.verify import places
-from sordino.privacy import Budget, Charge, Entry, Event, Permit
-from sordino.privacy.chain import RECORDS
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Chosen,
+    Composed,
+    Entry,
+    Event,
+    Gaussian,
+    NonPrivate,
+    Permit,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    Selected,
+)
+from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import data_ledger
+from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
     import pandas
@@ -302,3 +319,87 @@ def fingerprint(data: bytes, *, public: bool = False) -> str:
 
     found = "sha256:" + hashlib.sha256(data).hexdigest()
     return found if public else keyed(found)
+
+
+def last_entries(ledger: privacy.Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:
+    """Return the last ``most`` entries (0: all), and how many there are."""
+    kept: deque[Entry] = deque(maxlen=most or None)
+    count = 0
+    for entry in ledger.entries(unit):
+        kept.append(entry)
+        count += 1
+    return list(kept), count
+
+
+def event_text(event: object) -> str:
+    """Return an event in words."""
+
+    match event:
+        case Repeated(event=inside, count=count):
+            return f"{event_text(inside)}, {count} times" if count > 1 else event_text(inside)
+        case Composed(events=(only,)):
+            return event_text(only)
+        case Gaussian(noise_multiplier=sigma):
+            return f"Gaussian, sigma {sigma:g}"
+        case Pure(epsilon=epsilon):
+            return f"pure, epsilon {epsilon_text(epsilon)}"
+        case PoissonSampled(sampling_rate=q, event=inside):
+            return f"{event_text(inside)}, Poisson sampled at {q:g}"
+        case Composed(events=events):
+            return f"{' and '.join(map(event_text, events))} together"
+        case Chosen(order=order, event=inside):
+            return f"{event_text(inside)}, its noise chosen along the way (order {order:g})"
+        case Selected(event=inside, trials=trials):
+            times = f"a random number of runs ({expected(trials):g} expected)"
+            return f"the best of {times} of: {event_text(inside)}"
+        case NonPrivate(reason=reason):
+            return f"NOT private: {reason}"
+        case _:
+            return repr(event)
+
+
+def end_run(folder: Path, run: str) -> None:
+    """End a run that will not go on: its guarantee no longer limits runs over the same records.
+
+    Args:
+        folder: of a ledger of the data, as in ``privacy.ledger``.
+        run: its name, 16 digits, as in its run.json.
+
+    Raises:
+        StudyError: if there is no ledger, or no such run.
+    """
+    from sordino.privacy.records import close_sets
+
+    path = data_ledger(folder)
+    if not path.is_file():
+        raise StudyError(f"{folder}: there is no data ledger here")
+    with privacy.Ledger.open(path) as ledger:
+        if ledger.noted(BEGIN, run) is None:
+            raise StudyError(f"{path}: no run {run} began in this ledger")
+        close_sets(ledger, run)
+
+
+def link(folder: Path, first: Path, second: Path, on: str | None) -> tuple[int, int]:
+    """Declare that rows of two files are about the same people, who then share one budget.
+
+    Args:
+        on: the column that says who a row is about; None for the order of the files.
+
+    Returns:
+        pairs of rows, and records that are now linked with another one.
+
+    Raises:
+        StudyError: if there is no ledger of the data in ``folder``.
+    """
+    from sordino.data.table import paired
+    from sordino.privacy.records import link as join_records
+
+    path = data_ledger(folder)
+    if not path.is_file():
+        raise StudyError(
+            f"{folder}: there is no data ledger here; the first run with privacy.ledger = "
+            f"{str(folder)!r} makes one"
+        )
+    one, other = paired(first, second, on)
+    with privacy.Ledger.open(path) as ledger:
+        return len(one), join_records(ledger, one, other)

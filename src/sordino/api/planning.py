@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sordino import privacy
 from sordino.api import shown
 from sordino.api.study import Study
+from sordino.base.errors import StudyError
 from sordino.core import plan as prices
 from sordino.core import regimes
 from sordino.privacy.rounding import epsilon_text
@@ -103,3 +108,105 @@ def plan(study: Study | Path | str, data: Data | None = None) -> Plan:
     if data is not None:
         asked = asked.on(data)
     return Plan(asked, *regimes.plan(asked.checked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrice:
+    """What steps of the sampled Gaussian mechanism cost, without a study.
+
+    Attributes:
+        noise_multiplier: as given, or calibrated for the steps.
+        sampling_rate: q of Poisson sampling.
+        taken: the steps that are priced; None for any number.
+        epsilon: after them, by ``accountant``.
+        most: of each accountant, the most steps within the budget; None without a limit.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    delta: float
+    accountant: str
+    taken: int | None
+    epsilon: float
+    most: Mapping[str, int | None]
+
+    def record(self) -> dict[str, object]:
+        """Return the price for machines."""
+        return {
+            "steps": self.most[self.accountant],
+            "epsilon": self.epsilon,
+            "noise_multiplier": self.noise_multiplier,
+            "delta": self.delta,
+            "accountant": self.accountant,
+        }
+
+
+def price_steps(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    *,
+    sigma: float | None = None,
+    steps: int | None = None,
+    accountant: str = "pld",
+    compare: bool = False,
+) -> StepPrice:
+    """Return what steps cost: those that are given, or as many as the budget pays for.
+
+    Args:
+        epsilon: of the budget; infinite for none.
+        rate: q of Poisson sampling, in (0, 1].
+        sigma: the noise multiplier; calibrated for ``steps`` unless given.
+        compare: whether every accountant is asked, not ``accountant`` alone.
+
+    Raises:
+        StudyError: if a number is out of its bounds.
+    """
+    _check(epsilon, delta, rate, sigma, steps)
+    privacy.accountant(accountant)  # an unknown name is refused before anything is computed
+    if sigma is None:
+        assert steps is not None
+        if math.isinf(epsilon):
+            raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
+        sigma = privacy.noise_multiplier(
+            sampling_rate=rate, steps=steps, epsilon=epsilon, delta=delta, accountant=accountant
+        )
+    event = prices.step_event(rate, sigma)
+    asked = prices.ACCOUNTANTS if compare else (accountant,)
+    most = prices.limits(event, epsilon, delta, asked)
+    taken = steps if steps is not None else most[accountant]
+    spent = (
+        math.inf
+        if taken is None
+        else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
+    )
+    return StepPrice(
+        noise_multiplier=sigma,
+        sampling_rate=rate,
+        delta=delta,
+        accountant=accountant,
+        taken=taken,
+        epsilon=spent,
+        most=most,
+    )
+
+
+def _check(
+    epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None
+) -> None:
+    if not epsilon > 0:
+        raise StudyError(f"--epsilon must be positive; got {epsilon}")
+    if not 0 < delta < 1:
+        raise StudyError(
+            "--delta must lie between 0 and 1, below one over the number of examples; got "
+            f"{delta:g}"
+        )
+    if not 0 < rate <= 1:
+        raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
+    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
+        raise StudyError(
+            "--noise-multiplier must be a positive number for a finite epsilon; got "
+            f"{sigma:g}. Leave it out and give --steps to calibrate"
+        )
+    if steps is not None and steps < 1:
+        raise StudyError(f"--steps must be at least 1; got {steps}")

@@ -23,14 +23,12 @@ from sordino.cli import (
     compare,
     data,
     examples,
-    keys,
     ledger,
     network,
     plan,
     run,
     say,
     tune,
-    view,
 )
 
 
@@ -78,9 +76,9 @@ app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("examples")(examples.examples)
 app.command("methods")(plan.methods)
-app.command("keys")(keys.keys)
+app.command("keys")(plan.keys)
 app.command("report")(run.report)
-app.command("view")(view.view)
+app.command("view")(run.view)
 app.command("audit")(audit.audit)
 app.command("serve")(network.serve)
 app.command("join")(network.join)

@@ -12,10 +12,7 @@ from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sordino.comparison.result import Comparison
-    from sordino.comparison.sides import Reads
 
 
 def compare(
@@ -71,31 +68,28 @@ def compare(
 ) -> None:
     """Run several studies with the same seeds, and estimate their differences."""
     chosen = _at(at)
-    from sordino.comparison import result, runner, schedule
-    from sordino.comparison.over import over as asked_over
-    from sordino.comparison.play import compared
-    from sordino.comparison.sides import sides_of
+    from sordino.api.comparing import of_files, play_sides
 
-    sides = sides_of(
-        [(path, _reads(path, change or ())) for path in paths], schedule.variants(vary or ())
+    comparison = play_sides(
+        of_files(paths, change or ()),
+        vary or (),
+        seeds=count,
+        out=out,
+        jobs=jobs,
+        at=chosen,
+        quiet=quiet,
+        over=over,
+        until=until,
+        warn=lambda text: say.people(f"warning: {text}"),
     )
-    drawn_over = asked_over(over, until, sides)
-    seeds = schedule.seeds_of(sides[0].study, count)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
-    folder = out if out is not None else schedule.usual_folder(sides)
-    tasks = schedule.tasks(sides, seeds, folder)
-    for side in sides:
-        if side.study.seed != seeds[0]:
-            say.people(
-                f"warning: {side.path} says seed = {side.study.seed}; all use the first "
-                "study's seeds, for paired differences"
-            )
-    comparison = compared(folder, tasks, chosen, at_once, over=drawn_over, quiet=quiet)
     _tell(comparison)
     if as_json:
         from msgspec.structs import replace
 
-        say.machine(replace(result.recorded(comparison), page=str(folder / "comparison.html")))
+        from sordino.comparison.result import recorded
+
+        page = str(comparison.folder / "comparison.html")
+        say.machine(replace(recorded(comparison), page=page))
     if comparison.failures:
         raise typer.Exit(1)
 
@@ -104,12 +98,6 @@ def _at(at: str) -> Literal["true", "claimed"]:
     if at == "true" or at == "claimed":
         return "true" if at == "true" else "claimed"
     raise StudyError(f"--at must be true or claimed; got {at!r}")
-
-
-def _reads(path: Path, changes: Sequence[str]) -> Reads:
-    from sordino.core import study as studies
-
-    return lambda more: studies.read(path, [*changes, *more])
 
 
 def _tell(comparison: Comparison) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sordino.base.errors import StudyError
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 
@@ -64,68 +62,25 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study partitions its data: label counts of public data, else sizes only."""
-    from sordino.clients.division import examples, federation
-    from sordino.clients.study import HorizontalStudy
-    from sordino.core import study as studies
+    from sordino.api.dividing import division
 
-    read = studies.read(study, change or ())
-    if not isinstance(read, HorizontalStudy):
-        raise StudyError(
-            f"{study}: its parties hold different features of the same entities, and no "
-            "examples of their own; see data.parts"
-        )
-    divided = federation(examples(read))
-    names = divided.names or tuple(f"client {i}" for i in range(len(divided.parts)))
-    private = not read.data.published and read.privacy.unit != "none"
-    if private or divided.test.span is not None:  # numbers are counted nowhere
-        hidden = private and read.hides_sizes
-        title = "labels are private and not counted" if private else "labels are numbers"
-        _sizes(names, None if hidden else divided.sizes, out, as_json, f"Examples ({title})")
-        return
-    counts = divided.counts.tolist()
+    found = division(study, change or ())
     if out is not None:
-        from sordino.clients.report import division
-        from sordino.core.files import replace_file
-        from sordino.report.drawing import draw
-
-        replace_file(out, draw(division(counts, divided.test.classes)).encode())
+        found.draw(out)
         say.people(f"Picture: {out}")
     if as_json:
-        say.machine({"classes": divided.test.classes, "counts": counts})
-    elif out is None:
+        say.machine(found.record())
+    elif found.counts is not None and out is None:
         rows = [
-            [name, str(sum(row)), *map(str, row)] for name, row in zip(names, counts, strict=True)
+            [name, str(sum(row)), *map(str, row)]
+            for name, row in zip(found.names, found.counts, strict=True)
         ]
-        say.table("Examples of each label", ["", "all", *divided.test.classes], rows)
-
-
-def _sizes(
-    names: Sequence[str],
-    sizes: Sequence[int] | None,
-    out: Path | None,
-    as_json: bool,
-    title: str,
-) -> None:
-    """Show what is public of a division of private examples, or of numbers; ``sizes`` if they
-    are.
-    """
-    if out is not None:
-        raise StudyError(
-            "--out draws how many examples of each label a client has, which is private data. "
-            "Leave --out out, or, if the data is public, set privacy.unit = 'none' with a method "
-            "that adds no noise"
-        )
-    if as_json:
-        say.machine({"clients": list(names), "sizes": None if sizes is None else list(sizes)})
-        return
-    if sizes is None:
+        say.table("Examples of each label", ["", "all", *found.classes], rows)
+    elif found.counts is None and found.sizes is None:
         say.people(
-            f"{len(names)} clients: {', '.join(names)}. Whole clients are protected and weigh the "
-            "same, so how many examples each has is private"
+            f"{len(found.names)} clients: {', '.join(found.names)}. Whole clients are protected "
+            "and weigh the same, so how many examples each has is private"
         )
-        return
-    say.table(
-        title,
-        ["", "all"],
-        [[name, str(size)] for name, size in zip(names, sizes, strict=True)],
-    )
+    elif found.counts is None:
+        rows = [[name, str(n)] for name, n in zip(found.names, found.sizes or (), strict=True)]
+        say.table(f"Examples ({found.why})", ["", "all"], rows)

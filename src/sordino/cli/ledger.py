@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.base.errors import LedgerError, StudyError
-from sordino.cli import link, say
+from sordino.cli import say
 from sordino.cli.run import AsJson
 
 if TYPE_CHECKING:
     from sordino.core.run.verify import EntryRecord, Kept, Terms, Verdict
-    from sordino.privacy import Entry, Ledger
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
-app.command("link")(link.link)
 Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
 Seconds = Annotated[float, typer.Option(help="Time limit in seconds.", min=0.1)]
 
@@ -43,6 +40,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """List the entries."""
+    from sordino.api.ledgers import event_text, last_entries
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
 
@@ -52,9 +50,9 @@ def show(
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
             if as_json:
-                found += [entry_record(entry) for entry in _last(ledger, unit, last)[0]]
+                found += [entry_record(entry) for entry in last_entries(ledger, unit, last)[0]]
                 continue
-            chosen, count = _last(ledger, unit, last)
+            chosen, count = last_entries(ledger, unit, last)
             labels = ledger.labels()
         rows = [
             [
@@ -62,7 +60,7 @@ def show(
                 _named(e.unit, labels.get(e.unit)),
                 str(e.round),
                 str(e.count),
-                _clean(_words(e.event)),
+                _clean(event_text(e.event)),
                 _clean(e.digest[:12]),
             ]
             for e in chosen
@@ -83,56 +81,9 @@ def show(
         )
 
 
-def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:
-    """The last entries, and how many there are."""
-    kept: deque[Entry] = deque(maxlen=most or None)
-    count = 0
-    for entry in ledger.entries(unit):
-        kept.append(entry)
-        count += 1
-    return list(kept), count
-
-
 def _named(unit: str, label: str | None) -> str:
     """A unit by its name, and by what people call it where the study says so."""
     return _clean(unit) if label is None else f"{_clean(label)} ({_clean(unit)})"
-
-
-def _words(event: object) -> str:
-    from sordino.privacy import (
-        Chosen,
-        Composed,
-        Gaussian,
-        NonPrivate,
-        PoissonSampled,
-        Pure,
-        Repeated,
-        Selected,
-    )
-    from sordino.privacy.trials import expected
-
-    match event:
-        case Repeated(event=inside, count=count):
-            return f"{_words(inside)}, {count} times" if count > 1 else _words(inside)
-        case Composed(events=(only,)):
-            return _words(only)
-        case Gaussian(noise_multiplier=sigma):
-            return f"Gaussian, sigma {sigma:g}"
-        case Pure(epsilon=epsilon):
-            return f"pure, epsilon {say.bound(epsilon)}"
-        case PoissonSampled(sampling_rate=q, event=inside):
-            return f"{_words(inside)}, Poisson sampled at {q:g}"
-        case Composed(events=events):
-            return f"{' and '.join(map(_words, events))} together"
-        case Chosen(order=order, event=inside):
-            return f"{_words(inside)}, its noise chosen along the way (order {order:g})"
-        case Selected(event=inside, trials=trials):
-            times = f"a random number of runs ({expected(trials):g} expected)"
-            return f"the best of {times} of: {_words(inside)}"
-        case NonPrivate(reason=reason):
-            return f"NOT private: {reason}"
-        case _:
-            return repr(event)
 
 
 @app.command()
@@ -212,18 +163,9 @@ def end(
 
     What it has spent stays spent.
     """
-    from sordino.privacy import Ledger
-    from sordino.privacy.chain import BEGIN
-    from sordino.privacy.records import close_sets
-    from sordino.privacy.session import data_ledger
+    from sordino.api.ledgers import end_run
 
-    path = data_ledger(folder)
-    if not path.is_file():
-        raise StudyError(f"{folder}: there is no data ledger here")
-    with Ledger.open(path) as ledger:
-        if ledger.noted(BEGIN, run) is None:
-            raise StudyError(f"{path}: no run {_clean(run)} began in this ledger")
-        close_sets(ledger, run)
+    end_run(folder, _clean(run))
     say.people(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
 
 
@@ -252,3 +194,36 @@ def epsilon(
     for kept in found:
         assert kept.terms is not None
         _units(kept, kept.terms)
+
+
+@app.command()
+def link(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a ledger of the data, as in privacy.ledger.")
+    ],
+    first: Annotated[Path, typer.Argument(help="A file (csv, parquet or npz).")],
+    second: Annotated[Path, typer.Argument(help="Another file with rows about the same people.")],
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="The column that says who a row is about, in both files."),
+    ] = None,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Row by row, in the order of the files.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Declare that rows of two files are about the same people, who then share one budget."""
+    if (on is None) != rows:
+        raise StudyError(
+            "say how rows belong together: --on COLUMN, or --rows for the order of the files"
+        )
+    from sordino.api import ledgers
+
+    pairs, joined = ledgers.link(folder, first, second, on)
+    if as_json:
+        say.machine({"pairs": pairs, "joined": joined})
+        return
+    say.people(
+        f"{pairs} pairs of rows; {joined} records are now linked with another record of the same "
+        "person"
+    )

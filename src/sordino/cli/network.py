@@ -284,7 +284,7 @@ def _shown(progress: Running) -> Shown:
 
 
 def _told(outcome: Outcome, as_json: bool) -> None:
-    from sordino.cli.progress import concluded
+    from sordino.cli.run import concluded
     from sordino.network.frames import cut_short
 
     concluded(outcome)

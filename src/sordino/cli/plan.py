@@ -1,4 +1,4 @@
-"""``sordino plan`` and ``methods``: what there is, and what it will cost."""
+"""``sordino plan``, ``methods`` and ``keys``: prices, and what a study may say."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sordino.core.plan import Plan
     from sordino.core.statements import Paragraph
     from sordino.core.study.base import Study
+    from sordino.core.study.keys import Key
 
 
 @contextmanager
@@ -98,8 +99,7 @@ def _without_study(
     accountant: str,
     as_json: bool,
 ) -> None:
-    from sordino import privacy
-    from sordino.core import plan as plans
+    from sordino.api.planning import price_steps
 
     if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
         raise StudyError(
@@ -110,62 +110,20 @@ def _without_study(
         target = float(epsilon)
     except ValueError:
         raise StudyError(f"--epsilon must be a number or 'inf'; got {epsilon!r}") from None
-    _check(target, delta, rate, sigma, steps)
-    privacy.accountant(accountant)  # an unknown name is said before anything is computed
-    if sigma is None:
-        assert steps is not None
-        if math.isinf(target):
-            raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
-        sigma = privacy.noise_multiplier(
-            sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant
-        )
-    event = plans.step_event(rate, sigma)
-    most = plans.limits(event, target, delta, (accountant,) if as_json else plans.ACCOUNTANTS)
-    taken = steps if steps is not None else most[accountant]
-    spent = (
-        math.inf
-        if taken is None
-        else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
+    found = price_steps(
+        target, delta, rate, sigma=sigma, steps=steps, accountant=accountant, compare=not as_json
     )
     if as_json:
-        say.machine(
-            {
-                "steps": most[accountant],
-                "epsilon": spent,
-                "noise_multiplier": sigma,
-                "delta": delta,
-                "accountant": accountant,
-            }
-        )
+        say.machine(found.record())
         return
+    sigma = found.noise_multiplier
     say.people(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
-    say.people(f"epsilon {say.bound(spent)} after {taken} steps ({accountant})")
+    say.people(f"epsilon {say.bound(found.epsilon)} after {found.taken} steps ({accountant})")
     say.table(
         "Most steps within the budget (R_c)",
         ["accountant", "steps"],
-        [[name, say.number(n, 10)] for name, n in most.items()],
+        [[name, say.number(n, 10)] for name, n in found.most.items()],
     )
-
-
-def _check(
-    epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None
-) -> None:
-    if not epsilon > 0:
-        raise StudyError(f"--epsilon must be positive; got {epsilon}")
-    if not 0 < delta < 1:
-        raise StudyError(
-            "--delta must lie between 0 and 1, below one over the number of examples; got "
-            f"{delta:g}"
-        )
-    if not 0 < rate <= 1:
-        raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
-    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
-        raise StudyError(
-            "--noise-multiplier must be a positive number for a finite epsilon; got "
-            f"{sigma:g}. Leave it out and give --steps to calibrate"
-        )
-    if steps is not None and steps < 1:
-        raise StudyError(f"--steps must be at least 1; got {steps}")
 
 
 def _advise(study: Study, as_json: bool) -> None:
@@ -257,26 +215,11 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.core.method import known
+    from sordino.api.listing import choices
 
-    listed = {
-        name: kind.about
-        for name, kind in sorted(known().items(), key=lambda each: each[1].about.regime)
-    }
+    found = choices()
     if as_json:
-        say.machine(
-            [
-                {
-                    "name": name,
-                    "regime": about.regime,
-                    "paper": about.paper,
-                    "forms": dict(about.forms),
-                    "units": list(about.units),
-                    "about": about.does,
-                }
-                for name, about in listed.items()
-            ]
-        )
+        say.machine(found.record())
         return
     rows = [
         [
@@ -288,21 +231,28 @@ def methods(as_json: AsJson = False) -> None:
             about.does,
             about.paper,
         ]
-        for name, about in listed.items()
+        for name, about in found.methods.items()
     ]
     say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)
     say.table(
         "Mechanisms of those that add noise (privacy.mechanism)",
         ["kind", "forms", "what it does"],
-        _mechanisms(),
+        [
+            [
+                name,
+                ", ".join(
+                    f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms
+                ),
+                does,
+            ]
+            for name, forms, does in found.mechanisms
+        ],
     )
-    say.table(
-        "Whose noise (privacy.noise)", ["noise", "what it does"], [list(row) for row in NOISE]
-    )
+    say.table("Whose noise (privacy.noise)", ["noise", "what it does"], found.noise)
     say.table(
         "Front ends: what a model sees in the place of an example (data.features)",
         ["kind", "what it does"],
-        _front_ends(),
+        found.front_ends,
     )
 
 
@@ -315,31 +265,64 @@ def _privacy(about: About, *, sound: bool) -> str:
     return f"private if privacy.unit is {whose}" if "none" in about.units else "private"
 
 
-NOISE = (
-    ("own", "each client (or the aggregator) adds all of the noise; every regime"),
-    ("shared", "clients add parts of it, and only their sum is opened; rounds, kind gaussian"),
-)
+def keys(
+    chosen: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="REGIME|KEY",
+            help="A regime, a table such as privacy, or a key such as privacy.clip or clip. "
+            "Default: all keys.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The same as a Markdown page on standard output.")
+    ] = False,
+) -> None:
+    """List the keys of a study: type, default, bounds and meaning."""
+    if as_json and markdown:
+        raise StudyError("--json and --markdown: choose one of them")
+    import sys
 
+    from sordino.core.study import keys as reference
 
-def _front_ends() -> list[list[str]]:
-    from sordino.data.features import FRONT_ENDS
-
-    return [
-        [name, (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")]
-        for name, kind in FRONT_ENDS.known().items()
-    ]
-
-
-def _mechanisms() -> list[list[str]]:
-    import typing
-
-    from sordino.mechanisms import known
-
-    rows = []
-    for name, kind in known().items():
-        forms = typing.get_args(kind.model_fields["form"].annotation)
-        words = ", ".join(
-            f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms
+    found = reference.keys(chosen)
+    if markdown:
+        sys.stdout.write(reference.markdown(found))
+    elif as_json:
+        say.machine(found)
+    elif len(found) <= 2:
+        for each in found:
+            _show_key(each)
+    else:
+        say.table(
+            "Keys of a study",
+            ["key", "type", "default", "what it means"],
+            [
+                [each.key, each.type, _default(each), _meaning(each)]
+                for each in sorted(found, key=lambda each: each.key.rpartition(".")[0])
+            ],
         )
-        rows.append([name, words, (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")])
-    return rows
+
+
+def _default(key: Key) -> str:
+    return key.default or ("needed" if key.needed else "-")
+
+
+def _meaning(key: Key) -> str:
+    only = f" [{', '.join(key.only)}]" if key.only else ""
+    return f"{key.about}{f' ({key.bounds})' if key.bounds else ''}{only}"
+
+
+def _show_key(key: Key) -> None:
+    """All that is known of one key."""
+    say.people(f"{key.key}: {key.about}")
+    for name, value in (
+        ("type", key.type),
+        ("default", _default(key)),
+        ("bounds", key.bounds),
+        ("regimes", ", ".join(key.regimes)),
+        ("only for", ", ".join(key.only)),
+    ):
+        if value:
+            say.people(f"  {name}: {value}")

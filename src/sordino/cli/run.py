@@ -1,4 +1,4 @@
-"""``sordino run``, ``new`` and ``report``."""
+"""``sordino run``, ``new``, ``report`` and ``view``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from sordino.base.errors import StudyError
 from sordino.cli import say
-from sordino.cli.progress import concluded
 
 if TYPE_CHECKING:
+    from sordino.core.run.session import Outcome
     from sordino.core.study.base import Study
 
 Set = Annotated[
@@ -178,3 +178,50 @@ def new(
             f"{out}: cannot be written ({error.strerror}); choose another place"
         ) from None
     say.people(f"Wrote {out}. Next: sordino plan {out}")
+
+
+def concluded(outcome: Outcome) -> None:
+    """Write the report, and say how a run ended."""
+    from sordino.core import vocabulary
+    from sordino.core.files import resumable
+    from sordino.report import write
+
+    with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
+        page = write(Path(outcome.run))
+    words, accuracy = vocabulary.of(outcome.regime), "-"
+    if outcome.rmse is not None:
+        words, accuracy = vocabulary.of_numbers(words), f"{outcome.rmse:.4g}"
+    elif outcome.accuracy is not None:
+        accuracy = f"{100 * outcome.accuracy:.2f} %"
+    chosen = (
+        ""
+        if outcome.spent == outcome.epsilon
+        else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
+    )
+    say.people(
+        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} "
+        f"{words.steps_of_one},"
+        f" {words.accuracy.told} {accuracy},"
+        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} "
+        f"({outcome.accountant}).\n"
+        f"It ended because {outcome.why}.\nReport: {page}"
+    )
+
+
+def view(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or a folder of run folders.")],
+    port: Annotated[
+        int, typer.Option(help="The port on 127.0.0.1. Default: any that is free.")
+    ] = 0,
+) -> None:
+    """Show a run while it goes on, or the runs in a folder, in a browser of this machine."""
+    from sordino.live.view import view as serve
+
+    pages = serve(folder, port)
+    say.people(f"{folder}: {pages.address} (Ctrl-C to stop)")
+    try:
+        pages.wait()
+    except KeyboardInterrupt:
+        say.people("Stopped.")
+    finally:
+        pages.close()
