@@ -203,7 +203,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)
     made = prepare_server(options)(agreed.study, again, name)
     serving: Any = made.simulation
-    world, moment = serving.world(made.first)
+    world, moment = agreed.network.world(serving.inner, made.first)
     courier = ServerSession(
         Net(),
         Mailbox(),
