@@ -21,7 +21,7 @@ from sordino.core.effect import Begin, Effect, Event, Request, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
 from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import Away, ChargeRequest, World
+from sordino.core.world import Absence, ChargeRequest, World
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
 
@@ -178,7 +178,7 @@ class Simulation(World[TrainingState]):
         """Let the client work."""
         return self.given.clients[site].answer(training(task), permits)
 
-    def trip(self, site: int, task: Request) -> float | Away:
+    def trip(self, site: int, task: Request) -> float | Absence:
         """Seconds of this client in this round, or how long it is away."""
         return trip(self.given.latency, self.given.churn, self.given.entropy, site, training(task))
 
@@ -218,11 +218,13 @@ def training(task: Request | None) -> Train:
     return task
 
 
-def trip(latency: Latency, churn: Churn, entropy: Entropy, site: int, task: Train) -> float | Away:
+def trip(
+    latency: Latency, churn: Churn, entropy: Entropy, site: int, task: Train
+) -> float | Absence:
     """Seconds of a client in a round, or how long it is away."""
     away = churn.away(entropy, site, task.round)
     return (
-        Away(until=task.round + away)
+        Absence(until=task.round + away)
         if away
         else latency.draw(entropy, site, task.round, task.steps)
     )

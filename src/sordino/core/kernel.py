@@ -62,7 +62,7 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.simulation import Flight, KernelSnapshot, RunListener, S
-from sordino.core.world import Away, ChargeRequest, World
+from sordino.core.world import Absence, ChargeRequest, World
 from sordino.privacy import Budget, Permit
 
 M = TypeVar("M", bound=KernelSnapshot[Any])
@@ -237,7 +237,7 @@ class Kernel(Generic[S, M]):
         """Put the answer on its way, or let the site vanish with the task."""
         self.tasks[site] = task
         trip = self.world.trip(site, task)
-        if not isinstance(trip, Away):
+        if not isinstance(trip, Absence):
             self.push(self.time + trip, site, task.number)
             return
         if trip.until is None:

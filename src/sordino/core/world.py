@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class Absence:
     """A site that takes a task and vanishes.
 
     Attributes:
@@ -138,7 +138,7 @@ class World(Generic[S]):
         """
         raise NotImplementedError
 
-    def trip(self, site: int, task: Request, /) -> float | Away:
+    def trip(self, site: int, task: Request, /) -> float | Absence:
         """Seconds until the answer is there, or how the site vanishes."""
         return 0.0
 

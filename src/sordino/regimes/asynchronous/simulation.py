@@ -31,7 +31,7 @@ from sordino.core.effect import Effect, Event, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Delays
 from sordino.core.simulation import Block, EncodedSnapshot, RunListener
-from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide
+from sordino.core.world import Absence, ChargeRequest, ServerSide, SiteSide
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
@@ -201,10 +201,10 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         )
         return self.edges[site].answer(task, permit)
 
-    def trip(self, site: int, task: Request) -> float | Away:
+    def trip(self, site: int, task: Request) -> float | Absence:
         """Seconds of this edge for this task, or for how long it vanishes."""
         away = self.delays.away(site, task.number)
-        return Away(away) if away else self.delays.seconds(site, task.number)
+        return Absence(away) if away else self.delays.seconds(site, task.number)
 
     def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]

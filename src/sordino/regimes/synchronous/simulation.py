@@ -22,7 +22,7 @@ from sordino.core.effect import Book, Effect, Event, Overtaken, Request, Said, S
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Latency
 from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import Away, ChargeRequest, ServerSide, SiteSide, Summing
+from sordino.core.world import Absence, ChargeRequest, ServerSide, SiteSide, Summing
 from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
@@ -181,7 +181,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
         """Let the client work."""
         return self.clients[site].answer(training(task), permits)
 
-    def trip(self, site: int, task: Request) -> float | Away:
+    def trip(self, site: int, task: Request) -> float | Absence:
         """Seconds of this client in this round, or how long it is away."""
         return trip(self.latency, self.churn, self.entropy, site, training(task))
 
