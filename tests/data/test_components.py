@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,13 +26,26 @@ FRONT = Scattering(J=1, L=3, components=20)
 D = 4 * 6 * 6
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(scattering, "PICTURES", 400)
+@pytest.fixture(autouse=True, scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(scattering, "PICTURES", 400)
+        scattering._components.cache_clear()
+        yield
     scattering._components.cache_clear()
-    yield
-    scattering._components.cache_clear()
+
+
+@cache
+def shown(count: int) -> Bytes:
+    """Made-up pictures (count, 1, 12, 12)."""
+    return pictures(count, *SHAPE)
+
+
+@cache
+def made_up() -> Bytes:
+    """Coefficients (400, d) of those that components are learned from."""
+    return coefficients(shown(450)[:400])
 
 
 def coefficients(x: Bytes) -> Bytes:
@@ -51,20 +64,20 @@ def twin(x: Bytes, made_up: Bytes, count: int, ridge: float = RIDGE) -> np.ndarr
 
 
 def test_components_are_those_of_a_dense_twin() -> None:
-    x = pictures(450, *SHAPE)[400:]
-    wanted = twin(coefficients(x), coefficients(pictures(400, *SHAPE)), 20)
+    x = shown(450)[400:]
+    wanted = twin(coefficients(x), made_up(), 20)
     found = (FRONT.features(x) - 127.5) / 127.5 * LIMIT
     assert (50, *FRONT.shape(SHAPE)) == found.shape == (50, 20)
     signs = np.sign((found * wanted).sum(0))
     # a byte is worth 1/32; seven bits of each direction leave a few thousandths of its length
     gap = np.abs(found * signs - np.clip(wanted, -LIMIT, LIMIT))
     assert gap.max() < 0.06
-    other = twin(coefficients(x), coefficients(pictures(400, *SHAPE)), 20, ridge=4 * RIDGE)
+    other = twin(coefficients(x), made_up(), 20, ridge=4 * RIDGE)
     assert np.abs(found * signs - np.clip(other, -LIMIT, LIMIT)).max() > 0.12
 
 
 def test_an_example_has_the_same_components_in_any_company() -> None:
-    x = np.concatenate([pictures(40, *SHAPE), np.full((2, *SHAPE), 255, np.uint8)])
+    x = np.concatenate([shown(450)[:40], np.full((2, *SHAPE), 255, np.uint8)])
     alone = np.concatenate([FRONT.features(x[i : i + 1]) for i in range(len(x))])
     for some in (slice(None), slice(None, None, -1), slice(3, 20)):
         assert np.array_equal(FRONT.features(x[some].copy()), alone[some])
@@ -93,10 +106,10 @@ def test_products_are_whole_at_the_largest_features_and_directions(byte: int) ->
 
 
 def test_made_up_pictures_have_components_of_nearly_equal_variance() -> None:
-    made_up = coefficients(pictures(400, *SHAPE))
-    components = learned(made_up, 20)
-    values = np.linalg.eigvalsh(np.cov(made_up.astype(np.float64).T, bias=True))[::-1][:20]
-    x = made_up.astype(np.float64) - 128
+    public = made_up()
+    components = learned(public, 20)
+    values = np.linalg.eigvalsh(np.cov(public.astype(np.float64).T, bias=True))[::-1][:20]
+    x = public.astype(np.float64) - 128
     found = (x @ components.directions - components.centre) * components.scale
     assert found.var(0) == pytest.approx(values / (values + RIDGE * values[0]), rel=0.02)
     between = np.corrcoef(found.T) - np.eye(20)
@@ -104,15 +117,15 @@ def test_made_up_pictures_have_components_of_nearly_equal_variance() -> None:
 
 
 def test_a_kept_map_is_the_same_map() -> None:
-    components = learned(coefficients(pictures(400, *SHAPE)), 20)
+    components = learned(made_up(), 20)
     data = components.packed()
     assert data.shape == (Components.size(D, 20),)
     again = Components.unpacked(data, D, 20)
-    x = coefficients(pictures(10, *SHAPE))
+    x = coefficients(shown(450)[:10])
     assert np.array_equal(again(x), components(x))
-    first = FRONT.features(pictures(3, *SHAPE))
+    first = FRONT.features(shown(450)[:3])
     scattering._components.cache_clear()  # the next one comes from the cache folder
-    assert np.array_equal(FRONT.features(pictures(3, *SHAPE)), first)
+    assert np.array_equal(FRONT.features(shown(450)[:3]), first)
 
 
 def test_examples_without_any_variance_have_components() -> None:

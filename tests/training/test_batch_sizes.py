@@ -58,6 +58,13 @@ OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+# the largest at night: the other convolutions go the same way
+SIZES = [
+    pytest.param(name, marks=[pytest.mark.nightly] if name == "cifar-cnn" else [])
+    for name in BUILT_IN
+]
+
+
 def made(name: str, n: int, seed: int) -> tuple[Flat, Loss, Tensor, Tensor]:
     rng = np.random.default_rng(seed)
     if name in STRUCTURES:
@@ -83,7 +90,7 @@ def summed(kernel: ClippedSum, x: Tensor, y: Tensor, dim: int, clip: float = 1.0
     return out
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *OWN, *(s for s in STRUCTURES if s not in SLOW)])
+@pytest.mark.parametrize("name", [*SIZES, *OWN, *(s for s in STRUCTURES if s not in SLOW)])
 def test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch(name: str) -> None:
     most = 3 if name == "cifar-cnn" else 40
     flat, loss, x, y = made(name, most, 7)
@@ -95,7 +102,7 @@ def test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch(name: s
         assert rows.any()
         whole = rows.numpy().tobytes()
         wide = 4 * flat.dim * (2 if flat.weights.dtype == torch.float64 else 1)
-        for n in (1, 2, 5, 31, 32, 33):
+        for n in (1, 5, 32, 33):
             for start in (0, most - n):
                 if start >= 0 and start + n <= most:
                     part = kernel.rows(x[start : start + n], y[start : start + n])
@@ -133,7 +140,7 @@ def near_the_limit(name: str, seed: int, times: int) -> Iterator[tuple[Flat, Ten
 def test_no_other_example_comes_or_goes_with_one_that_does(name: str) -> None:
     """An own MLP with Tanh, a batch of one against two: 1.62 C."""
     found = False
-    for seed in range(3):
+    for seed in range(2):
         for flat, x, y in near_the_limit(name, seed, 4):
             kernel, before = ClippedSum(flat, cross_entropy), torch.zeros(())
             for n in (1, 2, 3):
@@ -144,7 +151,7 @@ def test_no_other_example_comes_or_goes_with_one_that_does(name: str) -> None:
     assert found  # a search that finds nothing but zeros proves nothing
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, "own, tanh", "tokens", "sequence, Gram", "group norm"])
+@pytest.mark.parametrize("name", [*SIZES, "own, tanh", "tokens", "sequence, Gram", "group norm"])
 def test_one_more_example_moves_a_sum_no_further_than_the_clip(name: str) -> None:
     most = 3 if name == "cifar-cnn" else 41
     flat, loss, x, y = made(name, most, 11)

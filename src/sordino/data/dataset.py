@@ -137,7 +137,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many scores a model gives for an example: one for each class, or one number."""
+        """Scores that a model gives for an example: one for each class, or one number."""
         return len(self.classes) if self.span is None else 1
 
     def take(self, indices: Indices | Sequence[int]) -> Dataset:

@@ -46,7 +46,7 @@ REST = "*"
 OTHER = "other"
 Unknown = Literal["refuse", "other"]
 UNEVEN = 1000.0
-"""How many times larger one feature may be than another before somebody is told."""
+"""The owner is told where one feature is more than so many times larger than another."""
 
 _LOOKED_AT = 100_000
 """Values of a column of text in which the first that is no number is looked for."""
@@ -54,7 +54,7 @@ _LOOKED_AT = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """What became of a column.
+    """The features that a column became.
 
     Attributes:
         x: (n, k), float32.
@@ -85,11 +85,11 @@ class Encoding:
 
     @property
     def plain(self) -> bool:
-        """Whether there are no rules, so that columns are numbers already."""
+        """True where there are no rules: columns are numbers already."""
         return not (self.categories or self.ranges or self.missing)
 
     def width(self, name: str) -> int:
-        """How many features the column of this name becomes."""
+        """Return how many features the column of this name becomes."""
         if name in self.categories:
             return len(self.categories[name]) + (self.unknown == OTHER)
         return 1 + (self._filled(name) is not None)
@@ -110,7 +110,7 @@ class Encoding:
                     )
 
     def column(self, series: pl.Series, place: str) -> Made:
-        """What becomes of a column.
+        """Return the features that a column becomes.
 
         Raises:
             DataError: naming row and column of what no rule covers.
@@ -193,7 +193,7 @@ def _float64() -> Any:
 
 
 def _words(series: pl.Series) -> identity.Words:
-    """What a column as it stands adds to the words of rows, whatever it is encoded as: cell by
+    """Return the part of a column, as it stands, in the words of rows, whatever it becomes: cell by
     cell, for a word among numbers makes all of them text, and a gap as :func:`_numeric` has it.
     """
     return identity.column(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
@@ -252,7 +252,7 @@ def refuse_gaps(series: pl.Series, place: str, hint: str = _GAP) -> None:
 
 
 def _first_word(series: pl.Series) -> str:
-    """Where the first value stands that is no number, for a column of text."""
+    """Return the place of the first value that is no number, for a column of text."""
     if str(series.dtype) != "String":
         return ""
     for row, value in enumerate(series.head(_LOOKED_AT), start=1):

@@ -186,7 +186,7 @@ def _parsed(
 
 
 def _why(lines: Sequence[bytes], features: int) -> str | None:
-    """What is wrong with these lines, or None."""
+    """Return the fault of these lines, or None."""
     try:
         _parsed(b"".join(lines), features)
     except _MISTAKES as error:
@@ -326,7 +326,7 @@ def _cifar_labels(labels: Labels, place: str) -> Labels:
 
 
 class InertDtype:
-    """What a pickle says about an element type: ``u1`` is the only one we go on to accept."""
+    """An element type as a pickle describes it: ``u1`` is the only one we go on to accept."""
 
     def __init__(self, code: object) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
@@ -336,7 +336,7 @@ class InertDtype:
 
 
 class InertArray:
-    """What a pickle says about an array."""
+    """An array as a pickle describes it."""
 
     shape: object = None
     dtype: object = None
@@ -380,7 +380,7 @@ class _FromBuffer:
 
 
 class _Encode:
-    """How Python 3 writes bytes into pickles that Python 2 can read."""
+    """Bytes as Python 3 writes them into pickles that Python 2 can read."""
 
     __slots__ = ()
 

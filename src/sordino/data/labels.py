@@ -1,4 +1,4 @@
-"""What a label is: one of several classes, one of two, or a number; and whose an example is.
+"""Labels: one of several classes, one of two, or a number; and whose an example is.
 
 **classes.** Integers (or whole floats, or true/false) are class numbers 0..k-1 as they stand; text
 is numbered in sorted order and kept as class names. Which classes exist is treated as public
@@ -350,7 +350,7 @@ def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
 
 
 def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
-    """What the owners of :func:`encode_clients` are called, by number: each name once, fit to show.
+    """Return the names of the owners of :func:`encode_clients`, by number: each once, fit to show.
 
     Names are text from a file: control characters go, white space becomes one blank, and what is
     long is cut.

@@ -1,4 +1,4 @@
-"""Where published data is looked for, and how it gets there.
+"""Places of published data sets, and downloads into them.
 
 Loading never touches the network: a run must not depend on one, and a hospital's machine
 has none. :func:`find` looks in three places, in this order,
@@ -85,7 +85,7 @@ def find(name: str) -> Path:
 
 
 def missing_message(published: Published) -> str:
-    """Where ``published`` was looked for, and every way to get it."""
+    """Return the places that were looked in for ``published``, and every way to get it."""
     name = published.name
     lines = [f"the data set {name} was not found. Looked in"]
     if not os.environ.get("SORDINO_DATA"):

@@ -33,7 +33,7 @@ def noticed(listener: Listener) -> Iterator[None]:
 
 
 def listening() -> bool:
-    """Whether anybody would be told."""
+    """Return whether there is a listener."""
     return _listener.get() is not None
 
 

@@ -1,4 +1,4 @@
-r"""Who holds what: how examples are dealt to clients.
+r"""Partitions: which client holds which examples.
 
 Each way is a class, the ``data.partition`` table of a study.
 
@@ -289,7 +289,7 @@ class Column(Partition):
 
 
 def checked(parts: Parts, examples: int, clients: int) -> Parts:
-    """What a partition gave, if every client holds something and no example is dealt twice.
+    """Return a partition in which every client holds something and no example is dealt twice.
 
     Each client has a ledger of its own.
 

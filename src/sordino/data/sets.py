@@ -95,8 +95,8 @@ class Published:
     read: Callable[[Path, Published], Halves] | None = None
 
     def missing(self, folder: Path) -> tuple[str, ...]:
-        """What ``folder`` lacks for the layout that it comes closest to; nothing where one is
-        complete.
+        """Return the files that ``folder`` lacks for the layout that it comes closest to; nothing
+        where one is complete.
         """
         lacking = [
             tuple(n for n in layout if pick(folder, n, self.endings) is None)
@@ -244,7 +244,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(_published)
 
 
 def is_ours(name: str) -> bool:
-    """Whether this program names the data set: what somebody else registers may be of people,
+    """Return whether this program names the data set: what others register may be of people,
     whatever its module says.
     """
     known = _published.get(name)

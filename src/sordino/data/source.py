@@ -275,7 +275,7 @@ def _announced(member: IO[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a CSV file is written.
+    """The form of a CSV file.
 
     Attributes:
         separator: between two cells.
@@ -306,8 +306,8 @@ def form_of(head: bytes) -> Form:
 
 
 def csv_input(path: Path) -> tuple[Path | bytes, Form]:
-    """What to give to a CSV reader: the path of plain text, or what compressed text expands to; and
-    how it is written.
+    """Return the input for a CSV reader, which is the path of plain text, or what compressed text
+    expands to; and its form.
 
     Raises:
         DataError: if it is compressed in a way that is not known here, expands too far, or has too

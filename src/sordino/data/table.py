@@ -71,7 +71,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """How a user's data is read, whatever it comes in; see :func:`sordino.data.load`.
+    """A user's settings for reading data of any kind, as of :func:`sordino.data.load`.
 
     Attributes:
         label: the column of labels; ``client_column`` and ``person`` say whose a row is.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sordino.base.entropy import drawable
 from sordino.base.message import Answer, Compute, Train
+from sordino.mechanisms import Bounded, Learning
 from sordino.privacy import Event, Permit
 from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -36,7 +37,7 @@ class Client(Protocol):
         ...
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """What answering this task releases, as events and how often; booked before ``answer``."""
+        """Return what an answer to this task releases, as events and counts; booked before it."""
         ...
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Answer:
@@ -93,6 +94,17 @@ def received(weights: NDArray[np.float32], like: Tensor) -> Tensor:
     the model was sent in the clear. NaN stays, and adds nothing.
     """
     return torch.from_numpy(weights).to(like).clamp(-WIDEST, WIDEST)
+
+
+def agreed(mechanism: Bounded, task: Train) -> Bounded:
+    """Return a mechanism with the shape, clip and noise of a task, where a public schedule sets
+    them; its own where the task says neither.
+    """
+    if isinstance(mechanism, Learning):
+        mechanism = mechanism.shaped(task.shape)
+    if task.clip is None or task.noise_multiplier is None:
+        return mechanism
+    return mechanism.scaled(task.clip, task.noise_multiplier)
 
 
 def content(task: Train | Compute) -> bytes:

@@ -32,7 +32,7 @@ from torch import Tensor
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Raw, Statistics, Train, Update
-from sordino.mechanisms import SHRINK, Bounded, Learning, Measuring, Shortening
+from sordino.mechanisms import SHRINK, Bounded, Measuring, Shortening
 from sordino.mechanisms.grid import add_gaussian
 from sordino.privacy import (
     Chosen,
@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.client import Examples, ModelKernels, content, poisson, received
+from sordino.training.client import Examples, ModelKernels, agreed, content, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
@@ -91,8 +91,7 @@ class PrivateClient:
         return self.sampling_rate * len(self.examples)
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """See :class:`Client`."""
-        gradient = self._mechanism(task).event()
+        gradient = agreed(self.mechanism, task).event()
         priced: list[tuple[Event, int]] = []
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
@@ -109,14 +108,13 @@ class PrivateClient:
         return tuple(priced)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
-        """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
         raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = over(
             self.entropy, content(task), "client", self.index, "round", task.round, "noise"
         )
-        flat, mechanism = self.kernels.flat, self._mechanism(task)
+        flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
         bound = bound_of(mechanism)
         start = received(task.weights, flat.weights)
         flat.load(start)
@@ -180,13 +178,13 @@ class PrivateClient:
         return noisy.div_(count if self.realised else self.expected_batch), more
 
     def reach(self, task: Train, said: object) -> Length | None:
-        """How far the model has moved in an answer to this task, and may have; None where the
+        """Return how far the model moved in an answer to this task, and may have; None where the
         optimizer or the mechanism does not say, and of what is no such answer.
         """
         if not isinstance(said, Update):
             return None
         most = sums(
-            self._mechanism(task),
+            agreed(self.mechanism, task),
             len(task.weights),
             len(self.examples),
             self.sampling_rate,
@@ -218,22 +216,9 @@ class PrivateClient:
         )
         return float(seen) / self.expected_batch
 
-    def _mechanism(self, task: Train) -> Bounded:
-        """Clip and noise of this round: the task's, where a public schedule sets them."""
-        own = (
-            self.mechanism.shaped(task.shape)
-            if isinstance(self.mechanism, Learning)
-            else self.mechanism
-        )
-        return (
-            own
-            if task.clip is None or task.noise_multiplier is None
-            else own.scaled(task.clip, task.noise_multiplier)
-        )
-
 
 def bound_of(mechanism: Bounded) -> Bound:
-    """What a single example's gradient is bounded in."""
+    """Return the bound of a single example's gradient by a mechanism."""
     match mechanism.measure:
         case "flat":
             return FlatBound(mechanism.clip)
@@ -291,11 +276,10 @@ class PlainClient:
     entropy: Entropy
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """See :class:`Client`."""
         return ((NonPrivate(reason=NO_NOISE), task.steps),)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
-        """See :class:`Client`. An empty batch takes no step."""
+        """An empty batch takes no step."""
         covers_round(self.unit, permits, self.price(task), task.round)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         flat = self.kernels.flat

@@ -62,7 +62,7 @@ class Evaluator:
         return torch.cat(parts)
 
     def _forward(self, x: Tensor, private: bool = False) -> Callable[[Tensor], Tensor]:
-        """What gives scores (n, classes) of batches like ``x`` (1, ...)."""
+        """Return the function from batches like ``x`` (1, ...) to scores (n, classes)."""
         plan = self._plan(x)
         if plan is not None:
             return plan.forward

@@ -44,7 +44,7 @@ from sordino.training.graph import Graphs
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one parameter lies in the vector.
+    """The place of one parameter in the vector.
 
     Attributes:
         name: as ``named_parameters`` gives it.
@@ -157,5 +157,5 @@ class Flat:
         return found | {slot.name: slot.logical(self.weights) for slot in self.layout}
 
     def slot(self, parameter: Tensor) -> Slot | None:
-        """Where a parameter lies; None if it is frozen or not of this module."""
+        """Return the place of a parameter; None if it is frozen or not of this module."""
         return self._by_parameter.get(id(parameter))

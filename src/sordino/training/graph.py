@@ -233,15 +233,15 @@ class Graph:
         return found.hexdigest()
 
     def __call__(self, *given: Tensor) -> Any:
-        """What the function gives."""
+        """Return the function's results."""
         return self.run(self._tensors(), *given)
 
     def run(self, tensors: Named, *given: Tensor) -> Any:
-        """What it gives with other tensors of the module."""
+        """Return its results with other tensors of the module."""
         return self._graph(_in_rows(tensors), *(each.contiguous() for each in given))
 
     def mapped(self, *given: Tensor, tensors: Named | None = None) -> Any:
-        """What it gives for each example of inputs (n, ...), side by side."""
+        """Return its results for each example of inputs (n, ...), side by side."""
         run = torch.vmap(self._graph, in_dims=(None, *(0 for _ in given)))
         own = self._tensors() if tensors is None else tensors
         return run(_in_rows(own), *(each.contiguous() for each in given))
@@ -326,7 +326,7 @@ def _in_rows(tensors: Named) -> Named:
 
 
 def _pooled(indices: Any) -> bool:
-    """Whether indices are those of a max pool in the same graph."""
+    """Return whether indices are those of a max pool in the same graph."""
     source = indices.args[0] if indices.target is operator.getitem else None
     return source is not None and source.target == torch.ops.aten.max_pool2d_with_indices.default
 
@@ -379,7 +379,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _maps(graph: Graph, tensors: Named, tried: list[list[Tensor]]) -> bool:
-    """Whether vmap has rules for all of it, and they give the same."""
+    """Return whether vmap has rules for all of it, and they give the same."""
     try:
         found = graph.mapped(*map(torch.stack, zip(*tried, strict=True)), tensors=tensors)
         alone = [_pytree.tree_leaves(graph.run(tensors, *made_up)) for made_up in tried]

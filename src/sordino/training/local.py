@@ -30,11 +30,11 @@ from torch import Tensor
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
-from sordino.mechanisms import Bounded, Learning, Tailed, length, shortened
+from sordino.mechanisms import Bounded, Tailed, length, shortened
 from sordino.mechanisms.gaussian import Overclaimed
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
-from sordino.training.client import Examples, ModelKernels, content, received
+from sordino.training.client import Examples, ModelKernels, agreed, content, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.settings import own_code
 
@@ -130,13 +130,12 @@ class LocalClient(LocalWork):
     sampling_rate: float
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """What the round releases of every client, in the cohort or not; see :class:`Client`."""
+        """Return the price of every client, in the cohort or not."""
         return (
             (PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),
         )
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
-        """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
@@ -149,8 +148,8 @@ class LocalClient(LocalWork):
         )
 
     def reach(self, task: Train, said: object) -> plausible.Length | None:
-        """How long a contribution is, and may be; None where the mechanism does not say, and of
-        what is no contribution.
+        """Return how long a contribution is, and may be; None where the mechanism does not say, and
+        of what is no contribution.
         """
         if not isinstance(said, Contribution) or None in (task.clip, task.noise_multiplier):
             return None
@@ -165,12 +164,7 @@ class LocalClient(LocalWork):
             raise LocalProtocolError(
                 f"round {task.round}: the task does not say what an update is bounded by"
             )
-        own = (
-            self.mechanism.shaped(task.shape)
-            if isinstance(self.mechanism, Learning)
-            else self.mechanism
-        )
-        return own.scaled(task.clip, task.noise_multiplier)
+        return agreed(self.mechanism, task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,11 +184,9 @@ class NoisyModelClient(LocalWork):
     noise_multiplier: float
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """See :class:`Client`."""
         return ((self._mechanism(task).event(), 1),)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
-        """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on

@@ -27,13 +27,11 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
 
@@ -72,21 +70,17 @@ class _OfClasses:
         raise NotImplementedError
 
     def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`; another class instead of what is none."""
+        """Another class instead of what is none."""
         found = labels.clamp(0, classes - 1)
         return found == labels, found
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(_OfClasses):
-    """See the module's docstring."""
-
     def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
         return F.cross_entropy(scores, labels, reduction="none")
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`."""
         there, labels = self.known(labels, scores.shape[1])
         log_share = torch.log_softmax(scores, 1)
         losses = F.nll_loss(log_share, labels, reduction="none")
@@ -105,11 +99,10 @@ class MulticlassHinge(_OfClasses):
         return (1 + rival - scores.gather(1, index)).squeeze(1), which
 
     def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
         return self._margin(scores, labels)[0].clamp_min(0)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`. At the kink itself the slope is zero."""
+        """At the kink itself the slope is zero."""
         there, labels = self.known(labels, scores.shape[1])
         margin, which = self._margin(scores, labels)
         inside = (margin > 0).to(scores.dtype).unsqueeze(1)
@@ -128,54 +121,19 @@ def _known(there: Tensor, losses: Tensor, slopes: Tensor) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """See the module's docstring."""
-
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         return self.plain(scores, labels)
 
     def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
         return (scores.squeeze(1) - labels).square() / 2
 
     def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`; every number is valid."""
+        """Every number is valid."""
         return torch.ones_like(labels, dtype=torch.bool), labels
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`."""
         slopes = scores - labels.unsqueeze(1)
         return slopes.squeeze(1).square() / 2, slopes
-
-
-@dataclass(frozen=True, slots=True)
-class Differentiable:
-    """Any function (scores, labels) -> (n,) that autograd can differentiate, as a :class:`Loss`."""
-
-    function: Callable[[Tensor, Tensor], Tensor]
-
-    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return self.plain(scores, labels)
-
-    def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
-        return self.function(scores, labels)
-
-    def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`; nobody knows which labels the function takes."""
-        return torch.ones(len(labels), dtype=torch.bool, device=labels.device), labels
-
-    def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`.
-
-        The function sees one example at a time: nobody knows whether it would keep those of a batch
-        apart.
-        """
-
-        def single(own: Tensor, label: Tensor) -> Tensor:
-            return self.function(own.unsqueeze(0), label.unsqueeze(0)).sum()
-
-        slopes, losses = vmap(grad_and_value(single))(scores.detach(), labels)
-        return losses.detach(), slopes.detach()
 
 
 cross_entropy = CrossEntropy()

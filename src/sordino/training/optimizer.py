@@ -53,7 +53,7 @@ class Optimizer(Section):
 
     @property
     def gain(self) -> float | None:
-        """What the sum of a round's gradients is weighed with at most, in units of eta: steps are
+        """The largest weight of a round's gradients in its steps, in units of eta: steps are
         sums of gradients with weights from 0 to this. None where they are not.
         """
         return None

@@ -1,4 +1,4 @@
-"""What is known of the built-in models before any is made: their sizes, and how gradients of single
+"""Outlines of the built-in models, before any is made: their sizes, and how gradients of single
 examples are computed. A plan asks for no more, and need not wait for torch.
 
 Reference: the layers are those of :mod:`sordino.training.models`, to which a test holds them.
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How per-example gradients of a module are computed.
+    """A way to compute the per-example gradients of a module.
 
     Attributes:
         name: in a few words.
@@ -113,7 +113,7 @@ class _Conv:
     pool: int = 2
 
     def side(self, pixels: int) -> int:
-        """What is left of a side; all pools are 2 wide."""
+        """Return the pixels that are left of a side; all pools are 2 wide."""
         after = (pixels + 2 * self.padding - self.kernel) // self.stride + 1
         return (after - 2) // self.pool + 1
 

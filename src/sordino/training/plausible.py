@@ -1,4 +1,4 @@
-r"""How long an honest answer can be, but for one in 10^9.
+r"""Lengths of honest answers, exceeded once in 10^9.
 
 A client's gradients are sums of contributions of length at most C over Poisson samples, with noise:
 
@@ -38,7 +38,7 @@ LONGEST, SENDABLE = 1e8, 1e19
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long an answer is, and may be.
+    """The length of an answer, and the longest plausible one.
 
     Attributes:
         found: Euclidean length of what it says.
@@ -50,7 +50,7 @@ class Length:
 
     @property
     def plausible(self) -> bool:
-        """Whether it may be honest."""
+        """True where it may be honest."""
         return self.found <= self.most
 
 

@@ -62,7 +62,7 @@ def _filter(held: list[Any]) -> None:
 
 
 def _entered() -> tuple[int, int, object, bool]:
-    """What would see data, or change what torch computes, if it were left on."""
+    """Return the modes that would see data, or change results of torch, if they were left on."""
     return (
         torch._C._len_torch_dispatch_stack(),
         torch._C._len_torch_function_stack(),
@@ -96,7 +96,7 @@ _SETTINGS: tuple[Setting, ...] = (
     (lambda: np.random.get_state(legacy=False), np.random.set_state),
     (np.geterr, lambda held: np.seterr(**held)),
 )
-"""How to read and set what own code may change; the precisions before what is read from them."""
+"""Getters and setters of what own code may change; the precisions before what is read from them."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from sordino.base.residues import packed
 from sordino.mechanisms import Bounded
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
-from sordino.training.client import Examples, ModelKernels, poisson, received
+from sordino.training.client import Examples, ModelKernels, agreed, poisson, received
 from sordino.training.dpsgd import bound_of
 from sordino.training.local import LocalWork
 
@@ -64,13 +64,6 @@ class Part:
         return Masked(client=self.client, round=number, values=packed(residues, grid.bits))
 
 
-def asked(own: Bounded, task: Train) -> Bounded:
-    """The mechanism with C and sigma of a task; its own where the task says neither."""
-    if task.clip is None or task.noise_multiplier is None:
-        return own
-    return own.scaled(task.clip, task.noise_multiplier)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SummedClient:
     """One sum of clipped gradients a round.
@@ -96,7 +89,7 @@ class SummedClient:
     entropy: Entropy
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """What the round's opened sum tells of one example; see :class:`Client`.
+        """Return the price of one example in the round's opened sum.
 
         Raises:
             LocalProtocolError: for a task of several steps, or of more than a sum.
@@ -106,13 +99,12 @@ class SummedClient:
                 f"round {task.round}: only the sum of one step's gradients is opened where clients "
                 "share the noise, and the task asks for more"
             )
-        event = asked(self.mechanism, task).event()
+        event = agreed(self.mechanism, task).event()
         return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
-        """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
-        flat, bound = self.kernels.flat, asked(self.mechanism, task)
+        flat, bound = self.kernels.flat, agreed(self.mechanism, task)
         flat.load(received(task.weights, flat.weights))
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
@@ -146,14 +138,13 @@ class SummedLocalClient(LocalWork):
     watched: bool = False
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """What the round's opened sum tells of this client, drawn or not; see :class:`Client`."""
-        event = asked(self.mechanism, task).event()
+        """Return the price of this client in the round's opened sum, drawn or not."""
+        event = agreed(self.mechanism, task).event()
         return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
-        """See :class:`Client`."""
         covers_round(self.unit, permits, self.price(task), task.round)
-        bound = asked(self.mechanism, task)
+        bound = agreed(self.mechanism, task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
         drawn = coin.random() < drawable(self.sampling_rate)
         if drawn or self.watched:

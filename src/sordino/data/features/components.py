@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Seeded
 
 MIDDLE = 128
-"""What a byte stands for zero at, in whole numbers."""
+"""The byte that stands for zero."""
 BLOCK = 1024
 """Products of 128 and 127 that add up to less than 2^24."""
 FINEST = 2.0**16
@@ -181,7 +181,7 @@ def _shapes(
 def _shape(
     rng: np.random.Generator, y: Grid, x: Grid, height: int, width: int
 ) -> NDArray[np.bool_]:
-    """Where an ellipse or a rectangle with round corners is: |u|^p + |v|^p < 1."""
+    """Return the mask of an ellipse or a rectangle with round corners: |u|^p + |v|^p < 1."""
     centre_y, centre_x = rng.normal(height / 2, height / 6), rng.normal(width / 2, width / 6)
     long, short = rng.uniform(width / 14, width / 2), rng.uniform(height / 18, height / 2)
     turn = (0.0, np.pi / 2, np.pi * rng.random())[int(rng.integers(3))]

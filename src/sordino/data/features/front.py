@@ -63,7 +63,7 @@ class FrontEnd(Section):
 
     @property
     def together(self) -> int:
-        """How many examples may go through at once: one, unless all that is done to several at
+        """Examples that may go through at once: one, unless all that is done to several at
         once gives each the same bits in any company, as whole numbers and loops over examples do.
         """
         return 1
@@ -246,7 +246,7 @@ def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
 
 
 def _place(data: Dataset, front: FrontEnd) -> Path | None:
-    """Where features of these examples are kept; None for a front end of somebody's own, whose
+    """Return the file for features of these examples; None for a front end of somebody's own, whose
     code may change.
     """
     if not is_ours(front):
@@ -255,7 +255,7 @@ def _place(data: Dataset, front: FrontEnd) -> Path | None:
 
 
 def is_ours(front: FrontEnd) -> bool:
-    """Whether a front end is the program's own, so that its version says what it gives."""
+    """Return whether a front end is the program's own, so that its version says what it gives."""
     return type(front).__module__.startswith("sordino.")
 
 
@@ -266,13 +266,13 @@ _SUM = 32
 
 
 def place_of(what: str) -> Path:
-    """Where bytes are kept that are determined by ``what`` and by the program's front ends."""
+    """Return the file for bytes that are determined by ``what`` and by the program's front ends."""
     key = hashlib.sha256(f"{VERSION}{what}".encode()).hexdigest()[:32]
     return cache_folder() / "features" / f"{key}.npy"
 
 
 def kept(place: Path, shape: tuple[int, ...]) -> Examples | None:
-    """What a file of features holds, read where it lies; None if it is not there or not whole, or
+    """Return the features in a file, read where it lies; None if it is not there or not whole, or
     somebody else can have written it.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a stream of somebody's own gives, looked at before anything uses it."""
+"""Checks of streams of somebody's own, before anything uses what they give."""
 
 from __future__ import annotations
 
@@ -34,31 +34,25 @@ class Checked:
 
     @property
     def name(self) -> str:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.stream.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.stream.shape
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.stream.classes
 
     @property
     def length(self) -> int | None:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.stream.length
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.stream.columns
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         given: object = self.stream.changes(start, stop)
         if not isinstance(given, tuple | list) or not all(
             isinstance(each, int | np.integer) for each in given
@@ -67,7 +61,7 @@ class Checked:
         return tuple(map(int, given))
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`.
+        """Return the examples from ``start`` on.
 
         Raises:
             StudyError: if it is no piece of at most ``count`` such examples.
@@ -114,14 +108,13 @@ class Untold(Checked):
     """A stream whose labels a drift does not see: all are :data:`UNTOLD`."""
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         piece = self.stream.read(start, count)
         return Piece(piece.x, np.full_like(piece.y, UNTOLD), piece.entity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labelled(Checked):
-    """What a drift made of an untold stream, with the labels of the stream itself.
+    """A drift's stream over an untold one, with the labels of the stream itself.
 
     Attributes:
         told: the stream itself.
@@ -130,7 +123,7 @@ class Labelled(Checked):
     told: Stream
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`.
+        """Return the examples from ``start`` on.
 
         Raises:
             StudyError: if the examples are not those of the stream, in its order.
@@ -207,12 +200,12 @@ def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
 
 
 def is_foreign(stream: object) -> bool:
-    """Whether a stream, or what opens it, is of a class of somebody's own."""
+    """Return whether a stream, or what opens it, is of a class of somebody's own."""
     return not type(stream).__module__.startswith("sordino.")
 
 
 def is_own(section: Section) -> bool:
-    """Whether a table of a study is of a class of somebody's own, or derived from one."""
+    """Return whether a table of a study is of a class of somebody's own, or derived from one."""
     ours = ("sordino", "pydantic", "builtins", "typing", "abc")
     return any(kind.__module__.partition(".")[0] not in ours for kind in type(section).__mro__)
 

@@ -1,4 +1,4 @@
-r"""How a stream's distribution changes: each kind is a class, the ``data.drift`` table of a study.
+r"""Drifts of a stream's distribution: each kind is a class, the ``data.drift`` table of a study.
 
 ======== =====================================================================================
 none     nothing changes
@@ -54,7 +54,7 @@ BLOCKS = 8
 
 
 class Drift(Section):
-    """How a stream changes: the ``data.drift`` table of a study, whose name alone will do."""
+    """A change of a stream: the ``data.drift`` table of a study, whose name alone will do."""
 
     by_class: ClassVar[bool] = False  # whether it draws examples by their class
     relabels: ClassVar[bool] = False  # whether an entity's label changes
@@ -103,7 +103,7 @@ class Sampling(Drift):
         raise NotImplementedError
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`: none, if no change is abrupt."""
+        """None, if no change is abrupt."""
         return ()
 
     def applied(self, stream: Stream, seed: int) -> Stream:
@@ -134,13 +134,11 @@ class ClassDrift(Sampling):
     kind: Literal["classes"] = "classes"
 
     def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
-        """See :class:`Sampling`."""
         numbers = np.arange(start, stop) // self.every
         first, last = start // self.every, (stop - 1) // self.every
         return _drawn(seed, classes, first, last + 1)[numbers - first]
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return multiples(self.every, start, stop)
 
 
@@ -151,7 +149,6 @@ class GradualDrift(Sampling):
     kind: Literal["gradual"] = "gradual"
 
     def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
-        """See :class:`Sampling`."""
         events = np.arange(start, stop)
         numbers, share = events // self.every, ((events % self.every) / self.every)[:, None]
         first, last = start // self.every, (stop - 1) // self.every
@@ -212,7 +209,7 @@ class FeatureDrift(Drift):
 
     @staticmethod
     def slices(features: int) -> list[slice]:
-        """Where each block's features lie; where blocks are more than features, some are empty."""
+        """Return each block's features; where blocks are more than features, some are empty."""
         edges = -(-np.arange(BLOCKS + 1) * features // BLOCKS)
         return [slice(int(first), int(last)) for first, last in pairwise(edges)]
 
@@ -225,7 +222,7 @@ class FeatureDrift(Drift):
         )
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`: none where changes are gradual."""
+        """None where changes are gradual."""
         return multiples(self.every, start, stop) if self.sudden else ()
 
 
@@ -237,7 +234,7 @@ def _drawn(seed: int, classes: int, first: int, last: int) -> NDArray[np.float64
 
 
 class _Changed:
-    """What a changed stream has from the stream below it."""
+    """A stream over another one, whose examples it changes."""
 
     def __init__(self, stream: Stream, seed: int) -> None:
         self.stream, self.seed = stream, seed
@@ -269,7 +266,6 @@ class Swapped(_Changed):
         self._source = Seeded(seed).stream("stream", "label swaps")
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         piece = self.stream.read(start, count)
         swaps = np.arange(start, start + len(piece)) // self._every
         y = piece.y.copy()
@@ -279,7 +275,6 @@ class Swapped(_Changed):
         return Piece(piece.x, y, piece.entity)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return tuple(
             sorted({*self.stream.changes(start, stop), *multiples(self._every, start, stop)})
         )
@@ -311,7 +306,6 @@ class Shifted(_Changed):
         self.drift = drift
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         piece = self.stream.read(start, count)
         if not len(piece):
             return piece
@@ -323,7 +317,6 @@ class Shifted(_Changed):
         return Piece(x, piece.y, piece.entity)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return tuple(sorted({*self.stream.changes(start, stop), *self.drift.changes(start, stop)}))
 
 
@@ -418,7 +411,7 @@ class ByClass:
         self._begin()
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`.
+        """Return the examples from ``start`` on.
 
         Raises:
             DataError: if too many rows wait for those of another class.
@@ -432,7 +425,6 @@ class ByClass:
         return self._next(count)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return self.drift.changes(start, stop)
 
     def _begin(self) -> None:
@@ -516,7 +508,7 @@ def _cut(piece: Piece, count: int) -> tuple[Piece, Piece | None]:
 
 
 def _ranks(y: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """How many events of the same class come before each one."""
+    """Return how many events of the same class come before each one."""
     found = np.empty(len(y), np.int64)
     for label in range(classes):
         place = np.flatnonzero(y == label)

@@ -1,4 +1,4 @@
-"""Where a stream comes from: each way is a class, the ``data.stream`` table of a study.
+"""Ways to open a stream: each is a class, the ``data.stream`` table of a study.
 
 A stream of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study
 (docs/own-tables.md).
@@ -45,7 +45,7 @@ _AT_ONCE = 1 << 16  # rows read at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a study asks a stream for. All of it is public.
+    """A study's request for a stream. All of it is public.
 
     Attributes:
         name: of a published data set; None with a file.
@@ -93,7 +93,7 @@ class Opened:
 
 
 class Streaming(Section):
-    """Where events come from: the ``data.stream`` table of a study, whose name alone will do."""
+    """A source of events: the ``data.stream`` table of a study, whose name alone will do."""
 
     in_order: ClassVar[bool] = False  # whether it reads a file in its own order, row by row
     repeats: ClassVar[bool] = False  # whether the same rows come again and again
@@ -131,7 +131,6 @@ class Replay(Streaming):
     kind: Literal["replay"] = "replay"
 
     def open(self, wanted: Wanted) -> Opened:
-        """See :class:`Streaming`."""
         corpus = _corpus(wanted)
         if wanted.one_label and corpus.train.client is not None:
             refuse_two_labels(
@@ -157,7 +156,6 @@ class Deform(Streaming):
     )
 
     def open(self, wanted: Wanted) -> Opened:
-        """See :class:`Streaming`."""
         corpus = _corpus(wanted)
         size, margin = (None, 0.0) if self.size is None else ((self.size, self.size), MARGIN)
         stream = Deformed(corpus.train, wanted.seed, size, margin=margin)
@@ -173,7 +171,6 @@ class Rows(Streaming):
     kind: Literal["file"] = "file"
 
     def open(self, wanted: Wanted) -> Opened:
-        """See :class:`Streaming`."""
         stream = _table(wanted, wanted.scale)
         if wanted.events and not len(stream.read(0, 1)):
             raise DataError(f"{stream.path}: there are no rows")

@@ -49,7 +49,7 @@ class Stream(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class Stream(Protocol):
 
     @property
     def length(self) -> int | None:
-        """How many examples; None: endless, or a file whose end nobody has seen yet."""
+        """Number of examples; None: endless, or a file whose end nobody has seen yet."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Stream(Protocol):
 
 
 def room(start: int, count: int, length: int | None) -> int:
-    """How many of ``count`` examples from ``start`` there are.
+    """Return how many of ``count`` examples from ``start`` there are.
 
     Raises:
         StudyError: for a negative start or count.

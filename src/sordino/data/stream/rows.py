@@ -156,7 +156,7 @@ class Classes:
         return value
 
     def wanted(self) -> str:
-        """What labels are expected, in words."""
+        """Return the labels that are expected, in words."""
         names = ", ".join(self.names[:12]) + (
             f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
         )
@@ -254,13 +254,11 @@ class Parquet:
                 )
 
     def skip(self, rows: int) -> int:
-        """See :class:`Rows`."""
         passed = min(rows, self.rows - self._row)
         self._row += passed
         return passed
 
     def next(self) -> Piece:
-        """See :class:`Rows`."""
         import polars as pl
 
         try:
@@ -352,13 +350,12 @@ class Text:
         self.features = tuple(self.columns[at] for at in self._held)
 
     def skip(self, rows: int) -> int:
-        """See :class:`Rows`. What is passed is not checked."""
+        """What is passed is not checked."""
         passed = sum(1 for _ in islice(self._rows(), rows))
         self._row += passed
         return passed
 
     def next(self) -> Piece:
-        """See :class:`Rows`."""
         rows, width = self._stretch(), len(self.columns)
         for at, row in enumerate(rows):
             if len(row) != width:
@@ -385,7 +382,7 @@ class Text:
         return rows
 
     def _rows(self) -> Iterator[list[str]]:
-        """What is left, without empty lines."""
+        """Yield the rows that are left, without empty lines."""
         try:
             for row in self._reader:
                 self._lines.since = 0

@@ -53,7 +53,7 @@ from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """How much images are deformed.
+    """Strengths of the deformations of images.
 
     Attributes:
         elastic: root mean square of the elastic displacement, in sides of the picture.
@@ -175,7 +175,6 @@ class Deformed:
         self._at, self._kept = -1, _Parameters.none()
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         from sordino.data.stream.warp import render  # loads numba
 
         count = room(start, count, self.length)
@@ -194,7 +193,6 @@ class Deformed:
         return Piece(x, y)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return () if self.drift is None else self.drift.changes(start, stop)
 
     def drifting(self, drift: Sampling) -> Deformed:
@@ -319,7 +317,6 @@ class Replayed:
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         count = room(start, count, self.length)
         rows = self._permuted(start, count) if self.drift is None else self._drawn(start, count)
         data = self.dataset
@@ -328,7 +325,6 @@ class Replayed:
         return Piece(x, data.y[rows], rows if data.client is None else data.client[rows])
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """See :class:`~sordino.data.stream.piece.Stream`."""
         return () if self.drift is None else self.drift.changes(start, stop)
 
     def drifting(self, drift: Sampling) -> Replayed:

@@ -103,7 +103,7 @@ class TableStream:
         self._offset = self._constants(offset, "offset", positive=False)
 
     def read(self, start: int, count: int) -> Piece:
-        """See :class:`~sordino.data.stream.piece.Stream`.
+        """Return the examples from ``start`` on.
 
         Raises:
             DataError: names file, row and column of what cannot be read.

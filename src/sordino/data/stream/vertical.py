@@ -58,7 +58,7 @@ class Division(Section):
         raise NotImplementedError
 
     def refused(self, parties: int) -> str | None:
-        """Why it is not for so many parties; None if it is."""
+        """Return why it is not for so many parties; None if it is."""
         return None
 
 
@@ -79,7 +79,6 @@ class Slices(Division):
     kind: Literal["slices"] = "slices"
 
     def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
-        """See :class:`Division`."""
         features = math.prod(shape)
         if parties > features:
             raise StudyError(
@@ -98,7 +97,6 @@ class Regions(Division):
     columns: int = Field(ge=1, description="regions of an image from left to right")
 
     def refused(self, parties: int) -> str | None:
-        """See :class:`Division`."""
         return (
             f"parts has {self.rows} x {self.columns} regions; parties is {parties}"
             if self.rows * self.columns != parties
@@ -106,7 +104,7 @@ class Regions(Division):
         )
 
     def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
-        """See :class:`Division`; in rising order."""
+        """In rising order."""
         if len(shape) != 3:
             raise StudyError(
                 "regions: only images (channels, height, width) have regions, examples have "
@@ -142,7 +140,6 @@ class Columns(Division):
         return self
 
     def refused(self, parties: int) -> str | None:
-        """See :class:`Division`."""
         if len(self.groups) == parties:
             return None
         return (
@@ -151,7 +148,7 @@ class Columns(Division):
         )
 
     def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
-        """See :class:`Division`; in the order of a party's group."""
+        """In the order of a party's group."""
         holder: dict[int, int] = {}
         found: list[NDArray[np.int64]] = []
         for party, group in enumerate(self.groups):

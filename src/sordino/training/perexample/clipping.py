@@ -99,7 +99,7 @@ BLOCK = 1024
 """Squares that are added up in float32."""
 
 VANISHING = 2.0**-126
-"""What a square or product may be off by where it is denormal, or flushed to zero."""
+"""The error of a square or product that is denormal, or flushed to zero, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +108,12 @@ class FlatBound:
 
     clip: float
 
-    @property
-    def margin(self) -> float:
-        """s, the room for rounding."""
-        return MARGIN
-
 
 @dataclass(frozen=True, slots=True)
 class Layers:
     """min(1, C_l / |G_i^l|) times each layer's gradient, all C_l equal (McMahan et al. 2018)."""
 
     clip: float
-
-    @property
-    def margin(self) -> float:
-        """s, the room for rounding."""
-        return MARGIN
 
     def each(self, layers: int) -> float:
         """C_l = C / sqrt(layers)."""
@@ -185,7 +175,7 @@ class Clipped:
 
     @property
     def clipped(self) -> int:
-        """How many examples had a norm above C."""
+        """The number of examples with a norm above C."""
         return int((self.norms > self.clip).sum())
 
 
@@ -262,7 +252,7 @@ def _halved(ordered: Tensor, low: int, high: int) -> Iterator[Tensor]:
 
 
 def joined(parts: list[Clipped], clip: float, like: Tensor, chosen: Tensor) -> Clipped:
-    """What was found in the leaves of one batch, in the order of ``chosen`` (b,)."""
+    """Join the quantities of the leaves of one batch, in the order of ``chosen`` (b,)."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

@@ -96,7 +96,7 @@ class OneByOne:
         return MAPPED if self._maps(self._graph(x, y)) else RECORDED
 
     def _maps(self, graph: Graph) -> bool:
-        """Whether examples go side by side; fewer than a vector of them fit no piece."""
+        """Return whether examples go side by side; fewer than a vector of them fit no piece."""
         return graph.apart and self.most >= VECTOR
 
     def _graph(self, x: Tensor, y: Tensor) -> Graph:

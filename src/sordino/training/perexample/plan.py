@@ -109,7 +109,7 @@ def plain_layers(module: nn.Module) -> list[nn.Module] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a layer stands.
+    """The place of a layer in a sequence.
 
     Attributes:
         shape: of its input, without n; channels last if an image.

@@ -56,7 +56,7 @@ _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS
 
 
 def known(layer: nn.Module) -> bool:
-    """Whether a layer is of a listed type, and does what its type does."""
+    """Return whether a layer is of a listed type, and does what its type does."""
     kind: Any = type(layer)
     if kind.forward is not _FORWARD.get(kind) or any(
         callable(getattr(kind, name, None)) for name in vars(layer)
@@ -83,7 +83,7 @@ def _globally_hooked() -> bool:
 
 
 def alone(layer: nn.Module, axes: int) -> bool:
-    """Whether a known layer without parameters keeps examples apart on so many axes."""
+    """Return whether a known layer without parameters keeps examples apart on so many axes."""
     kind = type(layer)
     if not known(layer) or getattr(layer, "return_indices", False):
         return False
@@ -102,7 +102,7 @@ def alone(layer: nn.Module, axes: int) -> bool:
 
 
 def exact_products() -> bool:
-    """Whether torch multiplies matrices at their full precision, as the bound's proof assumes."""
+    """Return whether torch multiplies matrices at full precision, as the bound's proof assumes."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # settings of single backends contradict it

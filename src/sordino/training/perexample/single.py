@@ -33,7 +33,7 @@ from sordino.training.perexample.clipping import MARGIN, Clipped
 from sordino.training.perexample.plan import plain_layers
 
 BYTES, FLOATS = (np.float32(127.5), np.float32(1 / 127.5)), (np.float32(0), np.float32(1))
-"""What is subtracted from a number, and what the rest is multiplied with, to be model input."""
+"""The number that is subtracted, and the factor of the rest, to give model input."""
 
 
 class Single:

@@ -23,6 +23,7 @@ from sordino.training.loss import Loss, cross_entropy
 from sordino.training.outline import FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.clipping import (
     HALF,
+    MARGIN,
     MOST,
     TOGETHER,
     UNKNOWN,
@@ -76,7 +77,6 @@ class Given:
     y: Tensor
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Store`."""
         if len(chosen) == len(self.y):  # all of them, in order
             return self.x, self.y
         return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
@@ -312,9 +312,9 @@ class ClippedSum:
         if isinstance(bound, Layers):
             each = bound.each(len(squared))
             for layer, square in piece.layers:
-                layer.write(used * factors(square.sqrt(), each, bound.margin, dtype), out, fresh)
+                layer.write(used * factors(square.sqrt(), each, MARGIN, dtype), out, fresh)
         else:
-            factor = used * factors(norms, bound.clip, bound.margin, dtype)
+            factor = used * factors(norms, bound.clip, MARGIN, dtype)
             for layer, _ in piece.layers:
                 layer.write(factor, out, fresh)
         return norms
