@@ -241,3 +241,23 @@ def test_a_class_that_lacks_a_method_is_refused_with_its_name(
         tmp_path, CODE.replace(f"def {name}(", f"def other_{name}("), regime, change, "plan"
     )
     assert lacking in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from sordino.engine.method import About",
+        "from sordino.federation.sampled import SampledMethod",
+        "from sordino.mechanism import Noise",
+        "import sordino.errors",
+        "from sordino.message import Train",
+        "from sordino.core.method import NoSuchName",
+    ],
+)
+def test_a_place_of_another_version_is_said_with_where_it_is_now(tmp_path: Path, line: str) -> None:
+    code = CODE.replace("import msgspec\n", f"import msgspec\n{line}\n")
+    said = told(tmp_path, code, "synchronous", 'method={name="own:Method"}', "plan")
+    assert said.startswith("sordino: study.toml: method.name = 'own:Method': ")
+    assert f"{tmp_path / 'own.py'}, line 5, in <module>: " in said
+    assert said.count("sordino.extend") == 1
+    assert "methods, mechanisms, regimes" in said

@@ -210,7 +210,16 @@ def _imported(place: str) -> ModuleType:
     if found is not None and top not in _told:
         _say(found)
     _provide(found)
-    return importlib.import_module(place)
+    try:
+        return importlib.import_module(place)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "sordino":
+            raise  # not the program's
+        raise StudyError(
+            f"{raised(error) or error}. This place is inside of sordino, where places change with "
+            "versions. Code of your own imports from sordino.extend: methods, mechanisms, regimes, "
+            "tables, network, runs or pages (docs/own-method.md shows one)"
+        ) from error
 
 
 def _say(found: Module) -> None:

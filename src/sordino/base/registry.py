@@ -93,6 +93,8 @@ class Registry(Generic[S]):
         where = f"{self.place}.{self.key} = {path!r}"
         try:
             found = modules.attribute(path)
+        except StudyError as error:
+            raise StudyError(f"{where}: {error}") from error
         except Exception as error:  # a user's module may raise anything
             raise StudyError(
                 f"{where}: {modules.told_of(error)}. Write it as package.module:Class, beside the "

@@ -1,6 +1,11 @@
-"""What packages beside this one may use: names that are kept from version to version.
+"""Names for code outside of this package, kept from version to version.
 
 ========== ======================================================================================
+methods    methods of one's own, and the contract ``check_method``
+mechanisms mechanisms of one's own, and the contract ``check_noise``
+regimes    regimes of one's own
+tables     partitions, latencies, data sets and other tables of a study
+attacks    attacks on single releases
 commands   commands of their own: entry points of the group ``sordino.commands``
 runs       studies, runs, attacks, and what they leave on disk
 pages      pictures and pages

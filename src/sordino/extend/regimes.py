@@ -1,0 +1,37 @@
+"""For a regime of one's own (docs/own-regime.md): its study, its rules, its records, its words."""
+
+from sordino.base.message import Train as Train
+from sordino.base.message import Update as Update
+from sordino.base.section import Section as Section
+from sordino.clients import report as report
+from sordino.clients.records import Horizontal as Horizontal
+from sordino.clients.records import Measured as Measured
+from sordino.clients.regime import HorizontalRegime as HorizontalRegime
+from sordino.clients.sampled import SampledMethod as SampledMethod
+from sordino.clients.sampled import SampledRegime as SampledRegime
+from sordino.clients.sampled import SampledStudy as SampledStudy
+from sordino.clients.simulation import TrainingState as TrainingState
+from sordino.core.effect import Arrived as Arrived
+from sordino.core.effect import Begin as Begin
+from sordino.core.effect import Book as Book
+from sordino.core.effect import Booked as Booked
+from sordino.core.effect import Closed as Closed
+from sordino.core.effect import Effect as Effect
+from sordino.core.effect import Event as Event
+from sordino.core.effect import Finish as Finish
+from sordino.core.effect import Joined as Joined
+from sordino.core.effect import Lapsed as Lapsed
+from sordino.core.effect import Left as Left
+from sordino.core.effect import Log as Log
+from sordino.core.effect import Refused as Refused
+from sordino.core.effect import Send as Send
+from sordino.core.effect import Wake as Wake
+from sordino.core.effect import Woke as Woke
+from sordino.core.records import Count as Count
+from sordino.core.records import End as End
+from sordino.core.records import Facts as Facts
+from sordino.core.records import Row as Row
+from sordino.core.regimes import Regime as Regime
+from sordino.core.regimes import register as register
+from sordino.core.statements import RegimeReport as RegimeReport
+from sordino.core.vocabulary import Vocabulary as Vocabulary
