@@ -55,7 +55,7 @@ class Shape(Section):
 
 
 class Agreement(Section):
-    """What a federation has agreed to.
+    """The terms that a federation has agreed to.
 
     Attributes:
         name: of the federation.

@@ -1,5 +1,5 @@
-"""How a federation stands: what the server writes into its run folder, and a page on the loopback
-that shows it.
+"""The state of a federation: a file that its server writes into its run folder, and a page on the
+loopback that shows it.
 
 Neither holds a quantity that is not released anyway. Where it is a secret who takes part in a
 round, neither says who is asked, waited for or heard from, nor how many bytes a site has sent: the
@@ -50,7 +50,7 @@ site{{ "s" if status.minimum != 1 }} must be present.
 
 
 class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a site stands.
+    """The state of a site.
 
     Attributes:
         there: whether it is present.
@@ -80,7 +80,7 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a federation stands.
+    """The state of a federation.
 
     Attributes:
         format: of this file.

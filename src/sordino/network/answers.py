@@ -1,4 +1,4 @@
-"""What a site has promised and said: which task it took last, and its answer, on its own disk.
+"""A site's last task and its answer, on its own disk: an answer is kept before it is sent.
 
 A site books a task, computes, keeps the answer, and then sends it. Asked the same again, it says
 the same bytes again; asked for something else under the same number or an earlier one, it refuses:
@@ -35,7 +35,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a site knows of its last task. A field of an older version, such as the secrets of a
+    """A site's knowledge of its last task. A field of an older version, such as the secrets of a
     secure sum (``sum``) or a digest of all answers (``chain``), is passed over.
 
     Attributes:
@@ -172,7 +172,7 @@ class _Noted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _boot() -> str:
-    """Which start of the system this is; empty where that is not told."""
+    """Return an identifier of this start of the system; empty where that is not told."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

@@ -200,13 +200,13 @@ def read_pair(folder: Path, name: str) -> Pair:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Who a certificate is for."""
+    """Return the name that a certificate is for."""
     (found,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found.value)
 
 
 def of_site(certificate: x509.Certificate) -> bool:
-    """Whether a certificate is for a site, and not for the server or the authority."""
+    """Return whether a certificate is for a site, and not for the server or the authority."""
     try:
         use = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -215,7 +215,7 @@ def of_site(certificate: x509.Certificate) -> bool:
 
 
 def expires(certificate: x509.Certificate) -> dt.datetime:
-    """When a certificate ends, in UTC."""
+    """Return the end of a certificate, in UTC."""
     return certificate.not_valid_after_utc
 
 
@@ -282,7 +282,7 @@ def read_keys(folder: Path, name: str = "keys.pem") -> tuple[ec.EllipticCurvePub
 
 
 def signed_by(key: ec.EllipticCurvePublicKey, content: bytes, signature: bytes) -> bool:
-    """Whether who has the private key of this one has signed the content."""
+    """Return whether the private key of this public key has signed the content."""
     try:
         key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError):
@@ -298,7 +298,7 @@ def signed(by: Pair, content: bytes) -> bytes:
 def verified(
     certificate: x509.Certificate, trusted: x509.Certificate, content: bytes, signature: bytes
 ) -> bool:
-    """Whether the holder of a certificate of this authority has signed the content."""
+    """Return whether the holder of a certificate of this authority has signed the content."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         return False

@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 def commands(laid: DemoFederation, *, scripted: bool, more: Sequence[str] = ()) -> list[list[str]]:
-    """What each process is started with: the server first."""
+    """Return the command of each process, the server's first."""
     program = [sys.executable, "-m", "sordino"]
     test = [] if laid.test is None else ["--test", str(laid.test)]
     server = [*program, "serve", str(laid.server), *test, *more]

@@ -1,4 +1,4 @@
-"""What a server and a site say to each other: one tagged union for each direction, one strict
+"""The frames between a server and a site: one tagged union for each direction, one strict
 codec.
 
 Frames carry the messages of the regime (``base.message``) as bytes. Unknown fields, other
@@ -25,7 +25,7 @@ Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, tag_field="kind", forbid_unknown_fields=True):
-    """What is said in one piece."""
+    """A message in one piece."""
 
 
 class Hello(Frame, frozen=True, tag="hello"):

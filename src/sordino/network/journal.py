@@ -1,4 +1,4 @@
-"""What reached the server, written down before it is acted on.
+"""The journal: everything that reached the server, written down before it is acted on.
 
 A server that was killed reads its checkpoint, steps through the journal again, and stands where it
 stood. A record is a header (length and CRC-32, 4 bytes each, the lowest first) and an
@@ -71,7 +71,7 @@ def _packed(each: Input) -> bytes:
 
 
 def there_after(inputs: Sequence[Input]) -> set[int]:
-    """Who is there after these inputs."""
+    """Return the sites that are there after these inputs."""
     found: set[int] = set()
     for each in inputs:
         if each.kind in ("up", "there"):
@@ -100,7 +100,7 @@ class Journal:
 
     @property
     def large(self) -> bool:
-        """Whether a checkpoint is due, so that it can begin anew."""
+        """True where a checkpoint is due, so that it can begin anew."""
         return self._count >= MOST_INPUTS or self._bytes >= MOST_BYTES
 
     def before(self, count: int) -> list[Input]:

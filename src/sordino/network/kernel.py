@@ -7,6 +7,45 @@ killed steps through the same inputs again.
 A site that has refused is waited for no more. When those that are left are too few, the run ends.
 """
 
+# Theory of operation
+#
+# A server that is killed at any instant must come to the same end: the same releases, and none of
+# them twice with other answers under the same noise. It does so by being a function of its
+# inputs.
+#
+#     session.next()  ->  _noted(input)  ->  journal  ->  _take(input)  ->  regime.step, effects
+#
+# Whatever reaches the server and decides anything is an Input (journal.Input): an answer, a site
+# that has come, is gone, has booked or refused, an alarm of the real clock, the decision to stop.
+# It is numbered and in the journal before it is acted on. What is not an input decides nothing:
+# frames that are refused, connections that come back in time, progress for the status.
+#
+# Time. Inputs carry their time, and alarms lie in a heap. An alarm is no input while it waits;
+# that it has come is one ("woke"), and then the top of the heap is taken, live and in replay
+# alike.
+#
+# Checkpoints and the journal. A checkpoint holds the state after input number `count`, and the
+# journal what came since. save() only keeps the moment; when the input is done with, the journal
+# is cut (_cut): it begins anew with who is there, because a checkpoint does not say that. Killed
+# between the two, before(count) tells who was there, and after(count) skips what the checkpoint
+# holds. Killed in the middle of writing a record, that record has a wrong length or CRC and is
+# cut off: nobody has acted on it.
+#
+# Starting again. run() asks for what the state says sites were asked (world.asked), brings back
+# permits of charges that stand in the ledger (world.reissued), and steps through the journal; in
+# replay nothing is drawn, charged or sent that was not before: charges are found by their keys,
+# and the session sends tasks again only to sites that connect. Then sites of the journal count as
+# there for the agreed patience.
+#
+# A ledger that knows more than the journal leads to (world.forgotten) means that a power failure
+# or an older copy took a part of it. Where the server adds the noise, which it numbers by rounds,
+# it refuses to go on (Journal.refuse_older). Elsewhere the tasks that it lost are passed over:
+# they are paid for, and never asked for again ("ahead"). Sites prove the same by their tokens.
+#
+# Booking. A round that is charged to everybody waits in booked() until each site that is there
+# has booked it in its own ledger, or time is up; who leaves meanwhile is told of afterwards, so
+# that no round is closed before it is paid for.
+
 from __future__ import annotations
 
 import datetime as dt
@@ -43,7 +82,8 @@ TICK = 1.0
 
 
 class AnswerTimeouts:
-    """What a kernel remembers of this; times are seconds of the run.
+    """Since when sites have owed an answer, and when the server is to look after each again, in
+    seconds of the run.
 
     Args:
         within: seconds in which a site answers.
@@ -138,7 +178,7 @@ class LiveKernel(Kernel[S, M]):
         return max(self._minimum - len(self._there), 0) if self._closed else 0
 
     def awaited(self, site: int) -> bool:
-        """Whether an answer is waited for of a site that is there."""
+        """Return whether an answer is waited for of a site that is there."""
         task = self.tasks.get(site)
         return (
             site in self._there
@@ -246,8 +286,8 @@ class LiveKernel(Kernel[S, M]):
         return found
 
     def _hopeless(self) -> str | None:
-        """Why the run cannot go on, at a moment at which it may end: no round is open, or there are
-        none.
+        """Return why the run cannot go on, at a moment at which it may end: no round is open, or
+        there are none.
         """
         if not (self._closed or self.world.continuous) or self._unbooked:
             return None
@@ -304,7 +344,7 @@ class LiveKernel(Kernel[S, M]):
                 self._booked(site)
 
     def _ahead(self, site: int, number: int) -> None:
-        """What was booked after the end of the journal is not asked for again: a site may have
+        """Ask for nothing again that was booked after the end of the journal: a site may have
         answered it.
         """
         for each in range(len(self.courier.names)) if not self.world.continuous else (site,):

@@ -108,7 +108,7 @@ class Agreed:
 
     @property
     def network(self) -> NetworkRegime:
-        """What the study's regime does on a network."""
+        """The study's regime on a network."""
         return regimes.of(self.study).network
 
     @property
@@ -118,7 +118,7 @@ class Agreed:
         return max(self.agreement.minimum, 0 if summing is None else summing.fewest)
 
     def verify(self, site: int, content: bytes, signature: bytes) -> bool:
-        """Whether the site with this number has signed the content."""
+        """Return whether the site with this number has signed the content."""
         return 0 <= site < len(self.keys) and signed_by(self.keys[site], content, signature)
 
     def _same_code(self) -> None:
@@ -267,7 +267,7 @@ def _known(agreement: Agreement) -> tuple[str, ...]:
 
 
 def admits(agreement: Agreement) -> str:
-    """Whose kit it is that listens and refuses certificates that are revoked."""
+    """Return the name of the kit that listens and refuses certificates that are revoked."""
     return BROKER if transport.of(agreement.transport).brokered else SERVER
 
 

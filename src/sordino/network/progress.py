@@ -26,14 +26,14 @@ Kind = Literal["task", "round"]
 
 
 class Progress(NamedTuple):
-    """How far a server has gone with a site: the last task, and the last round that is booked."""
+    """The last task of a site that a server knows of, and the last round that is booked."""
 
     task: int
     round: int
 
 
 class ProgressTokens:
-    """The server's seals.
+    """A server's tokens.
 
     Args:
         key: secret, of the run.
@@ -44,7 +44,7 @@ class ProgressTokens:
         self._key, self._run = key, run
 
     def of(self, kind: Kind, site: str, number: int) -> bytes:
-        """The seal that a site was asked this task, or to book this round (16 bytes)."""
+        """Return the token that a site was asked this task, or to book this round (16 bytes)."""
         said = f"{self._run}\n{kind}\n{site}\n{number}".encode()
         return hmac.digest(self._key, said, "sha256")[:_BYTES]
 
@@ -77,7 +77,7 @@ class ProgressTokens:
         return False
 
     def hold(self, kind: Kind, site: str, number: int, seal: bytes) -> bool:
-        """Whether this seal is right."""
+        """Return whether this token is right."""
         return number > 0 and hmac.compare_digest(self.of(kind, site, number), seal)
 
 
@@ -87,8 +87,8 @@ def token(tokens: ProgressTokens | None, kind: Kind, site: str, number: int) -> 
 
 
 def kept(folder: Path, run: str) -> ProgressTokens:
-    """The seals of a run folder; its key is made when it first is served, and only its owner reads
-    it.
+    """Return the tokens of a run folder; its key is made when it first is served, and only its
+    owner reads it.
 
     Raises:
         ResumeError: if the key cannot be read.

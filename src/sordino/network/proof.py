@@ -35,7 +35,7 @@ NAME = "proof.json"
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site states.
+    """A site's statement.
 
     Attributes:
         agreement: SHA-256 (hex) of agreement and study.
@@ -100,7 +100,7 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
 
 
 def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Statement:
-    """What a proof states, if it holds.
+    """Return what a proof states, if it holds.
 
     Args:
         folder: with ``proof.json``.

@@ -127,7 +127,7 @@ class SecureSumClient:
         return certificates.signed(self.pair, content)
 
     def step(self, kept: Kept, told: frames.Step) -> tuple[Kept, bytes]:
-        """What is to be kept, and then said, after a step of the server.
+        """Return what is to be kept, and then said, after a step of the server.
 
         Raises:
             RemoteProtocolError: if this site does not do that.
@@ -181,7 +181,7 @@ class SecureSumClient:
         raise RemoteProtocolError(f"no step of the server: {type(told).__name__}", "unfit")
 
     def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
-        """What the others have sealed for this site, which comes with a task.
+        """Return what the others have sealed for this site, which comes with a task.
 
         Raises:
             RemoteProtocolError: if the server has not gone through the steps before, or too few of
@@ -196,8 +196,8 @@ class SecureSumClient:
         return found
 
     def lacking(self, number: int) -> bytes:
-        """Whose shares of a round's sum this site could not open, to be said where it takes part in
-        it no more; empty where all did.
+        """Return whose shares of a round's sum this site could not open, to be said where it takes
+        part in it no more; empty where all did.
         """
         if not self._failed or self._record is None or self._record.own.round != number:
             return b""

@@ -136,7 +136,7 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What a server is started with.
+    """The options of a server.
 
     Attributes:
         agreed: what everybody has agreed to.

@@ -100,12 +100,12 @@ class SiteStanding:
 
     @property
     def leaving(self) -> bool:
-        """Whether it is counted out when it stays away for the agreed patience."""
+        """True where it is counted out when it stays away for the agreed patience."""
         return not self.greeted and (self.there or (bool(self.revoked) and not self.out))
 
     @property
     def returning(self) -> bool:
-        """Whether it was left out for a while and is connected."""
+        """True where it was left out for a while and is connected."""
         return self.greeted and not self.there and self.paused > -math.inf
 
     def untimely(self, number: int) -> str:
@@ -436,7 +436,7 @@ class ServerSession:
         return len(self.sites) - len(missing)
 
     def _heard_at_end(self, event: Event, bye: bytes) -> bool:
-        """Whether a site has kept what it needs; one that connects is told."""
+        """Return whether a site has kept what it needs; one that connects is told."""
         site = self._index[event.site]
         own = self.sites[site]
         if event.kind == "open":
@@ -454,7 +454,7 @@ class ServerSession:
         return isinstance(said, frames.Done | frames.Refuse)
 
     def next(self, until: float | None) -> Heard | None:
-        """What reaches the server next; None when the clock has passed ``until``.
+        """Return what reaches the server next; None when the clock has passed ``until``.
 
         Frames that are refused are dealt with on the way.
         """

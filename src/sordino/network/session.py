@@ -39,7 +39,7 @@ MOST_STRANGERS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Who is told what happens: rows of the log, the beginning, and words."""
+    """Listeners: of rows of the log, of the beginning, and of words."""
 
     row: Callable[[Row], None]
     begin: Callable[[Going], None]
@@ -57,8 +57,8 @@ class Revoked:
         self(0)
 
     def __call__(self, serial: int) -> bool:
-        """Whether the certificate with this number is revoked; all are, while the list cannot be
-        read.
+        """Return whether the certificate with this number is revoked; all are, while the list
+        cannot be read.
         """
         with suppress(OSError):
             found = os.stat(self._path)  # for every frame: a Path would take longer than the call
@@ -203,7 +203,7 @@ def _served(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """What a site joins with.
+    """The options of a site.
 
     Attributes:
         kit: its folder.
@@ -228,7 +228,7 @@ class JoinOptions:
 
 
 def site_of(agreed: Agreed) -> int:
-    """Which client the site of a kit is, by its certificate.
+    """Return which client the site of a kit is, by its certificate.
 
     Raises:
         StudyError: if it is nobody of the federation.
@@ -252,7 +252,7 @@ def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
 
 
 def unchecked(agreed: Agreed, own: Dataset) -> str | None:
-    """What is said where a file names its columns, and nobody has agreed on names; or None."""
+    """Return a warning where a file names its columns, and nobody has agreed on names; or None."""
     if not own.columns or agreed.agreement.data.columns:
         return None
     return (
@@ -307,7 +307,7 @@ def _refuse_known_noise(study: Study, options: JoinOptions) -> None:
 
 
 def _refuse_another_promise(study: Study, folder: Path) -> None:
-    """Who goes on does so with the limit and the ledger that he began with.
+    """Refuse to go on with another limit or ledger than the run began with.
 
     Raises:
         StudyError: naming what differs.
@@ -323,7 +323,7 @@ def _refuse_another_promise(study: Study, folder: Path) -> None:
 
 
 def promised(options: JoinOptions) -> Iterator[str]:
-    """What would be released, to whom, at what price, and what stays; line by line."""
+    """Say what would be released, to whom, at what price, and what stays; line by line."""
     agreed, index, study, own = opened(options)
     agreement, part = agreed.agreement, agreed.network
     ends = certificates.expires(certificates.read_certificate(options.kit, "site.pem"))

@@ -1,16 +1,61 @@
-"""What a site does with each frame of the server; it knows no connection.
+"""A site's side of the conversation: its answer to each frame of the server. It knows no
+connection.
 
-It takes a task, notes which one, books it, computes, keeps the answer on its disk, and sends it.
-Asked the same again, it says the same bytes again.
-
-It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
-another question or another model than agreed; a second task under one number, or under one that is
-past; whatever its own budget does not pay for; a final model that cannot be used.
+A site refuses, with a reason that it writes in its log: a task of another clip, less noise, more
+steps, another question or another model than agreed; a second task under one number, or under one
+that is past; whatever its own budget does not pay for; a final model that cannot be used.
 
 Where it is a secret who takes part in a round (:attr:`~sordino.core.world.World.secret`), what a
 site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
 those that it was asked in: rows, steps, the model, the proof, and what the outbox holds at the end.
 """
+
+# Theory of operation
+#
+# A site answers each task once. Whoever gets two answers to one task, or the same noise on two
+# answers, learns what the noise hides; and an answer that no ledger holds is a release for
+# nothing. So each task goes through the same steps, and each step is on disk before the next one
+# begins:
+#
+#     take     the task's number and digest go into the answer store (a slot without an answer)
+#     book     the site's own ledger is charged, within the site's own limit, or the task is refused
+#     compute  the client of the simulation works on it, under permits of that charge
+#     keep     the answer goes into the answer store
+#     say      the frame is sent
+#
+# Killed between two of them, the site connects again, the server asks again whatever it has no
+# answer to, and _asked tells by the store where the site stands:
+#
+#     asked a lower number              refuse: it is past
+#     asked the same, other bytes       refuse: a second task under one number
+#     the same, and an answer is kept   say the same bytes again
+#     the same, and none is kept        book and compute again: nothing of what the killed process
+#                                       had drawn was sent, and noise is drawn anew
+#     asked a higher number             a new task
+#
+# A charge of a killed process that led to no answer stays in the ledger: a ledger may hold more
+# than was said, never less.
+#
+# Sites that remember. Where work changes the site (a party of events learns from derivatives),
+# the order is another one: book, write the task into the site's own journal, compute, hold the
+# answer in memory, say. The journal leads from the last saved moment to the present: __init__
+# goes through its tasks again (_again), gets the same permits, draws the same noise, which is
+# numbered by events, and so holds the same answers again. Nothing is sent meanwhile. A task that
+# was refused left no record: it was booked first. Every so many rows the moment is saved, with
+# what the site carries from task to task, and the journal begins anew (_save). The count of a
+# moment says which inputs it holds, so that a kill between save and cut skips them.
+#
+# Numbered noise must never meet another input. If the machine itself fails, the journal may have
+# lost its end, and the same event could come again on other weights. The replay guard's note is
+# on disk before that (answers.ReplayGuard): up to the noted number the site answers nothing that
+# its store does not hold, and says so; the server goes on with later events.
+#
+# Rounds that are charged to everybody are booked by _book, drawn or not, in order; a task below a
+# booked round is past. Secure sums put their own steps before the answer (secure_client): whether
+# a sum was begun is in the store before its first word, and its secrets are in memory alone.
+#
+# The tokens that come with tasks and bookings are shown at the next greeting: they tell a server
+# whose folder was put back from an older copy that it has asked more than it knows (progress).
 
 from __future__ import annotations
 
@@ -60,7 +105,7 @@ FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a moment is no vector."""
+    """The part of a moment that is no vector."""
 
     number: int
     steps: int
@@ -112,7 +157,7 @@ def unpacked(packed: EncodedSnapshot) -> SiteMoment:
 
 
 class SiteSession:
-    """What a site does with each frame; knows no connection.
+    """A site's side of the conversation, over all of its connections.
 
     Attributes:
         moment: where the site stands.
@@ -179,7 +224,7 @@ class SiteSession:
                 self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
-        """What the site answers to a frame of the server.
+        """Yield the site's answers to a frame of the server.
 
         Raises:
             StudyError: if the server does not talk to this site.
@@ -446,7 +491,7 @@ class SiteSession:
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
 
     def _unusable(self, model: bytes) -> str | None:
-        """What is wrong with the bytes of a final model, or None."""
+        """Return what is wrong with the bytes of a final model, or None."""
         if len(model) != 4 * (self.dimension if self._world.hands_out else 0):
             return f"the final model has {len(model)} bytes"
         if not np.isfinite(np.frombuffer(model, dtype="<f4")).all():
@@ -455,6 +500,6 @@ class SiteSession:
 
 
 def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
-    """What is kept once a task (its digest) is answered."""
+    """Return what is kept once a task (its digest) is answered."""
     sent = (kept.sent or 0) + 1
     return msgspec.structs.replace(kept, number=number, task=task, answer=answer, sent=sent)

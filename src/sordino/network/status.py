@@ -1,5 +1,4 @@
-"""What a server, and a site, write down beside the run: how the federation stands, and what was
-refused.
+"""The state of a federation and what was refused, written down beside a run.
 
 ``status.json`` is written at most once a second; :mod:`sordino.live.federation` shows it.
 
@@ -107,7 +106,9 @@ class Reporter:
 
 
 def _waiting(courier: ServerSession, kernel: Any) -> str:
-    """What the run waits for: sites that have been absent for the agreed patience, or answers."""
+    """Return in words what the run waits for: sites that have been absent for the agreed patience,
+    or answers.
+    """
     away = courier.missing()
     if kernel.world.secret and not (away and kernel.waiting):
         return ""  # whoever owes an answer was drawn

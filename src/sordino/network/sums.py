@@ -74,7 +74,7 @@ def step_of(body: bytes) -> FromClient:
 
 
 def declines(body: bytes) -> bool:
-    """Whether a site takes part no more."""
+    """Return whether a site takes part no more."""
     return not body or isinstance(step_of(body), Unopened)
 
 
@@ -126,7 +126,7 @@ class Sums:
 
     @property
     def due(self) -> bool:
-        """Whether the sum can go on: nobody is waited for, nor that the regime counts inputs."""
+        """True where the sum can go on: nobody is waited for, nor that the regime counts inputs."""
         return self.sum is not None and not self.sum.waiting
 
     def dispatch(self, site: int, task: Task) -> None:
@@ -139,8 +139,8 @@ class Sums:
         self._ask(site, task.number, 0, encode(Invitation(task.number)))
 
     def answered(self, site: int, said: frames.Stepped) -> Heard | None:
-        """What is heard of a site's step; an empty one where it declines, or what it says cannot be
-        used: the sum goes on without it.
+        """Return what is heard of a site's step; an empty one where it declines, or what it says
+        cannot be used: the sum goes on without it.
         """
         courier, own = self._courier, self._courier.sites[site]
         step, task = own.step, own.ask
@@ -225,7 +225,7 @@ class Sums:
         self.sum, self.tasks = None, {}
 
     def summed(self, effect: Open, done: Opened | Void) -> Summed:
-        """What the regime is told."""
+        """Return what the regime is told."""
         if isinstance(done, Void):
             return Summed(effect.number, (), np.zeros(0, np.uint64))
         return Summed(effect.number, done.clients, done.values.astype(np.uint64))

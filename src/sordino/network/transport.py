@@ -75,11 +75,11 @@ class Mailbox:
         self.came()
 
     def full(self, site: str) -> bool:
-        """Whether the transport is to stop reading a site for a moment."""
+        """Return whether the transport is to stop reading a site for a moment."""
         return self._waiting[site] >= AT_ONCE
 
     def empty(self) -> bool:
-        """Whether no event is there."""
+        """Return whether no event is there."""
         return self._queue.empty()
 
     def get(self, seconds: float | None) -> Event | None:

@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(HELD, self._again)
 
     def _again(self) -> None:
-        """Whether the server takes the next frame now."""
+        """Go on reading, if the server takes the next frame now."""
         if self._host.full(self):
             self._loop.call_later(HELD, self._again)
             return
@@ -523,7 +523,7 @@ class WebSocketHub:
 
 
 def _within_a_loop() -> bool:
-    """Whether this thread runs a loop already, as a notebook's does."""
+    """Return whether this thread runs a loop already, as a notebook's does."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -81,7 +81,7 @@ class Stream:
         self._flush()
 
     def receive(self, seconds: float) -> bytes | None:
-        """What has come: None if nothing did in time, and no bytes at the end.
+        """Return what has come: None if nothing did in time, and no bytes at the end.
 
         Raises:
             OSError: if the connection is broken.
@@ -146,7 +146,7 @@ class Stream:
             rest = rest[self._raw.send(rest) :]
 
     def _patient(self, seconds: float) -> None:
-        """How long the socket waits from now on."""
+        """Set how long the socket waits from now on."""
         if seconds != self._wait:
             self._raw.settimeout(seconds)
             self._wait = seconds
@@ -386,7 +386,7 @@ class WebSocketLine:
 
 
 def _refused(address: str, error: Any) -> Lost | Stranger:
-    """What the server says instead of greeting."""
+    """Return the error for what the server says instead of greeting."""
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", 0)
     body = bytes(getattr(response, "body", b"") or b"")

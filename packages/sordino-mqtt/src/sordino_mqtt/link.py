@@ -33,7 +33,7 @@ Got = Callable[[str, str, bytes, bytes, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where a federation's broker is.
+    """The place of a federation's broker.
 
     Attributes:
         host, port: that it listens on.
@@ -193,7 +193,7 @@ class Link:
             self.why, self._refused = str(error), "ALERT" in str(error)
 
     def _logged(self, client: paho.Client, data: Any, level: int, text: str) -> None:
-        """What the library found wrong with the socket."""
+        """Keep what the library found wrong with the socket."""
         if level == paho.MQTT_LOG_ERR and not self.why:
             self.why = text
 
@@ -235,7 +235,7 @@ def _properties(packet: int, key: bytes) -> Properties:
 
 
 def published(told: Any, seconds: float) -> bool:
-    """Whether the broker has acknowledged a message in time."""
+    """Return whether the broker has acknowledged a message in time."""
     try:
         told.wait_for_publish(seconds)
         return bool(told.is_published())

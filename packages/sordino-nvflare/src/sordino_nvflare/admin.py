@@ -48,8 +48,8 @@ class Admin:
         return str(self._do(lambda own: own.submit_job(path, submit_token=token)))
 
     def status(self, job: str) -> str:
-        """How a job stands, in NVFlare's words; ``LOST`` if it says that the job is running, and
-        does not run it.
+        """Return the state of a job in NVFlare's words; ``LOST`` if it says that the job is
+        running, and does not run it.
         """
         found = str(self._do(lambda own: own.get_job_meta(job)).get("status", ""))
         if found != RUNNING:

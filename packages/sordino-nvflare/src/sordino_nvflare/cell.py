@@ -72,7 +72,7 @@ class CellPost:
 
 
 def _parcel(message: Any) -> Parcel | None:
-    """What a message holds; None for anything else than bytes of a parcel."""
+    """Return the parcel in a message; None for anything else than bytes of a parcel."""
     if not isinstance(message.payload, bytes | bytearray | memoryview):
         return None
     try:

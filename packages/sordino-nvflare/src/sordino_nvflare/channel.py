@@ -36,7 +36,7 @@ Topic = Literal["open", "beat", "up", "down", "end"]
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a message holds.
+    """The content of a message.
 
     Attributes:
         key: of the connection, 8 bytes that its site has drawn.
@@ -92,7 +92,7 @@ class Order:
         return found if len(self._early) <= AHEAD else None
 
     def lost(self, told: int) -> bool:
-        """Whether a frame was lost: one that had been sent a beat ago is not here yet.
+        """Return whether a frame was lost: one that had been sent a beat ago is not here yet.
 
         Args:
             told: how many frames the other side has sent, as it says now.
@@ -144,7 +144,7 @@ class FlareHub:
 
     @property
     def present(self) -> int:
-        """How many sites are connected."""
+        """Number of connected sites."""
         return len(self._there)
 
     def send(self, site: str, frame: bytes) -> None:
@@ -244,7 +244,7 @@ class FlareHub:
 
 
 class Quorum:
-    """Whether too few sites are there for too long.
+    """A watch for too few sites over too long a time.
 
     Args:
         minimum: sites that have to be there.
@@ -256,7 +256,7 @@ class Quorum:
         self._since: float | None = None
 
     def lost(self, hub: FlareHub | None, now: float) -> bool:
-        """Whether it is over now; without a hub nobody is missing yet."""
+        """Return whether it is over now; without a hub nobody is missing yet."""
         if hub is None or hub.present >= self._minimum:
             self._since = None
         elif self._since is None:

@@ -1,4 +1,4 @@
-"""What a site says itself, in its own NVFlare workspace: nothing of it comes with a job.
+"""A site's own settings, in its own NVFlare workspace: nothing of them comes with a job.
 
 ``local/sordino.toml`` has a table for each federation that the site takes part in, under the
 federation's name. Paths are taken from the folder of the file.

@@ -1,4 +1,4 @@
-"""What an NVFlare job is made of: a controller that serves the study, an executor that joins it.
+"""The two parts of an NVFlare job: a controller that serves the study, an executor that joins it.
 
 Each has one task for its whole life: the server's is the workflow, a site's the only task of the
 job. Both work in a thread of their own, so that NVFlare can abort them: what they had on disk is
@@ -64,7 +64,7 @@ def _agreed(kit: Path, federation: str, digest: str) -> Agreed:
 
 
 def _local(fl_ctx: Any) -> Path:
-    """Where the site's own settings are."""
+    """Return the folder of the site's own settings."""
     return Path(fl_ctx.get_workspace().get_site_config_dir())
 
 
@@ -73,7 +73,7 @@ def _shown(words: Callable[[str], None]) -> Shown:
 
 
 class Words:
-    """What a site is told, in a file beside its run folder: NVFlare sends its own logs to the
+    """A site's own messages, in a file beside its run folder: NVFlare sends its own logs to the
     server, and what a site refuses may tell something of its data.
     """
 
@@ -107,7 +107,7 @@ class _Work:
             self.error = error
 
     def wait(self, abort: Any, hopeless: Callable[[], bool] = lambda: False) -> bool:
-        """Whether it has ended; False if NVFlare wants it to end before, or it cannot."""
+        """Return whether it has ended; False if NVFlare wants it to end before, or it cannot."""
         while self._thread.is_alive():
             if abort.triggered or hopeless():
                 return False
