@@ -18,7 +18,8 @@ from bench.arrivals import Silent, row
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.simulation import PIECE, Events
+from sordino.regimes.vertical.blocks import BLOCK
+from sordino.regimes.vertical.run import Events
 
 STUDY = """
 name = "bench"
@@ -81,7 +82,7 @@ def learning(pieces: int = 20, **options: Any) -> float:
     with tempfile.TemporaryDirectory() as folder:
         world = built(folder, **options)
         engine, taken = world.engine(), []
-        active = np.ones((PIECE, len(world.activity.columns)), bool)
+        active = np.ones((BLOCK, len(world.activity.columns)), bool)
         paid = Allowance(
             world.ledgers.charge(
                 [request.charge for request in world.requests_between(1, 1, 1, "bench")],
@@ -89,12 +90,12 @@ def learning(pieces: int = 20, **options: Any) -> float:
             )
         )
         for number in range(pieces):
-            piece = world.stream.read(number * PIECE, PIECE)
+            piece = world.stream.read(number * BLOCK, BLOCK)
             start = time.process_time()
             engine.run(piece.x, piece.y, active, ~active, paid)
             taken.append(time.process_time() - start)
         world.ledgers.close()
-    return min(taken[2:]) / PIECE
+    return min(taken[2:]) / BLOCK
 
 
 def end_to_end(events: int = 2_000_000) -> float:

@@ -29,7 +29,7 @@ from sordino.core.run.verify import priced, verify
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
+from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 
 ROWS = 120
 SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3

@@ -49,11 +49,11 @@ from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.shared import SharedSum
 from sordino.regimes.synchronous.simulation import Simulation
-from sordino.regimes.vertical.engine import Whole
-from sordino.regimes.vertical.engines.split import Party
+from sordino.regimes.vertical.engine import InProcessEngine
+from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
-from sordino.regimes.vertical.respond import Respond
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.run import Events
+from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.training import dpsgd, local
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.local import LocalClient, NoisyModelClient
@@ -145,11 +145,13 @@ class Spies:
     def embed(self, one: Party, event: int, x: Any, active: bool, paid: Any) -> None:
         self.rows(one.unit, x.numpy())
 
-    def whole(self, engine: Whole, x: Any, *rest: Any) -> None:
+    def whole(self, engine: InProcessEngine, x: Any, *rest: Any) -> None:
         for m, columns in enumerate(self.world.activity.columns):
             self.rows(party(m), x[:, columns])
 
-    def respond(self, one: Respond, labels: Any, entities: Any, places: Any, paid: Any) -> None:
+    def respond(
+        self, one: LabelRandomizer, labels: Any, entities: Any, places: Any, paid: Any
+    ) -> None:
         self.seen.setdefault(LABELS, Counter()).update(entities.tolist())
 
     def sent(self, kernel: Any, site: int, task: Any) -> None:
@@ -170,8 +172,8 @@ SITES: dict[type[Any], tuple[str, str]] = {  # what releases, by which method, a
     SharedSum: ("released", "opened"),
     PaidEvaluation: ("release", "evaluation"),
     Party: ("embed", "embed"),
-    Whole: ("run", "whole"),
-    Respond: ("__call__", "respond"),
+    InProcessEngine: ("run", "whole"),
+    LabelRandomizer: ("__call__", "respond"),
 }
 
 
@@ -295,13 +297,13 @@ KINDS: dict[str, tuple[str, str]] = {  # a case in which something is released, 
     "PrivateEdge": ("mapa", "client:0"),
     "PlainEdge": ("asgd", "client:0"),
     "LiteralEdge": ("audp/paper", "client:1"),
-    "Respond": ("dlr/label", LABELS),
-    "Respond, as they are": ("ogd", LABELS),
-    "Respond, all of an entity": ("dlr/label", ENTITIES),
+    "LabelRandomizer": ("dlr/label", LABELS),
+    "LabelRandomizer, as they are": ("ogd", LABELS),
+    "LabelRandomizer, all of an entity": ("dlr/label", ENTITIES),
     "Party": ("dlr/entity", party(1)),
     "Party, without a price": ("slr/deformed", party(0)),
     "Party, all of an entity": ("dlr/entity", ENTITIES),
-    "Whole": ("slr/label", party(0)),
+    "InProcessEngine": ("slr/label", party(0)),
 }
 
 

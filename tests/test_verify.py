@@ -22,7 +22,7 @@ from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
+from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 
 CHEAP = {
     "synchronous": (

@@ -13,7 +13,7 @@ from sordino.base.errors import DataError
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data.stream import ClassDrift, GradualDrift, TableStream, drift
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.run import Events
 
 ROWS = 9000
 

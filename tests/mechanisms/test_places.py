@@ -73,14 +73,14 @@ PLACES = (
     Place(
         "an embedding, or that there is none",
         "Embedding",
-        "regimes/vertical/engines/split.py",
+        "regimes/vertical/halves.py",
         "mechanisms/gaussian.py: release_rows",
         "Gaussian, NonPrivate",
     ),
     Place(
         "a party's update",
         "(kept)",
-        "regimes/vertical/engines/split.py",
+        "regimes/vertical/halves.py",
         "mechanisms/gaussian.py: release",
         "Gaussian",
     ),

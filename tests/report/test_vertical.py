@@ -19,12 +19,12 @@ from sordino.core import vocabulary
 from sordino.core.figures import smoothed
 from sordino.core.records import About, Environment, plain
 from sordino.core.run.reading import Run, load
-from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
-from sordino.regimes.vertical.totals import MIB, totals
+from sordino.regimes.vertical.report import MIB, totals
 from sordino.report import costs, together, write, write_comparison
 from sordino.report.album import pictures
+from sordino.report.drawing import draw
 from sordino.report.page import render, render_comparison
 
 from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
@@ -32,30 +32,33 @@ from .test_asynchronous import texts
 from .test_figures import SVG, polyline
 from .test_page import read
 
-PICTURES = (
-    stream.errors,
-    stream.regret,
-    stream.activation,
-    stream.traffic,
-    stream.times,
-    stream.prices,
-)
+KEYS = ("errors", "regret", "activation", "traffic", "times", "prices")
 
 
-def dotted(picture: str | None) -> int:
+def shown(run: Run) -> dict[str, Any]:
+    return {figure.key: figure for figure in events.figures(run)}
+
+
+def picture(run: Run, key: str) -> str | None:
+    """The figure with this key, drawn."""
+    found = shown(run)
+    return draw(found[key]) if key in found else None
+
+
+def dotted(drawn: str | None) -> int:
     """How many lines mark a change."""
-    assert picture is not None
+    assert drawn is not None
     return sum(
         "stroke-dasharray" in path.get("style", "") and "clip-path" in path.attrib
-        for path in ET.fromstring(picture).iter(f"{SVG}path")
+        for path in ET.fromstring(drawn).iter(f"{SVG}path")
     )
 
 
 def test_error_curves_are_an_affine_image_of_the_log(play: Maker) -> None:
     rows = event_rows()[:-1]
-    picture = stream.errors(load(play()))
-    assert picture is not None
-    recent, whole = polyline(picture, 0), polyline(picture, 1)
+    drawn = picture(load(play()), "errors")
+    assert drawn is not None
+    recent, whole = polyline(drawn, 0), polyline(drawn, 1)
     assert len(recent) == len(whole) == 100
     scale = (recent[0][1] - recent[50][1]) / (rows[0]["error"] - rows[50]["error"])
     zero = recent[0][1] - scale * rows[0]["error"]
@@ -67,14 +70,14 @@ def test_error_curves_are_an_affine_image_of_the_log(play: Maker) -> None:
 
 def test_changes_of_the_world_are_marked_unless_there_are_too_many(play: Maker) -> None:
     run = load(play())
-    assert [mark.at for mark in stream.marks(run)] == [1000, 2000, 3000]
-    assert dotted(stream.errors(run)) == 3
-    assert dotted(stream.regret(run)) == 6  # in both panels
-    assert "the world changed" in texts(stream.errors(run))
+    assert [mark.at for mark in events.marks(run)] == [1000, 2000, 3000]
+    assert dotted(picture(run, "errors")) == 3
+    assert dotted(picture(run, "regret")) == 6  # in both panels
+    assert "the world changed" in texts(picture(run, "errors"))
     many = [{**row, "changes": [row["round"] - 7.0]} for row in event_rows()[:-1]]
     crowded = load(play("many", log=many))
-    assert stream.marks(crowded) == []
-    assert dotted(stream.errors(crowded)) == 0
+    assert events.marks(crowded) == []
+    assert dotted(picture(crowded, "errors")) == 0
     told = {picture.title: picture.caption for picture in pictures(crowded)}
     assert "too often to be marked" in told["Error over the stream"]
 
@@ -134,13 +137,12 @@ def test_no_messages_no_totals(make: Maker) -> None:
 
 def test_bars_say_who_was_active_and_who_did_not_answer(play: Maker) -> None:
     run = load(play())
-    assert {"100", "50", "25", "did not answer"} <= set(texts(stream.activation(run)))
+    assert {"100", "50", "25", "did not answer"} <= set(texts(picture(run, "activation")))
     answering = [{**row, "silent": [0.0] * 3} for row in event_rows()[:-1]]
-    assert "did not answer" not in texts(stream.activation(load(play("all", log=answering))))
+    assert "did not answer" not in texts(picture(load(play("all", log=answering)), "activation"))
     crowd = [{**row, "active": [0.5] * 400, "silent": [0.1] * 400} for row in event_rows()[:-1]]
-    drawn = stream.activation(
-        load(play("crowd", log=crowd, clients=[{"client": i} for i in range(400)]))
-    )
+    many = load(play("crowd", log=crowd, clients=[{"client": i} for i in range(400)]))
+    drawn = picture(many, "activation")
     assert "400 parties, the most active first" in texts(drawn)
     assert drawn is not None
     assert len(drawn) < 150_000
@@ -149,22 +151,20 @@ def test_bars_say_who_was_active_and_who_did_not_answer(play: Maker) -> None:
 def test_bytes_and_seconds_are_those_of_the_last_row(play: Maker) -> None:
     run = load(play())
     assert {"payload up 7.81 MiB", "payload down 3.91 MiB", "framing 1.95 MiB"} <= set(
-        texts(stream.traffic(run))
+        texts(picture(run, "traffic"))
     )
     assert {"0.4 s, 100 µs an event", "0.2 s, 50 µs an event", "0.08 s, 20 µs an event"} <= set(
-        texts(stream.times(run))
+        texts(picture(run, "times"))
     )
 
 
 def test_prices_are_drawn_as_far_as_they_are_finite(play: Maker) -> None:
     run = load(play(log=under_privacy(event_rows()), **LABELS))
-    said = texts(stream.prices(run))
-    assert {"label", "features at each party, 0 to 2", "3", "∞, not protected", "budget"} <= set(
-        said
-    )
-    assert stream.prices(load(play("free"))) is None
+    said = texts(picture(run, "prices"))
+    assert {"label", "features at parties 0 to 2", "3", "∞, not protected", "budget"} <= set(said)
+    assert picture(load(play("free")), "prices") is None
     literal = load(play("paper", log=under_privacy(event_rows()), **LABELS, form="paper"))
-    assert stream.prices(literal) is None  # a finite bar would look like a promise
+    assert picture(literal, "prices") is None  # a finite bar would look like a promise
 
 
 def test_neighbouring_parties_with_the_same_price_are_told_together(play: Maker) -> None:
@@ -181,8 +181,8 @@ def test_neighbouring_parties_with_the_same_price_are_told_together(play: Maker)
             ]
         )
     )
-    assert stream.released(run) == [
-        ("features at each party, 0 to 1", 2.0, "a"),
+    assert events.released(run) == [
+        ("features at parties 0 to 1", 2.0, "a"),
         ("features at party 2", math.inf, "b"),
         ("entity, all of it", 9.0, "c"),
     ]
@@ -228,7 +228,7 @@ def test_what_is_not_protected_is_said_with_the_guarantee(play: Maker) -> None:
     assert "epsilon of features ∞ not protected" in text
     assert "who is protected each entity's label" in text
     assert (
-        "label 2.99999 randomised response at epsilon = 3, once features at each party, 0 to "
+        "label 2.99999 randomised response at epsilon = 3, once features at parties 0 to "
         "2 ∞ embeddings" in text
     )
     assert (
@@ -261,18 +261,15 @@ def test_while_it_runs_accuracy_is_that_of_all_events_so_far(play: Maker) -> Non
 def test_regret_is_told_as_what_the_method_follows(
     play: Maker, method: str, window: int, followed: str
 ) -> None:
-    told = {
-        title: caption
-        for title, _, caption, _ in events.pictures(load(play(method=method, window=window)))
-    }
-    assert followed in told["Local regret"]
-    assert ("static local regret" in told["Local regret"]) == (method == "slr")
+    caption = shown(load(play(method=method, window=window)))["regret"].caption
+    assert followed in caption
+    assert ("static local regret" in caption) == (method == "slr")
 
 
 @drawings.anew()
 def test_nothing_to_draw_and_equal_folders_equal_pages(play: Maker) -> None:
     empty = load(play("empty", log=[], status="running", result=None))
-    assert [draw(empty) for draw in PICTURES] == [None] * len(PICTURES)
+    assert not shown(empty)
     assert render(load(play("one/run"))) == render(load(play("another/run")))
 
 
@@ -284,8 +281,8 @@ def test_odd_values_in_rows_stop_no_picture(play: Maker, value: Any) -> None:
     odd = event_rows()[:3]
     odd += [{**odd[2], "round": 160, key: value} for key in odd[0] if key != "kind"]
     run = load(play(log=readable(odd, "vertical"), **LABELS))
-    for draw in PICTURES:
-        ET.fromstring(draw(run) or "<none/>")
+    for key in KEYS:
+        ET.fromstring(picture(run, key) or "<none/>")
 
 
 @pytest.mark.parametrize("value", ODD[2:7])
@@ -323,7 +320,7 @@ def test_odd_facts_stop_no_page(play: Maker, value: Any) -> None:
 
 def test_a_long_stream_has_grouped_digits(play: Maker) -> None:
     assert "1\u202f000\u202f000" in texts(
-        stream.errors(load(play(log=event_rows(2_000_000, 20_000))))
+        picture(load(play(log=event_rows(2_000_000, 20_000))), "errors")
     )
 
 
@@ -341,17 +338,17 @@ def test_several_streams_are_held_against_each_other_by_their_error(
     assert "Over activations" not in text
     assert "epsilon spent" not in text  # all of it at once: a table tells
     assert "Features are not protected" in text
-    picture = together.compared([load(play("c")), load(private)], ["c", "p"], "round")
-    assert picture is not None
-    assert len(polyline(picture, 0)) == 100
+    drawn = together.compared([load(play("c")), load(private)], ["c", "p"], "round")
+    assert drawn is not None
+    assert len(polyline(drawn, 0)) == 100
 
 
 def test_over_epsilon_a_stream_is_one_point_and_one_without_a_promise_a_level(play: Maker) -> None:
     private = [load(play(f"p{i}", log=under_privacy(event_rows()), **LABELS)) for i in (0, 1)]
     free = [load(play("f"))]
-    picture = together.together([private, free], ["p", "f"], "epsilon")
-    assert "f (ε = ∞)" in texts(picture)
-    assert "accuracy over the stream (%)" in texts(picture)
+    drawn = together.together([private, free], ["p", "f"], "epsilon")
+    assert "f (ε = ∞)" in texts(drawn)
+    assert "accuracy over the stream (%)" in texts(drawn)
     assert together.together([free], ["f"], "epsilon") is None
 
 

@@ -5,12 +5,12 @@
 """
 
 from sordino.regimes.vertical.method import Count, Dlr, Full, Ogd, Random, Slr, Threshold
-from sordino.regimes.vertical.streams import VerticalData as Data
 from sordino.regimes.vertical.study import EventExecution as Execution
 from sordino.regimes.vertical.study import Events as Budget
 from sordino.regimes.vertical.study import Missing as World
 from sordino.regimes.vertical.study import Release
 from sordino.regimes.vertical.study import SplitModel as Model
+from sordino.regimes.vertical.study import VerticalData as Data
 from sordino.regimes.vertical.study import VerticalPrivacy as Privacy
 
 __all__ = [

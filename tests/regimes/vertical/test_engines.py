@@ -15,12 +15,12 @@ from torch import nn
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.engine import Whole
-from sordino.regimes.vertical.engines.joint import Joint
+from sordino.regimes.vertical.engine import InProcessEngine
+from sordino.regimes.vertical.graph import Graph
 from sordino.regimes.vertical.loop import Loop
-from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.method import Threshold
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.network import Messages
+from sordino.regimes.vertical.run import Events
 
 STUDY = """
 name = "engines"
@@ -91,11 +91,11 @@ def test_every_path_gives_the_same_weights_and_numbers(
     handed = world(tmp_path / "b", asked, 'execution.path="messages"')
     joint = world(tmp_path / "c", asked, OWN)
     engines: list[Any] = [each.engine() for each in (plain, joint, handed)]
-    assert [type(engine) for engine in engines] == [Whole, Whole, Messages]
-    kernels = Joint if method is SLR else Loop, Joint
-    assert tuple(type(engine._kernel) for engine in engines[:2]) == kernels
+    assert [type(engine) for engine in engines] == [InProcessEngine, InProcessEngine, Messages]
+    models = Graph if method is SLR else Loop, Graph
+    assert tuple(type(engine._model) for engine in engines[:2]) == models
     start = engines[0].pack()
-    engines[1]._kernel.start(start["server"], [start[f"party{m}"] for m in range(3)])
+    engines[1]._model.start(start["server"], [start[f"party{m}"] for m in range(3)])
     done = 0
     for count in (1, 2, 60, 137, 300):
         read = plain.stream.read(done, count)
@@ -107,13 +107,9 @@ def test_every_path_gives_the_same_weights_and_numbers(
         ]
         for other in played[1:]:
             # scores that are all but equal
-            assert (other.seen.predictions == played[0].seen.predictions).mean() > 0.98
-            np.testing.assert_allclose(
-                other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4
-            )
-            np.testing.assert_allclose(
-                other.seen.regret, played[0].seen.regret, rtol=5e-3, atol=1e-5
-            )
+            assert (other.predictions == played[0].predictions).mean() > 0.98
+            np.testing.assert_allclose(other.losses, played[0].losses, rtol=2e-3, atol=2e-4)
+            np.testing.assert_allclose(other.regret, played[0].regret, rtol=5e-3, atol=1e-5)
         for engine in engines[1:]:
             same(engines[0].weights(), engine.weights(), 5e-5)
 
@@ -165,8 +161,8 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(
         each.run(read.x, read.y, active, np.zeros_like(active), paid(made))
         for each in (engine, other)
     )
-    assert (first.seen.predictions == second.seen.predictions).all()
-    assert (first.seen.regret == second.seen.regret).all()
+    assert (first.predictions == second.predictions).all()
+    assert (first.regret == second.regret).all()
     assert all((values == other.weights()[name]).all() for name, values in engine.weights().items())
 
 
@@ -182,8 +178,8 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
             engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint))
             for engine in engines
         )
-        assert (one.seen.predictions == two.seen.predictions).mean() > 0.98
-        np.testing.assert_allclose(one.seen.losses, two.seen.losses, rtol=1e-3, atol=1e-4)
+        assert (one.predictions == two.predictions).mean() > 0.98
+        np.testing.assert_allclose(one.losses, two.losses, rtol=1e-3, atol=1e-4)
         same(engines[0].weights(), engines[1].weights(), 2e-5)
         for made in (joint, handed):
             made.ledgers.close()
@@ -209,13 +205,12 @@ def test_what_the_loop_has_no_rule_for_is_played_as_one_graph_and_by_messages_al
     handed = world(tmp_path / "b", *asked, 'execution.path="messages"')
     other = world(tmp_path / "c", asked[0].replace(f", {own}", ""), asked[1])
     engines = [made.engine() for made in (joint, handed, other)]
-    assert isinstance(engines[0], Whole)
-    assert isinstance(engines[0]._kernel, Joint)
+    assert isinstance(engines[0], InProcessEngine)
+    assert isinstance(engines[0]._model, Graph)
     read = joint.stream.read(0, 300)
     active, _ = joint.activity.drawn(read.x, 0, 300, 1000)
     one, two, three = (
-        engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)).seen
-        for engine in engines
+        engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)) for engine in engines
     )
     np.testing.assert_allclose(one.losses, two.losses, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(one.regret, two.regret, rtol=5e-3, atol=1e-5)

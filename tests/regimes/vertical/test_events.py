@@ -29,14 +29,13 @@ from sordino.data.stream import opening
 from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
-from sordino.regimes.vertical import simulation as events
+from sordino.regimes.vertical import run as events
+from sordino.regimes.vertical.blocks import Sizes
 from sordino.regimes.vertical.engine import Played
-from sordino.regimes.vertical.engines.observed import Observed
-from sordino.regimes.vertical.engines.split import Party
+from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.protocol import Vertical
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.run import Events
 from sordino.regimes.vertical.study import VerticalPrivacy
-from sordino.regimes.vertical.traffic import Sizes
 
 STUDY = """
 name = "events"
@@ -114,7 +113,7 @@ WORLDS = {
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PIECE", 40)
+    monkeypatch.setattr(events, "BLOCK", 40)
 
 
 @pytest.fixture
@@ -273,8 +272,10 @@ class Nobody:
         self.given.append((x, y, active, silent))
         learned = np.arange(len(active)) % max(self.skip, 1) == 0
         predictions = np.where(np.repeat(learned, len(y) // len(active)), self.says(x, y), 0)
-        seen = Observed(predictions, learned * 1.0, np.ones(len(active)), np.zeros(3))
-        return Played(seen, learned, np.zeros(len(active), np.int64))
+        return Played(
+            predictions, learned * 1.0, np.ones(len(active)), learned,
+            np.zeros(len(active), np.int64), np.zeros(3),
+        )  # fmt: skip
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         return {"server": np.zeros(1, np.float32)}
@@ -302,7 +303,7 @@ def observed(
 def test_random_activates_each_party_as_often_as_it_says_and_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p: float
 ) -> None:
-    monkeypatch.setattr(events, "PIECE", 1000)
+    monkeypatch.setattr(events, "BLOCK", 1000)
     n = 20_000
     spy, watch, world = observed(
         tmp_path,
@@ -335,7 +336,7 @@ def test_random_activates_each_party_as_often_as_it_says_and_by_itself(
 def test_count_activates_exactly_so_many_each_as_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:
-    monkeypatch.setattr(events, "PIECE", 1000)
+    monkeypatch.setattr(events, "BLOCK", 1000)
     spy, _, _ = observed(
         tmp_path, f'method.activation={{kind="count", k={k}}}', "budget.events=9000"
     )
@@ -548,7 +549,7 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(
 def test_labels_are_answered_as_the_mechanism_does_and_once_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "PIECE", 1000)
+    monkeypatch.setattr(events, "BLOCK", 1000)
     raw: dict[int, int] = {}
     spy, _, world = observed(tmp_path, LABEL, "budget.events=2874")
     piece = world.stream.read(0, 2874)
@@ -572,7 +573,7 @@ def test_the_error_that_is_logged_is_unbiased(
     """Predictions that are right three times in four, under noisy labels; what agrees with the
     answers is far off.
     """
-    monkeypatch.setattr(events, "PIECE", 1000)
+    monkeypatch.setattr(events, "BLOCK", 1000)
     rng, n = np.random.default_rng(2), 20_000
     truth: list[NDArray[Any]] = []
 

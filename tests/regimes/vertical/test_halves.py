@@ -25,12 +25,12 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, numbers, packed
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.engines import models
-from sordino.regimes.vertical.engines.split import Cover, Party, Plan, Server
+from sordino.regimes.vertical import models
+from sordino.regimes.vertical.halves import HalfSettings, Party, PartyNoise, Server
 
 CLASSES, PARTIES = 3, 3
 FEATURES = (4, 16, 2)
-NOTHING = Cover()
+NOTHING = PartyNoise()
 
 
 def networks(seed: int = 0) -> tuple[nn.Module, list[nn.Module]]:
@@ -49,7 +49,7 @@ def networks(seed: int = 0) -> tuple[nn.Module, list[nn.Module]]:
         )
         constant = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
         constant[0].requires_grad_(False)
-        parties: list[nn.Module] = [models.chain((4, 5, 2), last=True), image, constant]
+        parties: list[nn.Module] = [models.linear_layers((4, 5, 2), last=True), image, constant]
         return nn.Sequential(nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, CLASSES)), parties
 
 
@@ -181,11 +181,15 @@ class Split:
 
 
 def split(
-    plan: Plan, rates: Sequence[float], *, cover: Cover = NOTHING, frozen: Sequence[int] = ()
+    plan: HalfSettings,
+    rates: Sequence[float],
+    *,
+    noise: PartyNoise = NOTHING,
+    frozen: Sequence[int] = (),
 ) -> Split:
     server, parties = networks()
     made = [
-        Party(m, module, FEATURES[m], plan, rates[m + 1], cover, m in frozen)
+        Party(m, module, FEATURES[m], plan, rates[m + 1], noise, m in frozen)
         for m, module in enumerate(parties)
     ]
     return Split(Server(server, plan, rates[0]), made)
@@ -233,7 +237,7 @@ def test_message_by_message_is_one_network(
     if method == "ogd":
         length, alpha = 1, 1.0
     buffered = buffered or method == "slr"
-    plan = Plan(
+    plan = HalfSettings(
         length=length,
         alpha=alpha,
         replays=method == "slr",
@@ -301,7 +305,7 @@ def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -
     halves.
     """
     rng, eta, parties = np.random.default_rng(0), 0.05, 4
-    plan = Plan(length=1, alpha=1.0, replays=False, batch=2, bits=32)
+    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=2, bits=32)
     made = [models.party("linear", 3, 99, CLASSES, None, Seeded(0).at(m)) for m in range(parties)]
     server = models.server(
         "linear", (CLASSES,) * parties, 99, CLASSES, None, Seeded(0).at("server")
@@ -343,7 +347,7 @@ def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> 
     example's own slope they leave three.
     """
     length, score = 400, 10.0  # 1 - p = 4.5e-5, and float16 goes in steps of 6e-8 there
-    plan = Plan(length=length, alpha=1.0, replays=True, batch=1, bits=bits)
+    plan = HalfSettings(length=length, alpha=1.0, replays=True, batch=1, bits=bits)
     server = Server(models.server("linear", (2,), 9, 2, None, Seeded(0).at("server")), plan, 0.1)
     sent = np.zeros((length, 2), np.float32)
     sent[0] = score, 0.0
@@ -357,7 +361,7 @@ def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> 
 
 
 def test_a_derivative_counts_once_and_for_its_own_event() -> None:
-    plan = Plan(length=3, alpha=0.9, replays=False, batch=1, bits=32)
+    plan = HalfSettings(length=3, alpha=0.9, replays=False, batch=1, bits=32)
     own = split(plan, (0.1,) * 4)
     own.event(*drawn(0, 1), [True, True, True])
     party, x = own.parties[0], drawn(1, 1)[0][:, :4]
@@ -395,7 +399,7 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None:
-    plan = Plan(length=3, alpha=0.9, replays=again, batch=2, bits=16)
+    plan = HalfSettings(length=3, alpha=0.9, replays=again, batch=2, bits=16)
     one, other = split(plan, (0.1,) * 4), split(plan, (0.1,) * 4)
     pattern = [
         (True, False, True),
@@ -419,10 +423,10 @@ def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None
 CLIP, Z = 0.5, 1.7
 
 
-def covered(*, embedding: bool = True, update: bool = True, key: str = "a") -> Cover:
+def covered(*, embedding: bool = True, update: bool = True, key: str = "a") -> PartyNoise:
     single = Single(clip=CLIP, noise_multiplier=Z)
     entropy = Seeded(7, key)
-    return Cover(
+    return PartyNoise(
         embedding=single if embedding else None,
         update=single if update else None,
         embedding_draws=entropy.stream("embedding"),
@@ -435,7 +439,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
     """Every row by itself, also where a window of them is sent: 2/3 or 3/2 of the scale would be
     seen.
     """
-    plan = Plan(length=4, alpha=1.0, replays=again, batch=1, bits=32)
+    plan = HalfSettings(length=4, alpha=1.0, replays=again, batch=1, bits=32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = nn.Linear(2, 40)
@@ -461,7 +465,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
 
 
 def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -> None:
-    plan = Plan(length=1, alpha=1.0, replays=False, batch=1, bits=32)
+    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=1, bits=32)
     x = drawn(0, 1)[0][:, :4]
 
     def sent(event: int) -> bytes:
@@ -480,7 +484,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(
     of their shortened gradients.
     """
     monkeypatch.setattr(entropy, "digest", lambda hidden: bytes(32))
-    plan = Plan(length=2 if again else 1, alpha=1.0, replays=again, batch=1, bits=32)
+    plan = HalfSettings(length=2 if again else 1, alpha=1.0, replays=again, batch=1, bits=32)
     widest, noise = 0.0, covered()
     for seed in range(60):
         ends = []
@@ -506,7 +510,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(
 
 def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
     """What leaves a window is what entered it: no fresh noise, and no raw gradient."""
-    plan = Plan(length=3, alpha=0.5, replays=False, batch=1, bits=32)
+    plan = HalfSettings(length=3, alpha=0.5, replays=False, batch=1, bits=32)
     party = Party(0, networks()[1][0], 4, plan, 1.0, covered(embedding=False), False)
     seen: list[Tensor] = []
     release = Single.release
@@ -528,7 +532,7 @@ def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
 
 
 def test_a_frozen_party_answers_and_never_moves() -> None:
-    plan = Plan(length=2, alpha=0.5, replays=False, batch=1, bits=32)
+    plan = HalfSettings(length=2, alpha=0.5, replays=False, batch=1, bits=32)
     own = split(plan, (0.1,) * 4, frozen=(0, 1, 2))
     before = [party.flat.weights.clone() for party in own.parties]
     server = own.server.flat.weights.clone()

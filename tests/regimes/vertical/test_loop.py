@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.regimes.vertical.engines.net import Chain, Net
-from sordino.regimes.vertical.engines.observed import Observed, Rates
+from sordino.regimes.vertical.engine import Played, Rates
 from sordino.regimes.vertical.loop import BLOCK, Array, Loop, Rule, _half
+from sordino.regimes.vertical.models import Chain, Net
 
 Double = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -210,7 +210,7 @@ def pieces(events: Events, cuts: list[int]) -> list[Events]:
     return [(events[0][a:b], events[1][a:b], events[2][a:b]) for a, b in pairwise(ends)]
 
 
-def joined(seen: list[Observed]) -> tuple[Labels, Double, Double]:
+def joined(seen: list[Played]) -> tuple[Labels, Double, Double]:
     return tuple(
         np.concatenate([getattr(s, name) for s in seen])
         for name in ("predictions", "losses", "regret")

@@ -30,8 +30,7 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.engines.rowwise import PartyModule
-from sordino.regimes.vertical.engines.split import Cover, Party, Plan
+from sordino.regimes.vertical.halves import HalfSettings, Party, PartyModule, PartyNoise
 
 FEATURES, WIDTH, LENGTH, EVENTS, CHANGED = 3, 4, 3, 10, 4
 FAR = 50.0
@@ -114,15 +113,15 @@ def played(
 ) -> tuple[list[Any], list[Any]]:
     """What a party sends, and its weights after each event."""
     length = LENGTH if replays else 1
-    plan = Plan(length=length, alpha=1.0, replays=replays, batch=1, bits=32)
+    plan = HalfSettings(length=length, alpha=1.0, replays=replays, batch=1, bits=32)
     noise = Single(clip=clip, noise_multiplier=1e-3)
-    cover = Cover(
+    covers = PartyNoise(
         embedding=noise,
         update=None if frozen else Single(clip=1.0, noise_multiplier=1e-3),
         embedding_draws=Seeded(0).stream("embedding"),
         update_draws=Seeded(0).stream("update"),
     )
-    party = Party(0, module, FEATURES, plan, 1.0, cover, frozen)
+    party = Party(0, module, FEATURES, plan, 1.0, covers, frozen)
     paid = Allowance([permit(party.price, unit=party.unit)])
     sent, weights = [], []
     slope = packed(np.ones(plan.rows * WIDTH, np.float32), 32)
@@ -345,8 +344,8 @@ def test_graphs_take_the_weights_as_they_are_now() -> None:
 
     module, x = Tied(), rows()
     twin = copy.deepcopy(module)
-    plan = Plan(length=1, alpha=1.0, replays=False, batch=1, bits=32)
-    party = Party(0, module, FEATURES, plan, 0.1, Cover(), False)
+    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=1, bits=32)
+    party = Party(0, module, FEATURES, plan, 0.1, PartyNoise(), False)
     paid = Allowance([permit(party.price, unit=party.unit)])
     trained = [p for p in twin.parameters() if p.requires_grad]
     for event, row in enumerate(x, start=1):

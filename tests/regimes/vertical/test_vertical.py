@@ -92,7 +92,7 @@ class Spec:
             case Waited():
                 good = not asked
             case Embedding():
-                good = valid and party not in {*self.got, *gone} and (asked or word.active)
+                good = party not in {*self.got, *gone} and (asked or word.active)
             case _:
                 good = asked and party not in {*self.got, *gone}
         if word.event != self.event or not good or not 0 <= party < PARTIES:
@@ -103,7 +103,10 @@ class Spec:
                 self.flags.add("labelled")
             case Waited():
                 self.flags.add("asked")
-                return [("ask", set(range(PARTIES)) - set(self.got))]
+                return [("ask", set(range(PARTIES)) - set(self.got) - gone)]
+            case Embedding() if not valid:  # it will not be better when it is asked for
+                self.dropped += 1
+                self.flags.add(("gone", party))
             case Embedding():
                 self.got[party] = np.frombuffer(
                     word.values, "<f2" if word.bits == 16 else "<f4"

@@ -21,8 +21,8 @@ from sordino.core import study as studies
 from sordino.core.run.log import RunLog
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import label_epsilon, payable
+from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
-from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
 
 LABEL = 'privacy={unit="label", epsilon=3.0, delta=1e-5}'
 ENTITY = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.base.entropy import Seeded
-from sordino.regimes.vertical.engines.window import Window, total
+from sordino.regimes.vertical.halves import Window, total
 from sordino.training.flat import Flat
 
 RATE = 0.3

@@ -37,12 +37,11 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.assemble import build
 from sordino.regimes.vertical.engine import Engine
-from sordino.regimes.vertical.messages import Messages
+from sordino.regimes.vertical.network import Messages
 from sordino.regimes.vertical.plan import calibrate, label_epsilon, promised, unprotected
-from sordino.regimes.vertical.respond import Respond
-from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.run import Events, build
+from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.regimes.vertical.study import VerticalStudy
 
 Whole = NDArray[np.int64]
@@ -62,8 +61,8 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flipped(Respond):
-    """Answers about labels that coins may have flipped; see :class:`Respond`.
+class Flipped(LabelRandomizer):
+    """Answers about labels that coins may have flipped.
 
     Attributes:
         classes: K.
@@ -74,14 +73,14 @@ class Flipped(Respond):
     seen: Answers
 
     def __call__(self, labels: Whole, entities: Whole, places: Whole, paid: Allowance) -> Whole:
-        """See :class:`Respond`."""
+        """Answer about labels, some of them flipped."""
         m = len(self.seen.coins)
         canary = np.flatnonzero(entities < m)
         who = entities[canary]
         flipped = (labels + 1) % self.classes
         own = labels.copy()
         own[canary] = np.where(self.seen.coins[who], flipped[canary], labels[canary])
-        found = Respond.__call__(self, own, entities, places, paid)
+        found = LabelRandomizer.__call__(self, own, entities, places, paid)
         speaks = (found == flipped).astype(np.float64) - (found == labels)
         if self.memoised:  # the same answer again says nothing more
             self.seen.told[who] = speaks[canary]
@@ -92,7 +91,7 @@ class Flipped(Respond):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced(Single):
-    """Rows at either end of the ball, one entity after another; see :class:`Single`.
+    """Rows at either end of the ball, one entity after another.
 
     Attributes:
         coins: (m,), at which end a row is.
@@ -103,7 +102,7 @@ class Replaced(Single):
     seen: list[float]
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
-        """See :class:`~sordino.mechanisms.gaussian.Single`."""
+        """Release rows at the ends of the ball that coins say."""
         start = len(self.seen)
         ends = torch.zeros_like(rows)
         mine = self.coins[start : start + len(rows)]
@@ -115,7 +114,7 @@ class Replaced(Single):
 
 
 def rows(study: VerticalStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.audit.rows.Rows`."""
+    """Return the rows of an audit with canaries."""
     full = calibrate(study)
     if full.privacy.unit == "none":
         raise StudyError("privacy.unit = 'none': nothing is promised that canaries could refute")
@@ -151,17 +150,17 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
         built = build(study, Path(folder), "audit", None)
         simulation = built.simulation
         assert isinstance(simulation, Events)
-        own = simulation.respond
+        own = simulation.randomizer
         assert own.mechanism is not None
         flipped = Flipped(
             mechanism=own.mechanism,
             key=own.key,
             memoised=own.memoised,
-            dues=own.dues,
+            required=own.required,
             classes=own.mechanism.classes,
             seen=answers,
         )
-        watched = replace(simulation, respond=flipped)
+        watched = replace(simulation, randomizer=flipped)
         if privacy.unit == "entity":
             watched = replace(watched, engine=lambda: _covered(simulation.engine(), coins, covers))
         played(replace(built, simulation=watched))
@@ -194,15 +193,15 @@ def _without_delta(told: Promised, answers: Answers, alpha: float) -> Interval:
 
 
 def _covered(engine: Engine, coins: Coins, covers: dict[int, Replaced]) -> Engine:
-    """The engine with canaries at every party; ``covers`` has what was seen of the last engine."""
+    """Return the engine with canaries at every party; ``covers`` has what its releases showed."""
     assert isinstance(engine, Messages)
     for party in engine.parties:
-        noise = party.cover.embedding
+        noise = party.noise.embedding
         assert noise is not None
         covers[party.index] = Replaced(
             clip=noise.clip, noise_multiplier=noise.noise_multiplier, coins=coins, seen=[]
         )
-        party.cover = replace(party.cover, embedding=covers[party.index])
+        party.noise = replace(party.noise, embedding=covers[party.index])
     return engine
 
 

@@ -1,4 +1,9 @@
-"""Who plays a stretch of events: the loop, one graph, or messages; alike to float32 rounding."""
+"""The ways to play a block of events, and what each of them gives.
+
+``loop`` is one compiled loop, for chains of linear layers and windows of gradients; ``graph`` one
+graph of any torch modules; ``messages`` hands every message over, for noise and missing answers,
+too. Results are alike to float32 rounding.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +15,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.privacy import Allowance, Event
-from sordino.regimes.vertical.engines.observed import Observed
 
 if TYPE_CHECKING:
-    from sordino.regimes.vertical.engines.joint import Joint
+    from sordino.regimes.vertical.graph import Graph
     from sordino.regimes.vertical.loop import Loop
 
 EventPath = Literal["loop", "graph", "messages"]
-"""How events are played: one compiled loop, for chains of linear layers and windows of gradients;
-one graph of any torch modules; or message by message, for noise and missing answers, too.
-"""
-Kept = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 Weights = dict[str, NDArray[np.float32]]
-Dues = tuple[tuple[str, Event], ...]
-"""What an appearance of an entity releases of its features: ledger units and events."""
+RequiredCharges = tuple[tuple[str, Event], ...]
+"""Ledger units and events that must be paid for before something of an entity is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Learning rates: eta_0 of the server, eta_m of each party."""
+
+    server: float
+    parties: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """A stretch of n events.
+    """Results of n events of b examples each.
 
     Attributes:
-        seen: what was predicted, and how it went.
-        learned: which events were learned from (n,).
-        dropped: words that were no part of anything (n,).
+        predictions: classes (n b,), each before its event was learned from.
+        losses: mean loss of each event's examples (n,), likewise.
+        regret: squared norm of the window's gradient after each event (n,).
+        learned: the events that were learned from (n,).
+        dropped: messages that could not be used (n,).
+        seconds: of parties' forward passes, of their backward passes and steps, of the server (3,).
     """
 
-    seen: Observed
+    predictions: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    regret: NDArray[np.float64]
     learned: Mask
     dropped: NDArray[np.int64]
+    seconds: NDArray[np.float64]
 
     @staticmethod
-    def nothing() -> Played:
-        """No events."""
+    def room(n: int, batch: int = 1) -> Played:
+        """Return zeros for n events, all of them learned from."""
         return Played(
-            Observed(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)),
-            np.zeros(0, bool),
-            np.zeros(0, np.int64),
-        )
+            np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.ones(n, bool),
+            np.zeros(n, np.int64), np.zeros(3),
+        )  # fmt: skip
 
 
 class Engine(Protocol):
-    """A server and its parties, between two events."""
+    """A server and its parties, between two blocks."""
 
     def run(
         self,
@@ -62,36 +76,42 @@ class Engine(Protocol):
         silent: Mask,
         paid: Allowance,
     ) -> Played:
-        """Play events: features (n b, f), side by side, and labels (n b,).
+        """Play n events.
 
-        Who is active and who does not answer are (n, M).
+        Args:
+            x: (n b, f), the parties' features side by side.
+            y: (n b,), labels as the server knows them.
+            active: (n, M), parties that learn.
+            silent: (n, M), parties whose answer does not come.
+            paid: permits for what the events release.
 
         Raises:
-            LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been
-                computed then.
+            LocalProtocolError: if something is not paid for; nothing has been computed then.
         """
         ...
 
     def weights(self) -> Weights:
-        """Flat weights of "server", "party0", "party1" and so on."""
+        """Return flat weights of "server", "party0", "party1" and so on."""
         ...
 
-    def pack(self) -> Kept:
-        """Everything that a later :meth:`unpack` needs."""
+    def pack(self) -> Arrays:
+        """Return everything that a later :meth:`unpack` needs."""
         ...
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Stand where :meth:`pack` was called."""
+        """Restore the state that :meth:`pack` returned."""
         ...
 
 
-class Whole:
-    """Both halves in one hand, where nothing happens to messages: the loop, or one graph."""
+class InProcessEngine:
+    """The loop or the graph, where nothing happens to messages.
 
-    def __init__(self, kernel: Loop | Joint, first: Weights, dues: Dues) -> None:
-        self._kernel, self._dues = kernel, dues
-        server, parties = _split(first)
-        kernel.start(server, parties)
+    ``required`` are the charges of an appearance of an entity.
+    """
+
+    def __init__(self, model: Loop | Graph, first: Weights, required: RequiredCharges) -> None:
+        self._model, self._required = model, required
+        model.start(*_split(first))
 
     def run(
         self,
@@ -101,38 +121,36 @@ class Whole:
         silent: Mask,
         paid: Allowance,
     ) -> Played:
-        """See :class:`Engine`."""
-        for unit, event in self._dues:
+        """Play n events, as :class:`Engine` says; every answer must come."""
+        for unit, event in self._required:
             paid.covers(unit, event)
         if silent.any():
             raise ValueError("this engine has no rule for answers that do not come")
-        return Played(
-            self._kernel.run(x, y, active),
-            np.ones(len(active), bool),
-            np.zeros(len(active), np.int64),
-        )
+        return self._model.run(x, y, active)
 
     def weights(self) -> Weights:
-        """See :class:`Engine`."""
-        server, parties = self._kernel.weights()
+        """Return flat weights of "server", "party0", "party1" and so on."""
+        server, parties = self._model.weights()
         return {"server": server, **{f"party{m}": weights for m, weights in enumerate(parties)}}
 
-    def pack(self) -> Kept:
-        """See :class:`Engine`."""
-        return {
-            **self.weights(),
-            **{f"window.{name}": value for name, value in self._kernel.pack().items()},
+    def pack(self) -> Arrays:
+        """Return weights and window."""
+        return self.weights() | {
+            f"window.{name}": each for name, each in self._model.pack().items()
         }
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """See :class:`Engine`."""
-        server, parties = _split(kept)
-        window = {
-            name.removeprefix("window."): value
-            for name, value in kept.items()
-            if name.startswith("window.")
-        }
-        self._kernel.unpack(server, parties, window)
+        """Restore weights and window."""
+        self._model.unpack(*_split(kept), below("window.", kept))
+
+
+def below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the arrays whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def _split(

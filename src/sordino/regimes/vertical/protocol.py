@@ -13,10 +13,10 @@ them to have done so. Then
 Rules. Events come one after another: t counts from 1, and a word of any other event than the one
 that is open (or the next, which opens it) is *dropped*: a second copy, an answer that is late, a
 number nobody gave out, an answer before the question. So is an embedding of the wrong size, or one
-that is not finite. A party that was queried and does not answer in time is given up, and by the
-run's rule its *last* embedding stands in, or *zeros*, or the event is *skipped*: no one learns from
-it. What was dropped or stood in shows in the log. An active party cannot be missing: it is the one
-that spoke.
+that is not finite: its party is given up for this event at once. A party that was queried and does
+not answer in time is given up, and by the run's rule its *last* embedding stands in, or *zeros*, or
+the event is *skipped*: no one learns from it. What was dropped or stood in shows in the log. An
+active party cannot be missing: it is the one that spoke.
 
 On a network a party says as well that it is *passive* in an event. When all have spoken, nobody has
 to be waited for, and the queries go at once.
@@ -63,7 +63,7 @@ class State:
         got: its embeddings so far.
         active: who sent theirs unasked.
         passive: who has said that it will not.
-        given_up: who did not answer.
+        given_up: who did not answer, or with numbers that are none.
         last: the last embedding of each party that came.
         dropped: words that were no part of anything, so far.
         answering: the closed event whose derivatives are awaited from the server's own model; 0 if
@@ -148,7 +148,9 @@ class Vertical:
         state.opened = state.asked = True
         number = state.closed + 1
         found: list[Effect] = [
-            Send(party, Query(number)) for party in range(self.parties) if party not in state.got
+            Send(party, Query(number))
+            for party in range(self.parties)
+            if party not in state.got and party not in state.given_up
         ]
         return (
             [*found, Wake(self.patience, f"missing {number}")]
@@ -173,6 +175,7 @@ class Vertical:
     def _passive(self, state: State, message: Passive) -> Sequence[Effect]:
         party = message.party
         known = 0 <= party < self.parties and party not in state.got
+        known = known and party not in state.given_up
         if message.event != state.closed + 1 or state.asked or not known:
             return self._dropped(state)
         clock = self._open(state)
@@ -181,8 +184,9 @@ class Vertical:
 
     def _spoken(self, state: State) -> Sequence[Effect]:
         """Query the passive ones, once all have said what they are."""
-        silent = self.parties - len(state.got) - len(state.passive - state.got.keys())
-        return self._ask(state) if state.passive and not silent and not state.asked else ()
+        spoken = state.passive | state.got.keys() | state.given_up
+        every = state.passive and len(spoken) == self.parties
+        return self._ask(state) if every and not state.asked else ()
 
     def _give_up(self, state: State, parties: Sequence[int]) -> Sequence[Effect]:
         """Do without those of the parties that have not answered."""
@@ -196,14 +200,14 @@ class Vertical:
         known = 0 <= party < self.parties and party not in state.got and party not in state.given_up
         if heard.event != state.closed + 1 or not known or not (state.asked or heard.active):
             return self._dropped(state)
-        try:
-            values = numbers(heard, self.sizes[party])
-        except RemoteProtocolError:
-            return self._dropped(state)
         clock = self._open(state)
-        state.got[party] = values
-        if heard.active:
-            state.active.add(party)
+        try:
+            state.got[party] = numbers(heard, self.sizes[party])
+        except RemoteProtocolError:
+            state.dropped += 1
+            state.given_up.add(party)
+        else:
+            state.active |= {party} if heard.active else set()
         return (*clock, *self._spoken(state), *self._complete(state))
 
     def _complete(self, state: State) -> Sequence[Effect]:

@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.core.method import Method
+from sordino.core.method import ContractBroken, Method
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
+from sordino.core.promise import FLOATS, LOOKING, SIMULATED
 from sordino.core.regimes import Regime
-from sordino.core.statements import Paragraph
+from sordino.core.statements import Paragraph, Table
 from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
-from sordino.regimes.vertical import contract, narrate, plan
-from sordino.regimes.vertical.method import ACTIVATIONS
-from sordino.regimes.vertical.promise import resting_on
-from sordino.regimes.vertical.study import VerticalStudy
-from sordino.regimes.vertical.template import TEMPLATE
+from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
+from sordino.regimes.vertical.plan import calibrate, price
+from sordino.regimes.vertical.study import TEMPLATE, VerticalStudy
 
 if TYPE_CHECKING:
     from sordino.core.network import NetworkRegime
+
+OF_EVENTS = (
+    "Event times, active parties and missing answers are public, and assumed to be "
+    "independent of all protected data.",
+    "The server learns responded labels and what parties send, and parties learn "
+    "derivatives, which follow from these: neither is trusted.",
+    "The number of events, and which events are about one entity, is public.",
+)
+MEMOISED = (
+    "The label of an entity never changes. Its randomised response is drawn once and used "
+    "for the whole stream."
+)
+KEPT = (
+    "Checkpoints contain the last examples unprotected until the run ends, because method 'slr' "
+    "sends their embeddings again. Keep the folder secret until then."
+)
+SYNTHETIC = (
+    "Each deformed image is taken for an entity of its own; the people behind the images "
+    "that were deformed are not protected by this."
+)
+PREQUENTIAL = (
+    "Errors and losses are computed from responded labels and from what the server was sent, so "
+    "they tell nothing beyond the ledger; on labels that are not protected they are the "
+    "simulation's own measurement, which no party releases."
+)
+RAW_ERRORS = (
+    "Errors and losses are the simulation's own measurement on the labels as they are; no "
+    "party of a federation releases them."
+)
 
 
 class VerticalRegime(Regime[VerticalStudy]):
@@ -37,41 +67,106 @@ class VerticalRegime(Regime[VerticalStudy]):
     )
 
     def calibrated(self, study: VerticalStudy) -> VerticalStudy:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        return plan.calibrate(study)
+        """Return the study with its noise filled in."""
+        return calibrate(study)
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        from sordino.regimes.vertical.outline import plan as price
+        """Price the study, and refuse data and models that do not fit together.
 
-        return price(study), ()
+        PreparedRun-in models fit any data; others are made, and only they wait for torch.
+        """
+        from sordino.regimes.vertical.stream import parts, source
+
+        full = calibrate(study)
+        stream, *_ = source(full, known=False)
+        held = parts(full, stream)
+        if full.model.party is not None or full.model.server is not None:
+            from sordino.regimes.vertical.models import Split
+
+            Split.of(full, stream, held)
+        return replace(price(full), calibrated=full != study), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
     ) -> PreparedRun:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        from sordino.regimes.vertical import assemble  # a plan does not wait for what trains
+        """Make the objects of a simulation, with its ledger in ``folder``."""
+        from sordino.regimes.vertical.run import build  # a plan does not wait for what trains
 
-        return assemble.build(plan.calibrate(study), folder, run, payable)
+        return build(calibrate(study), folder, run, payable)
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Paragraph]:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        return narrate.told(study, plan)
+        """Return a plan, for people."""
+        found: list[Paragraph] = []
+        data, method = study.data, study.method
+        found.append(
+            f"{study.budget.events} events, {data.parties} parties, activation "
+            f"{method.activation.kind}, window {method.window}"
+        )
+        if study.privacy.unit == "none":
+            found.append("no privacy: epsilon is infinite")
+            return found
+        rows = [[unit, what, epsilon_text(epsilon)] for unit, what, epsilon in plan.releases]
+        times = f"{plan.used} appearance{'s' if plan.used != 1 else ''}"
+        title = (
+            f"What {times} of an entity release{'s' if plan.used == 1 else ''}, at delta "
+            f"{study.privacy.delta:g}"
+        )
+        found.append(
+            Table(
+                title,
+                ["unit of the ledger", "released", f"epsilon ({study.privacy.accountant})"],
+                rows,
+            )
+        )
+        promised = epsilon_text(study.privacy.epsilon)
+        promise = f"promised, with unit '{study.privacy.unit}': epsilon {promised}"
+        limit = "" if plan.steps is None else f"; it pays for {plan.steps} appearances of an entity"
+        found.append(promise + limit)
+        return found
 
     def check(self, method: Method) -> None:
-        """Look at its window."""
-        contract.check(method)
+        """Refuse a method whose window cannot be.
+
+        Raises:
+            ContractBroken: saying why.
+        """
+        if not isinstance(method, OnlineMethod):
+            raise ContractBroken(f"{method.name}: is no OnlineMethod, and its about says vertical")
+        if method.window < 1 or not 0.0 < method.attenuation <= 1.0:
+            raise ContractBroken(
+                f"{method.name}: a window of {method.window} events at attenuation "
+                f"{method.attenuation}"
+            )
+        if method.resends not in (1, method.window):
+            raise ContractBroken(
+                f"{method.name}: sends {method.resends} examples an event, and its window holds "
+                f"{method.window}"
+            )
+        if method.resends > 1 and method.attenuation != 1.0:
+            raise ContractBroken(
+                f"{method.name}: examples that are evaluated again count alike; its attenuation "
+                f"is {method.attenuation}"
+            )
 
     @property
     def network(self) -> NetworkRegime:
-        """See :class:`~sordino.core.regimes.Regime`: every site is a party, and one has labels."""
-        from sordino.regimes.vertical.network import VerticalNetwork
+        """Studies of events on a network: every site is a party, and one more has the labels."""
+        from sordino.regimes.vertical.federation import VerticalNetwork
 
         return VerticalNetwork()
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        return resting_on(study)
+        """Return what the guarantee, or the run, rests on."""
+        if study.privacy.unit == "none":
+            return [SIMULATED, RAW_ERRORS]
+        found = [*OF_EVENTS, SIMULATED, FLOATS, LOOKING, PREQUENTIAL]
+        if study.privacy.memoised:
+            found.append(MEMOISED)
+        if study.method.resends > 1:
+            found.append(KEPT)
+        if study.data.stream.kind == "deformed":
+            found.append(SYNTHETIC)
+        return found
 
 
 REGIME = VerticalRegime()

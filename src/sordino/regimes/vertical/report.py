@@ -1,18 +1,27 @@
-"""What a run of events consists of: key numbers, releases, parties, how to read pictures."""
+"""The page of a run of events: figures, key numbers, releases, and parties.
+
+The x axis of figures counts events; dotted lines are events at which the world changed at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import fmean
 
+from sordino.core.figures import DECADES, Colour, Figure, Mark, Panel, Series, points
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Course, Fact, Members, RegimeReport
-from sordino.regimes.vertical import figures as stream
-from sordino.regimes.vertical.records import Party, vertical
-from sordino.regimes.vertical.totals import totals
+from sordino.core.statements import Costs, Course, Fact, Members, RegimeReport
+from sordino.regimes.vertical.records import Party, VerticalRound, vertical
 from sordino.report.costs import amount
 from sordino.report.words import bound, estimated, percent, plain
+
+MIB = 2**20
+MOST_MARKS = 40
+MOST_BARS = 30
 
 ERROR = (
     "Run-time error is the share of wrong predictions{each}; every event is predicted before it is "
@@ -70,41 +79,263 @@ COMPOSED = " An entity as a whole composes its label and its features at every p
 PROMISED = {"label": "the label", "entity": "the entity as a whole"}
 
 
-def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
-    """Title, picture if there is one, how to read it, mark."""
-    about, said, private = run.about, vertical(run), known(run.about.unit) not in (None, "none")
-    length, changes, drift = stream.stretch(run), stream.marks(run), str(said.drift)
-    each = " in the events since the last row of the log" + (
+def figures(run: Run) -> Iterator[Figure]:
+    """Yield the figures of a run of events, those that have something to show."""
+    length = stretch(run)
+    mean = " in the events since the last row of the log" + (
         "" if length is None else f", {plain(length)} at a time"
     )
-    change = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
-    yield (
-        "Error over the stream",
-        stream.errors(run),
-        ERROR.format(each=each) + change + estimated([run]),
-        "",
+    yield from errors(run, mean)
+    yield from regret(run, mean)
+    yield from activation(run)
+    yield from traffic(run)
+    yield from times(run)
+    yield from prices(run)
+
+
+def marks(run: Run) -> list[Mark]:
+    """Return where the world changed at once; nothing where changes are too many."""
+    places = [
+        number(place)
+        for row in run.rounds
+        if isinstance(row, VerticalRound)
+        for place in known(row.changes) or ()
+    ]
+    found = sorted({at for at in places if at is not None and 0 < at < math.inf})
+    if len(found) > MOST_MARKS:
+        return []
+    return [Mark(at, "the world changed", axis="x", style="dotted", legend=True) for at in found]
+
+
+def stretch(run: Run) -> float | None:
+    """Return how many events are between two rows, most of the time."""
+    lengths = [b - a for a, b in pairwise([0.0, *run.values("round")]) if b > a]
+    return max(lengths, key=lengths.count) if lengths else None
+
+
+def errors(run: Run, mean: str) -> Iterator[Figure]:
+    """Yield the run-time error between rows, and the error over everything so far."""
+    xs, recent = points(run.rounds, "round", "error")
+    ws, whole = points(run.rounds, "round", "accumulated")
+    if not xs and not ws:
+        return
+    changes, drift = marks(run), str(vertical(run).drift)
+    marked = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
+    yield Figure(
+        key="errors",
+        title="Error over the stream",
+        caption=ERROR.format(each=mean) + marked + estimated([run]),
+        label="Run-time error and accumulated error over the stream",
+        x=run.vocabulary.round,
+        panels=[
+            Panel(
+                label="wrong (%)",
+                series=[
+                    Series(x=xs, y=[100 * y for y in recent], name="run-time error"),
+                    Series(
+                        x=ws, y=[100 * y for y in whole], name="accumulated error", colour="orange"
+                    ),
+                ],
+                marks=changes,
+                limits=(0, None),
+                percent=True,
+            )
+        ],
     )
-    local = REGRET.format(
-        each=each, what=_followed(run), kind="static" if about.method == "slr" else "dynamic"
+
+
+def regret(run: Run, mean: str) -> Iterator[Figure]:
+    """Yield the squared gradient of the window, its mean between rows, and its sum so far."""
+    xs, means = points(run.rounds, "round", "regret")
+    ws, sums = points(run.rounds, "round", "regret_sum")
+    seen = [y for y in means if y > 0]
+    if not seen or not sums:
+        return
+    kind = "static" if run.about.method == "slr" else "dynamic"
+    protected = run_protects(run) and known(vertical(run).open) is None
+    caption = REGRET.format(each=mean, what=_followed(run), kind=kind)
+    yield Figure(
+        key="regret",
+        title="Local regret",
+        caption=caption + (NOISY if protected else ""),
+        label="Local regret over the stream",
+        x=run.vocabulary.round,
+        panels=[
+            Panel(
+                label="mean ‖∇S‖²",
+                series=[Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")],
+                marks=marks(run),
+                limits=(None, None) if max(seen) > DECADES * min(seen) else (0, None),
+                log=max(seen) > DECADES * min(seen),
+            ),
+            Panel(label="sum so far", series=[Series(x=ws, y=sums)], limits=(0, None)),
+        ],
     )
-    yield (
-        "Local regret",
-        stream.regret(run),
-        local + (NOISY if private and known(said.open) is None else ""),
-        "",
+
+
+def activation(run: Run) -> Iterator[Figure]:
+    """Yield in what share of the events each party was active, passive, or did not answer."""
+    found = totals(run)
+    if found is None or not found.active or not found.events:
+        return
+    many = len(found.active) > MOST_BARS
+    shares = [
+        (100 * active, 100 * silent)
+        for active, silent in zip(found.active, found.silent, strict=True)
+    ]
+    if many:
+        shares.sort(reverse=True)
+    active, silent = [share for share, _ in shares], [share for _, share in shares]
+    passive = [max(100.0 - a - s, 0.0) for a, s in shares]
+    places = [float(i) for i in range(len(shares))]
+    edges = [i - 0.5 for i in range(len(shares) + 1)]
+    parts: tuple[tuple[list[float], Colour, str], ...] = (
+        (active, "blue", "active"),
+        (passive, "quiet", "passive, answered"),
+        (silent, "orange", "did not answer"),
     )
-    yield "Who was active", stream.activation(run), ACTIVE + SILENT.get(str(said.missing), ""), ""
-    again = known(said.resends) or 1
-    sent = TRAFFIC.format(bits=plain(number(said.precision))) + (
-        AGAIN.format(count=plain(again)) if again > 1 else ""
+    series: list[Series] = []
+    floor = [0.0] * len(shares)
+    for heights, colour, name in parts:
+        if max(heights) >= 1e-9:
+            series.append(
+                Series(
+                    x=edges if many else places,
+                    y=heights,
+                    name=name,
+                    kind="histogram" if many else "bar",
+                    colour=colour,
+                    base=floor,
+                    texts=[f"{share:.3g}" for share in active]
+                    if name == "active" and len(shares) <= 12
+                    else (),
+                )
+            )
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    yield Figure(
+        key="activation",
+        title="Who was active",
+        caption=ACTIVE + SILENT.get(str(vertical(run).missing), ""),
+        label="How often each party was active, and did not answer",
+        x=f"{len(shares)} parties, the most active first" if many else "party",
+        limits=(-0.6, len(shares) - 0.4),
+        names=() if many else [str(i) for i in range(len(shares))],
+        panels=[Panel(label="share of events (%)", series=series, limits=(0, 100))],
     )
-    yield "Bytes sent", stream.traffic(run), sent, ""
-    yield "Computation", stream.times(run), TIMES, ""
-    yield "Epsilon of what is released", stream.prices(run), _priced(run), ""
+
+
+def traffic(run: Run) -> Iterator[Figure]:
+    """Yield MiB so far: payload up, payload down, and framing, one upon another."""
+    kinds: tuple[tuple[str, str, Colour], ...] = (
+        ("up", "payload up", "blue"),
+        ("down", "payload down", "green"),
+        ("framing", "framing", "quiet"),
+    )
+    curves = [points(run.rounds, "round", key) for key, _, _ in kinds]
+    xs = [0.0, *curves[0][0]]
+    if len(xs) < 2 or any(len(ys) + 1 != len(xs) for _, ys in curves):
+        return
+    series: list[Series] = []
+    floor = [0.0] * len(xs)
+    for (_, name, colour), (_, sent) in zip(kinds, curves, strict=True):
+        heights = [0.0, *(high / MIB for high in sent)]
+        text = f"{name} {amount(heights[-1], 3)} MiB"
+        series.append(Series(x=xs, y=heights, name=text, kind="area", colour=colour, base=floor))
+        floor = [low + high for low, high in zip(floor, heights, strict=True)]
+    again = known(vertical(run).resends) or 1
+    caption = TRAFFIC.format(bits=plain(number(vertical(run).precision)))
+    sums = zip(xs, *(one.y for one in series), strict=True)
+    yield Figure(
+        key="traffic",
+        title="Bytes sent",
+        caption=caption + (AGAIN.format(count=plain(again)) if again > 1 else ""),
+        label="Bytes sent over the stream",
+        x=run.vocabulary.round,
+        panels=[Panel(label="MiB so far", series=series, limits=(0, None))],
+        table=(
+            [run.vocabulary.round, *(f"{name}, MiB so far" for _, name, _ in kinds)],
+            list(sums),
+        ),
+    )
+
+
+def times(run: Run) -> Iterator[Figure]:
+    """Yield seconds of computation of active parties, passive ones and the server."""
+    found = totals(run)
+    if found is None or not any(found.durations):
+        return
+    events = max(found.events, 1.0)
+    yield Figure(
+        key="times",
+        title="Computation",
+        caption=TIMES,
+        label="Time that computations took",
+        x="seconds",
+        names=("active parties", "passive parties", "server"),
+        lying=True,
+        panels=[
+            Panel(
+                label="",
+                series=[
+                    Series(
+                        x=(0, 1, 2),
+                        y=found.durations,
+                        kind="bar",
+                        texts=[
+                            f"{plain(each, 3)} s, {_short(each / events)} an event"
+                            for each in found.durations
+                        ],
+                    )
+                ],
+            )
+        ],
+    )
+
+
+def prices(run: Run) -> Iterator[Figure]:
+    """Yield epsilon of labels, of each party's features and of whole entities, if finite."""
+    stated = released(run)
+    if not run.private or not any(math.isfinite(epsilon) for _, epsilon, _ in stated):
+        return
+    unit = str(known(run.about.unit))
+    why = "; ".join(dict.fromkeys(what for _, epsilon, what in stated if math.isinf(epsilon)))
+    caption = PRICES.format(promised=PROMISED.get(unit, unit))
+    caption += (OPEN.format(why=why) if why else "") + (COMPOSED if unit == "entity" else "")
+    yield Figure(
+        key="prices",
+        title="Epsilon of what is released",
+        caption=caption,
+        label="Epsilon of what is released",
+        x="epsilon",
+        names=[name for name, _, _ in stated],
+        lying=True,
+        panels=[
+            Panel(
+                label="",
+                series=[
+                    Series(
+                        x=range(len(stated)),
+                        y=[each if math.isfinite(each) else 0.0 for _, each, _ in stated],
+                        kind="bar",
+                        texts=[
+                            bound(each, 4) if math.isfinite(each) else "∞, not protected"
+                            for _, each, _ in stated
+                        ],
+                    )
+                ],
+                marks=[Mark(run.budget, "budget", axis="x")],
+            )
+        ],
+    )
+
+
+def run_protects(run: Run) -> bool:
+    """Return whether the run promises something."""
+    return known(run.about.unit) not in (None, "none")
 
 
 def _followed(run: Run) -> str:
-    """S_t, in words."""
+    """Return S_t, in words."""
     window, alpha = number(vertical(run).window) or 1.0, number(vertical(run).alpha) or 1.0
     if window == 1:
         return "the loss of the event itself"
@@ -117,18 +348,132 @@ def _followed(run: Run) -> str:
     )
 
 
-def _priced(run: Run) -> str:
-    unit = str(known(run.about.unit))
-    said = PRICES.format(promised=PROMISED.get(unit, unit))
-    why = "; ".join(
-        dict.fromkeys(what for _, epsilon, what in stream.released(run) if math.isinf(epsilon))
+def _short(seconds: float) -> str:
+    """
+    >>> _short(0.00387), _short(4.88e-06), _short(2.5)
+    ('3.87 ms', '4.88 µs', '2.5 s')
+    """
+    scale, unit = next(
+        each
+        for each in ((1e6, "µs"), (1e3, "ms"), (1.0, "s"))
+        if seconds * each[0] < 999.5 or each[0] == 1.0
     )
-    return said + (OPEN.format(why=why) if why else "") + (COMPOSED if unit == "entity" else "")
+    return f"{seconds * scale:.3g} {unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals(Costs):
+    """Costs of all events so far.
+
+    Rows hold bytes and seconds since the beginning, but shares of the events since the row before;
+    so the former are read off the last row, and the latter are weighed by events.
+
+    Attributes:
+        events: that were used.
+        unused: whose entities had no budget left.
+        dropped: messages that were no part of anything.
+        active, silent: share of the events in which each party was active, or did not answer.
+        durations: seconds of active parties, passive parties and the server.
+    """
+
+    events: float
+    unused: float
+    dropped: float
+    active: tuple[float, ...]
+    silent: tuple[float, ...]
+    durations: tuple[float, float, float]
+
+
+def totals(run: Run) -> Totals | None:
+    """Return the totals of a run; None where its rows say nothing of messages."""
+    sent = {key: run.values(key) for key in ("up", "down", "framing")}
+    if not any(sent.values()):
+        return None
+    parties = len(run.clients)
+    rows = [row for row in run.rounds if isinstance(row, VerticalRound)]
+    ends = [0.0, *(float(known(row.round) or 0) for row in rows)]
+    events, unused = 0.0, 0.0
+    shares = {"active": [0.0] * parties, "silent": [0.0] * parties}
+    for (before, end), row in zip(pairwise(ends), rows, strict=True):
+        left_out = float(known(row.unused) or 0)
+        used = max(end - before - left_out, 0.0)
+        events, unused = events + used, unused + left_out
+        for total, told in ((shares["active"], row.active), (shares["silent"], row.silent)):
+            for party, share in enumerate(_shares(known(told) or (), parties)):
+                total[party] += used * share
+    active, silent = (
+        tuple(each / max(events, 1.0) for each in shares[key]) for key in ("active", "silent")
+    )
+    up, down, framing = (max(values, default=0.0) / MIB for values in sent.values())
+    seconds = [
+        max(run.values(f"{who}_seconds"), default=0.0) for who in ("active", "passive", "server")
+    ]
+    dropped = math.fsum(known(row.dropped) or 0 for row in rows)
+    return Totals(
+        events=events,
+        unused=unused,
+        dropped=dropped,
+        active=active,
+        silent=silent,
+        up=up,
+        down=down,
+        framing=framing,
+        seconds=seconds[0] + seconds[1],
+        activity=fmean(active) if active else None,
+        durations=(seconds[0], seconds[1], seconds[2]),
+    )
+
+
+def _shares(told: Sequence[float], parties: int) -> Sequence[float]:
+    """Return one share for each party; zeros where the row has none."""
+    kept = [share for each in told if (share := number(each)) is not None and 0 <= share <= 1]
+    return kept if len(kept) == parties else [0.0] * parties
+
+
+def released(run: Run) -> list[tuple[str, float, str]]:
+    """Return what has a price: whose, epsilon, what; parties with the same together."""
+    entries = [
+        (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
+        for each in known(vertical(run).releases) or ()
+    ]
+    found = [
+        (unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries
+    ]
+    told = []
+    for (at_party, epsilon, what), group in groupby(
+        found, key=lambda each: (each[0].startswith("party:"), each[1], each[2])
+    ):
+        units = [unit for unit, _, _ in group]
+        if at_party:
+            told.append((_party(units), epsilon, what))
+        else:
+            told += [
+                (
+                    {"labels": "label", "entities": "entity, all of it"}.get(unit, unit),
+                    epsilon,
+                    what,
+                )
+                for unit in units
+            ]
+    return told
+
+
+def _party(units: Sequence[str]) -> str:
+    """
+    >>> _party(["party:2"]), _party(["party:0", "party:1", "party:2"])
+    ('features at party 2', 'features at parties 0 to 2')
+    """
+    numbers = [unit.removeprefix("party:") for unit in units]
+    return (
+        f"features at party {numbers[0]}"
+        if len(numbers) == 1
+        else f"features at parties {numbers[0]} to {numbers[-1]}"
+    )
 
 
 def _facts(run: Run) -> list[Fact]:
     found, whole, recent = totals(run), run.values("accumulated"), run.values("error")
-    private, length = known(run.about.unit) not in (None, "none"), stream.stretch(run)
+    private, length = known(run.about.unit) not in (None, "none"), stretch(run)
     how = ", estimated" if private else ""
     facts = [
         ("accumulated error", percent(whole[-1] if whole else None), f"of all events so far{how}"),
@@ -205,7 +550,7 @@ def _courses(run: Run) -> list[Course]:
         ),
     ]
     found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]
-    if stated := stream.released(run):
+    if stated := released(run):
         table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
         at = (
@@ -239,7 +584,7 @@ def _activation(value: Mapping[str, object]) -> str:
 
 
 def _units(value: Mapping[str, object]) -> str:
-    """What a threshold counts in, where it is not features as they come."""
+    """Return the units of a threshold, where it is not features as they come."""
     mean, deviation = number(value.get("mean")), number(value.get("deviation"))
     if mean is None and deviation is None:
         return ""
@@ -286,7 +631,7 @@ def _members(run: Run) -> Members:
 
 
 def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> list[float]:
-    """Each party's part of what was sent: by how often it sent, and the length of its embedding."""
+    """Return each party's part of what was sent, by how often and how long its embeddings were."""
     widths = [
         (known(each.embedding) or 0) * share for each, share in zip(clients, shares, strict=True)
     ]
@@ -295,7 +640,7 @@ def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> 
 
 
 def exposed(run: Run) -> str | None:
-    """What a promise leaves open, and why; None where it holds for all that is released."""
+    """Return what a promise leaves open, and why; None where it holds for everything."""
     why = known(vertical(run).open)
     return (
         f"Features are not protected: {why}. Epsilon of every party's features is infinite."
@@ -309,7 +654,7 @@ TELLER = RegimeReport(
     courses=_courses,
     terms=_terms,
     members=_members,
-    pictures=pictures,
+    pictures=figures,
     held=lambda run: "with different features",
     exposed=exposed,
     costs=totals,

@@ -1,0 +1,654 @@
+r"""The two halves of a network that was cut between parties and server, each any torch module.
+
+A party makes an embedding h_m = h(w_m; x_m) of its features; the server scores all embeddings side
+by side. The derivative v_m = df/dh_m comes back to active parties, and the chain rule does the
+rest:
+
+    grad_m f = v_m . dh_m / dw_m ,     f the mean loss over an event's examples.
+
+What travels is the derivative of each example's own loss; the party takes the mean (in 16 bits, a
+mean over many would leave little).
+
+What a party releases may carry noise: h_m is shortened to a bound and Gaussian noise put on
+it, and so is grad_m before it enters the window (once: what the window does with it later is
+post-processing). A frozen party does not learn. The server sees released embeddings and responded
+labels only.
+
+With static local regret, halves keep the examples of the last l events and go through all of
+them in every event, newest first; places that are not filled yet are zeros, and count for nothing.
+
+Shapes: features (b, f); embeddings (b, e), or with a window (l b, e); labels (b,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.base.entropy import Numbered
+from sordino.base.errors import RemoteProtocolError, StudyError
+from sordino.base.message import (
+    Derivative,
+    Embedding,
+    Passive,
+    Turn,
+    Vector,
+    numbers,
+    packed,
+)
+from sordino.mechanisms.gaussian import Single
+from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
+from sordino.regimes.vertical.engine import Arrays
+from sordino.training.flat import Flat, Slot
+from sordino.training.graph import Function, Named, pulled, scores_of, trained
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample.separable import alone, known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfSettings:
+    """Settings of the method that both halves know.
+
+    Attributes:
+        length: l.
+        alpha: attenuation; of a window of gradients.
+        replays: the window holds examples, to be evaluated again, instead of gradients.
+        batch: b.
+        bits: of a number on its way.
+        buffered: parties keep past gradients, too; else a party's step is its newest gradient over
+            W, and nothing more (Algorithm 3 as printed).
+        fades: the learning rate of event t is divided by sqrt(t).
+    """
+
+    length: int
+    alpha: float
+    replays: bool
+    batch: int
+    bits: int
+    buffered: bool = True
+    fades: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Examples that one event goes through."""
+        return self.batch * (self.length if self.replays else 1)
+
+    def window(self, flat: Flat, rate: float) -> Window:
+        """Return the server's window of gradients: of one, where examples are kept instead."""
+        length = 1 if self.replays else self.length
+        return Window(flat, length, self.alpha, rate, fades=self.fades)
+
+    def party_window(self, flat: Flat, rate: float) -> Window:
+        """Return a party's: as the server's, or of its newest gradient over the server's W."""
+        if self.buffered:
+            return self.window(flat, rate)
+        whole = total(self.length, self.alpha)
+        return Window(flat, 1, self.alpha, rate, whole=whole, fades=self.fades)
+
+    def kept(self, width: int, dtype: torch.dtype) -> Tensor:
+        """Return room for the examples of a window, (rows, width)."""
+        return torch.zeros((self.rows, width), dtype=dtype)
+
+    def slide(self, kept: Tensor, fresh: Tensor) -> None:
+        """Put an event's examples (b, width), or labels (b,), in front of a window (rows, ...)."""
+        kept[self.batch :] = kept[: -self.batch].clone()
+        kept[: self.batch] = fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartyNoise:
+    """Noise on what a party sends, and on what it learns from; None where there is none.
+
+    Draws are numbered by events, and under a secret key by what they hide.
+    """
+
+    embedding: Single | None = None
+    update: Single | None = None
+    embedding_draws: Numbered | None = None
+    update_draws: Numbered | None = None
+
+    @property
+    def numbered(self) -> bool:
+        """There is any noise."""
+        return self.embedding is not None or self.update is not None
+
+
+class Party:
+    """A party's features, model and window.
+
+    ``unbounded`` says why nothing bounds what is released of features, where nothing does: then
+    there is no price.
+
+    Attributes:
+        unit: in the ledger.
+        price: what one appearance of an entity releases.
+        most: length of a gradient that it learns from; without a bound, it learns from all.
+    """
+
+    most: float = math.inf
+
+    def __init__(
+        self,
+        index: int,
+        module: nn.Module,
+        features: int,
+        settings: HalfSettings,
+        rate: float,
+        noise: PartyNoise,
+        frozen: bool,
+        unbounded: str | None = None,
+    ) -> None:
+        self.index, self.settings, self.noise, self.frozen = index, settings, noise, frozen
+        self.unit, self.price = f"party:{index}", _price(settings, noise, frozen, unbounded)
+        self._model = PartyModule(module, features)
+        self.flat = self._model.flat
+        self._window = settings.party_window(self.flat, rate)
+        self._kept = settings.kept(features, self.flat.weights.dtype)
+        self._made: Tensor | None = None
+        self._event = 0
+        self._sent: Embedding | None = None
+
+    @property
+    def sent(self) -> int:
+        """Number of the last event that it made an embedding for; 0 if there is none."""
+        return 0 if self._sent is None else self._sent.event
+
+    def answer(
+        self, turn: Turn, features: Tensor, active: bool, paid: Allowance
+    ) -> Embedding | Passive:
+        """Answer a turn: an active party with its embedding, a passive one when it is asked for it.
+
+        The embedding of an event is made once, with features (b, f), at its first turn.
+
+        Raises:
+            LocalProtocolError: if the event is not ``paid`` for.
+        """
+        if self._sent is None or self._sent.event != turn.event:
+            self._sent = self.embed(turn.event, features, active, paid)
+        return self._sent if active or turn.asked else Passive(self.index, turn.event)
+
+    def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
+        """Return the message for features (b, f). An active party waits for the derivative.
+
+        Raises:
+            LocalProtocolError: unless the event is ``paid`` for, the step that may follow included;
+                nothing has been computed then.
+        """
+        paid.covers(self.unit, self.price)
+        if self.settings.replays:  # else nothing is kept, in memory or in a checkpoint
+            self.settings.slide(self._kept, features)
+        learns = active and not self.frozen
+        rows = self._kept.clone() if self.settings.replays else features
+        made = self._shortened(self._model(rows, learns), learns)
+        self._made, self._event = (made, event) if learns else (None, 0)
+        sent = made.detach()
+        if self.noise.embedding is not None and self.noise.embedding_draws is not None:
+            draws = self.noise.embedding_draws.over(event, _bytes(sent))
+            sent = self.noise.embedding.release_rows(sent, draws)
+        return Embedding(
+            self.index,
+            event,
+            active,
+            self.settings.bits,
+            packed(sent.reshape(-1).cpu().numpy(), self.settings.bits),
+        )
+
+    def _shortened(self, made: Tensor, learns: bool) -> Tensor:
+        if self.noise.embedding is None:
+            return made
+        with torch.set_grad_enabled(learns):
+            norms = torch.linalg.vector_norm(made, dim=1, keepdim=True).clamp_min(1e-30)
+            found: Tensor = made * (self.noise.embedding.clip / norms).clamp_max(1.0)
+        return found
+
+    def miss(self, features: Tensor) -> None:
+        """Pass an event of which nothing goes out, with these features (b, f)."""
+        if self.settings.replays:
+            self.settings.slide(self._kept, features)
+
+    def learn(self, answer: Derivative) -> bool:
+        """Take a step, if this is the derivative that is waited for; return whether it was.
+
+        Raises:
+            RemoteProtocolError: if it is malformed; nothing has changed.
+        """
+        made = self._made
+        if made is None or answer.party != self.index or answer.event != self._event:
+            return False
+        slopes = torch.from_numpy(numbers(answer, made.numel())).view(made.shape)
+        self._made = None
+        gradients = self._model.gradients(made, slopes * (1.0 / self.settings.rows))
+        if self.most < math.inf and self.noise.update is None:  # noise comes with a bound
+            refuse_long(gradients, self.most)
+        self._window.learn(answer.event, gradients, self._covered(answer.event))
+        return True
+
+    def _covered(self, event: int) -> Callable[[Tensor], Tensor] | None:
+        noise, draws = self.noise.update, self.noise.update_draws
+        if noise is None or draws is None:
+            return None
+        return lambda gradient: noise.release(gradient, draws.over(event, _bytes(gradient)))
+
+    def square(self, event: int) -> float:
+        """Return ||S / W||^2 of this party's window after an event.
+
+        With static local regret that of the event's own gradient, if it had one.
+        """
+        self._window.pass_by(event)
+        return self._window.square
+
+    def pack(self) -> Arrays:
+        """Return weights, window and kept examples, between two events."""
+        return {
+            "weights": self.flat.weights.cpu().numpy().copy(),
+            "kept": self._kept.cpu().numpy().copy(),
+            **self._window.pack(),
+        }
+
+    def unpack(self, kept: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        self.flat.load(torch.from_numpy(kept["weights"]))
+        self._kept.copy_(torch.from_numpy(kept["kept"]))
+        self._window.unpack(kept)
+
+
+def _bytes(hidden: Tensor) -> bytes:
+    """Return the bytes of numbers that noise is put on."""
+    return hidden.detach().cpu().numpy().tobytes()
+
+
+RAW_EMBEDDINGS = "embeddings are sent without noise"
+RAW_UPDATES = (
+    "parties' models learn from raw features, and later embeddings, noise or not, tell of "
+    "what they have learned"
+)
+
+
+def _price(settings: HalfSettings, noise: PartyNoise, frozen: bool, why: str | None) -> Event:
+    """Return what one appearance releases of an entity's features at a party; ``why``: no bound."""
+    if noise.embedding is None:
+        return NonPrivate(reason=why or RAW_EMBEDDINGS)
+    if why is None and noise.update is None and not frozen:
+        why = RAW_UPDATES
+    if why is not None:
+        return NonPrivate(reason=why)
+    once: list[Event] = [Gaussian(noise_multiplier=noise.embedding.noise_multiplier)]
+    if noise.update is not None:
+        once.append(Gaussian(noise_multiplier=noise.update.noise_multiplier))
+    return Repeated(Composed(tuple(once)), settings.length if settings.replays else 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """Results of an event at the server.
+
+    Attributes:
+        predictions: of the event's own examples (b,), before the update.
+        loss: their mean loss.
+        derivatives: for the active parties.
+    """
+
+    predictions: np.ndarray[Any, np.dtype[np.int64]]
+    loss: float
+    derivatives: tuple[Derivative, ...]
+
+
+def refuse_long(gradients: Sequence[Tensor | None], most: float) -> None:
+    """Refuse a step of gradients that are together longer than ``most``, or not finite.
+
+    Raises:
+        RemoteProtocolError: saying how long they are.
+    """
+    square = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+    if not square <= most**2:
+        raise RemoteProtocolError(
+            f"a step of length {square**0.5:.3g}; a model takes {most:.3g} at most", "too large"
+        )
+
+
+class Server:
+    """The server's half: scores, losses, derivatives, and its own steps.
+
+    Attributes:
+        most: length of a gradient that it learns from; without a bound, it learns from all.
+    """
+
+    most: float = math.inf
+
+    def __init__(self, module: nn.Module, settings: HalfSettings, rate: float) -> None:
+        self.settings = settings
+        self.flat = Flat(module)
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._window = settings.window(self.flat, rate)
+        self._labels = torch.zeros(settings.rows, dtype=torch.int64)
+        self._filled = 0
+
+    def learn(
+        self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
+    ) -> Learned:
+        """Score, take a step, and return how the loss falls with each active party's embedding.
+
+        Args:
+            event: its number.
+            embeddings: of all parties, each (rows e,).
+            labels: (b,).
+            active: parties that get a derivative.
+
+        Raises:
+            RemoteProtocolError: if its gradient is longer than ``most``; only the labels have been
+                seen then.
+        """
+        settings = self.settings
+        self.see(labels)
+        leaves = [
+            torch.from_numpy(h).view(settings.rows, -1).requires_grad_(m in active)
+            for m, h in enumerate(embeddings)
+        ]
+        scores = self.flat.module(torch.cat(leaves, 1))
+        losses = cross_entropy(scores[: self._filled], self._labels[: self._filled])
+        share = 1.0 / settings.rows
+        wanted = [leaves[m] for m in active]
+        slopes = torch.autograd.grad(
+            losses.sum() * share, [*self._parameters, *wanted], allow_unused=True
+        )
+        count = len(self._parameters)
+        if self.most < math.inf:
+            refuse_long(slopes, self.most)
+        self._window.learn(event, slopes[:count])
+        derivatives = tuple(
+            Derivative(
+                m,
+                event,
+                settings.bits,
+                packed(
+                    (torch.zeros_like(leaf) if v is None else v * settings.rows)
+                    .reshape(-1)
+                    .numpy(),
+                    settings.bits,
+                ),
+            )
+            for m, leaf, v in zip(active, wanted, slopes[count:], strict=True)
+        )
+        own = scores.detach()[: settings.batch]
+        return Learned(
+            own.argmax(1).numpy(), float(losses.detach()[: settings.batch].mean()), derivatives
+        )
+
+    def see(self, labels: Tensor) -> None:
+        """Put an event's labels in front of the window, learned from or not."""
+        self.settings.slide(self._labels, labels)
+        self._filled = min(self._filled + self.settings.batch, self.settings.rows)
+
+    def square(self, event: int) -> float:
+        """Return ||S / W||^2 of the server's window after an event."""
+        self._window.pass_by(event)
+        return self._window.square
+
+    def pack(self) -> Arrays:
+        """Return weights, window and kept labels, between two events."""
+        return {
+            "weights": self.flat.weights.cpu().numpy().copy(),
+            "labels": self._labels.numpy().copy(),
+            "filled": np.array([self._filled]),
+            **self._window.pack(),
+        }
+
+    def unpack(self, kept: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        self.flat.load(torch.from_numpy(kept["weights"]))
+        self._labels.copy_(torch.from_numpy(kept["labels"]))
+        self._filled = int(kept["filled"][0])
+        self._window.unpack(kept)
+
+
+FRESH = 32
+"""Windows after which the sum of one is added up anew."""
+
+
+def total(length: int, alpha: float) -> float:
+    """Return W, the sum of alpha^i over i < length."""
+    return float(sum(alpha**i for i in range(length)))
+
+
+class Window:
+    """Exponentially weighted window of past gradients over one participant's module, with its
+    steps.
+
+        S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l}
+
+    (Aydore, Zhu and Foster 2019, Definition 2.) The recursion costs a few passes over the
+    parameters, whatever l is. Each event leaves a rounding error in S; every 32 l events S is added
+    up anew from the gradients themselves, so no error is older than that. Gradients are kept as
+    autograd gave them, one array for each parameter in the order of the flat vector: nobody writes
+    to them.
+
+    ``whole`` is what sums are divided by where it is not W; with ``fades``, the step of event t is
+    divided by sqrt(t) as well.
+
+    Attributes:
+        seen: number of the last event that the window knows.
+        square: ||S / W||^2 after it.
+    """
+
+    def __init__(
+        self,
+        flat: Flat,
+        length: int,
+        alpha: float,
+        rate: float,
+        *,
+        whole: float | None = None,
+        fades: bool = False,
+    ) -> None:
+        whole = total(length, alpha) if whole is None else whole
+        self._length, self._alpha, self._fades = length, alpha, fades
+        self._step, self._norm = rate / whole, whole**-2
+        self._keep, self._drop = (alpha, alpha**length) if length > 1 else (0.0, 0.0)
+        self._slots = flat.layout
+        self._sum, self._weights = torch.zeros(flat.dim), self._parts(flat.weights)
+        self._sums, self._zeros = self._parts(self._sum), self._parts(torch.zeros(flat.dim))
+        self._ring: list[list[Tensor]] = [self._zeros] * length
+        self.seen, self.square = 0, 0.0
+
+    def learn(
+        self,
+        event: int,
+        gradients: Sequence[Tensor | None],
+        cover: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Enqueue an event's gradient by parameter (None: zero), through ``cover`` (d,); step.
+
+        Events between the last one and this had no gradient.
+        """
+        self.pass_by(event - 1)
+        fresh = [
+            _stored(slot, g, zero)
+            for slot, g, zero in zip(self._slots, gradients, self._zeros, strict=True)
+        ]
+        if cover is not None:
+            fresh = self._parts(cover(torch.cat(fresh)))
+        step = self._step / math.sqrt(event) if self._fades else self._step
+        self._move(event, fresh)
+        for weights, part in zip(self._weights, self._sums, strict=True):
+            weights.sub_(part, alpha=step)
+
+    def pass_by(self, event: int) -> None:
+        """Enqueue zeros up to an event that brought no gradient."""
+        if event - self.seen >= self._length:  # nothing of what is there will be left
+            self._ring = [self._zeros] * self._length
+            self._sum.zero_()
+            self.seen, self.square = event, 0.0
+        while self.seen < event:
+            self._move(self.seen + 1, self._zeros)
+
+    def _move(self, event: int, fresh: list[Tensor]) -> None:
+        """S <- alpha S + fresh - alpha^l gone, and its square."""
+        place, square = event % self._length, 0.0
+        for part, gone, new in zip(self._sums, self._ring[place], fresh, strict=True):
+            part.mul_(self._keep).add_(new)
+            if self._length > 1:
+                part.sub_(gone, alpha=self._drop)
+            square += float(part.square().sum())  # a dot's bits depend on where numbers lie
+        self._ring[place] = fresh
+        self.seen, self.square = event, square * self._norm
+        if self._length > 1 and event % (FRESH * self._length) == 0:
+            self._sum.zero_()
+            for age in range(self._length):
+                for part, gradient in zip(
+                    self._sums, self._ring[(event - age) % self._length], strict=True
+                ):
+                    part.add_(gradient, alpha=self._alpha**age)
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """Return each parameter's part of a vector (d,)."""
+        return [vector[slot.offset : slot.offset + slot.size] for slot in self._slots]
+
+    def pack(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return gradients and sum, and the event that they are as of."""
+        ring = torch.stack([torch.cat(row) for row in self._ring])
+        return {
+            "ring": ring.numpy(), "sum": self._sum.numpy().copy(), "seen": np.array([self.seen])
+        }  # fmt: skip
+
+    def unpack(self, kept: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        self._ring = [self._parts(torch.from_numpy(row.copy())) for row in kept["ring"]]
+        self._sum.copy_(torch.from_numpy(kept["sum"]))
+        self.seen = int(kept["seen"][0])
+
+
+def _stored(slot: Slot, gradient: Tensor | None, zero: Tensor) -> Tensor:
+    """Return a gradient as the flat vector keeps its parameter."""
+    if gradient is None:
+        return zero
+    ordered = gradient.permute(0, 2, 3, 1) if len(slot.shape) == 4 else gradient
+    return ordered.contiguous().view(-1)
+
+
+class PartyModule:
+    """A party's half as a function of weights and rows, in which no row can meet another or stay.
+
+    A price counts one row for an event: the embedding of the entity's own features, and the
+    entity's part of the gradient. So what a module makes of a row may depend on that row and on
+    released weights alone. Layers of known types (:mod:`sordino.training.perexample.separable`)
+    keep rows apart, and they get all rows of an event at once. Of any other module nothing is
+    believed: its graph (:mod:`sordino.training.graph`) gets one row after another. A row on which
+    an operation fails has an embedding of zeros and no gradient. It ends nothing: an end would tell
+    of the row.
+
+    Attributes:
+        flat: its weights.
+
+    Raises:
+        StudyError: for a module that has no graph, or makes no embedding of one row.
+    """
+
+    def __init__(self, module: nn.Module, features: int) -> None:
+        self.flat = Flat(module)
+        self._own = [p for p in module.parameters() if p.requires_grad]
+        self._names = {slot.name: slot for slot in self.flat.layout}
+        self._known = keeps_rows_apart(module, features)
+        self._width = 0 if self._known else self._width_of_one(features)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, rows: Tensor, learns: bool) -> Tensor:
+        """Return embeddings (n, e) of rows (n, f), which autograd follows if the party learns."""
+        if self._known:
+            with torch.set_grad_enabled(learns):
+                out: Tensor = self.flat.module(rows.clone())  # a copy: a layer may work in place
+            return out
+        made = rows.new_zeros((len(rows), self._width), requires_grad=learns)
+        graph = self.flat.graphs.of("embedding", scores_of, rows[:1])
+        with torch.no_grad():
+            for i in range(len(rows)):
+                try:
+                    made[i] = graph(rows[i : i + 1].clone())[0]
+                except Exception:  # an operation may raise anything
+                    continue
+        self._last = (rows.clone(), made) if learns else None
+        return made
+
+    def gradients(self, out: Tensor, slopes: Tensor) -> list[Tensor | None]:
+        """Return gradients of the sum of ``out`` times ``slopes`` (n, e), by parameter; None: zero.
+
+        ``out`` is a function of the last embeddings. Gradients of rows are bounded together, so
+        rows may meet here.
+        """
+        # slopes as gradients would be checked by a part of torch that takes 1.4 s and 60 MB to load
+        value = (out * slopes).sum()
+        if self._last is None:
+            return list(torch.autograd.grad(value, self._own, allow_unused=True))
+        rows, made = self._last
+        back = torch.autograd.grad(value, made)[0]
+        graph = self.flat.graphs.of("gradient", self._gradient, rows[:1], back[:1])
+        total = {name: torch.zeros(slot.shape) for name, slot in self._names.items()}
+        for i in range(len(rows)):
+            try:
+                found = graph(rows[i : i + 1].clone(), back[i : i + 1].clone())
+            except Exception:  # an operation may raise anything
+                continue
+            for name, gradient in found.items():
+                total[name] += gradient
+        return list(total.values())
+
+    def _gradient(
+        self, module: Function, tensors: Named, row: Tensor, slope: Tensor
+    ) -> dict[str, Tensor]:
+        leaves = trained(tensors, self._names)
+        with torch.enable_grad():
+            value = (module(leaves, row) * slope).sum()
+        return pulled(value, leaves)
+
+    def _width_of_one(self, features: int) -> int:
+        row = torch.zeros((1, features))
+        made = self.flat.graphs.of("embedding", scores_of, row)
+        if len(made.shape) != 2 or made.shape[0] != 1 or made.dtype != torch.float32:
+            kind = str(made.dtype).removeprefix("torch.")
+            raise StudyError(
+                f"model: of a single example it gives {kind} of shape {made.shape}; "
+                "parties' models get examples one by one, and must give float32 of shape "
+                "(1, numbers)"
+            )
+        self.flat.graphs.of("gradient", self._gradient, row, torch.zeros(made.shape))
+        width: int = made.shape[1]
+        return width
+
+
+def keeps_rows_apart(module: nn.Module, features: int) -> bool:
+    """Return whether a module is known layers in a row, each of which works on every row alone."""
+    layers = list(_layers(module))
+    if not all(type(p) is nn.Parameter for p in module.parameters()):
+        return False
+    x = torch.zeros((2, features))
+    for layer in layers:
+        if not known(layer) or not _apart(layer, x.ndim):
+            return False
+        with torch.no_grad():
+            x = layer(x)
+    return True
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential and known(module):
+        for child in module._modules.values():
+            if child is not None:
+                yield from _layers(child)
+    else:
+        yield module
+
+
+def _apart(layer: nn.Module, axes: int) -> bool:
+    match layer:
+        case nn.Linear() | nn.GroupNorm():
+            return axes >= 2
+        case nn.Conv2d():
+            return axes == 4
+        case nn.LayerNorm():
+            return len(layer.normalized_shape) < axes
+    return alone(layer, axes)

@@ -1,0 +1,374 @@
+"""Streams of events: their source, the features of each party, active parties, and labels as told.
+
+A site of a network reads its own columns of the same rows (:func:`stream_of`); who is active
+follows from the study's seed, and the answers about labels from a key that the holder of labels
+keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.base.entropy import Entropy
+from sordino.base.errors import DataError, StudyError
+from sordino.data import stream as streams
+from sordino.data.dataset import Dataset, scaled
+from sordino.data.stream.checked import (
+    Checked,
+    Labelled,
+    Untold,
+    examine,
+    is_foreign,
+    is_own,
+    refuse_incomplete,
+)
+from sordino.mechanisms.response import Key, RandomisedResponse
+from sordino.privacy import Allowance
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import ENTITY, LABEL
+from sordino.regimes.vertical.engine import Mask, RequiredCharges
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
+from sordino.regimes.vertical.plan import ENTITIES, LABELS
+from sordino.regimes.vertical.study import VerticalStudy
+
+Index = NDArray[np.int64]
+
+
+class Examples(Protocol):
+    """Examples one after another, with each party's features in one place."""
+
+    def read(self, start: int, count: int) -> streams.Piece:
+        """Return the examples from number ``start`` on; fewer than ``count`` only at the end."""
+        ...
+
+    def changes(self, start: int, stop: int) -> Sequence[int]:
+        """Return the examples at which the world changed at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arranged:
+    """A stream with its features in the order of parties, side by side.
+
+    Attributes:
+        stream: what is read.
+        order: features in their new order, those that nobody holds left out; None for as they come.
+    """
+
+    stream: streams.Stream
+    order: Index | None
+
+    def read(self, start: int, count: int) -> streams.Piece:
+        """Return examples in a row, as the stream does."""
+        piece = self.stream.read(start, count)
+        if self.order is None:
+            return piece
+        return replace(piece, x=np.ascontiguousarray(piece.x[:, self.order]))
+
+    def changes(self, start: int, stop: int) -> Sequence[int]:
+        """Return the examples at which the world changed at once."""
+        return self.stream.changes(start, stop)
+
+
+def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
+    """Return the stream with each party's features in one place."""
+    order = np.concatenate(parts)
+    features = int(np.prod(stream.shape))
+    return Arranged(stream, None if np.array_equal(order, np.arange(features)) else order)
+
+
+def source(
+    study: VerticalStudy, *, known: bool = True
+) -> tuple[streams.Stream, str, tuple[Records, ...]]:
+    """Return the study's stream with its drift, its data's fingerprint, and its members."""
+    data, own = study.data, study.privacy.ledger == "run"
+    opened: object = data.stream.open(
+        streams.Wanted(
+            name=data.name,
+            file=data.file,
+            label=data.label,
+            entity=data.entity,
+            classes=data.classes,
+            scale=data.scale,
+            seed=study.seed,
+            events=study.horizon * study.method.batch,
+            identify=known and not own,
+            private=study.privacy.unit != "none"
+            or not own,  # else nobody will ask again whose ledger it is
+            one_label=_one_label(study),
+        )
+    )
+    if not isinstance(opened, streams.Opened):
+        raise streams.STREAMS.wrong(data.stream, "open", opened, "Opened(stream, fingerprint)")
+    records = (
+        ()
+        if opened.rows is None
+        else (
+            Records(ENTITIES, ENTITY, opened.rows, opened.people),
+            Records(LABELS, LABEL, opened.rows, opened.people),
+        )
+    )
+    return _drifting(study, opened.stream), str(opened.fingerprint), records
+
+
+def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
+    """Return the stream with the study's drift; what classes of users give is checked."""
+    data = study.data
+    opens, drifts = (
+        partial(streams.STREAMS.wrong, data.stream),
+        partial(streams.DRIFTS.wrong, data.drift),
+    )
+    refuse_incomplete(stream, opens, "open")
+    told = Checked(stream, opens) if is_foreign(stream) else stream
+    drift, own = data.drift, is_own(data.drift)
+    blind = own and not (drift.by_class or drift.relabels)
+    made = drift.applied(Untold(told, drifts) if blind else stream, study.seed)
+    refuse_incomplete(made, drifts, "applied")
+    found: streams.Stream = told if made is stream else made
+    if blind:
+        found = Checked(Labelled(made, drifts, told), drifts)
+    elif is_foreign(made) and made is not stream:
+        found = Checked(made, drifts)
+    promised = study.privacy.unit != "none" and not data.stream.invents
+    if promised and (own or is_own(data.stream) or is_foreign(stream)):
+        events = study.horizon * study.method.batch
+        examine(found, events, drifts if own else opens, one_label=_one_label(study))
+    return found
+
+
+def _one_label(study: VerticalStudy) -> bool:
+    """Return whether an entity's answered label is used for more than one of its events."""
+    privacy = study.privacy
+    return (
+        privacy.unit != "none"
+        and privacy.memoised
+        and (privacy.unit == "label" or privacy.appearances > 1)
+    )
+
+
+def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
+    """Return numbers of the features that each party holds (f_m,), into the vector of an example.
+
+    Raises:
+        StudyError: where a feature is held by two parties, or what was given are no such numbers.
+    """
+    data = study.data
+    given: object = data.parts.parts(stream.shape, stream.columns, data.parties)
+    place = f"data.parts kind '{data.parts.kind}'"
+    if not isinstance(given, tuple | list) or len(given) != data.parties:
+        raise StudyError(
+            f"{place} must give an array of feature numbers for each of {data.parties} parties"
+        )
+    held = tuple(np.asarray(part) for part in given)
+    features = math.prod(stream.shape)
+    for party, part in enumerate(held):
+        if (
+            part.ndim != 1
+            or not len(part)
+            or not np.issubdtype(part.dtype, np.integer)
+            or part.min() < 0
+            or part.max() >= features
+        ):
+            raise StudyError(
+                f"{place} must give party {party} at least one feature, by numbers from 0 to "
+                f"{features - 1}"
+            )
+    _refuse_shared(place, held, stream.columns)
+    return tuple(part.astype(np.int64, copy=False) for part in held)
+
+
+def _refuse_shared(place: str, held: Sequence[Index], columns: tuple[str, ...] | None) -> None:
+    """Refuse a feature that stands twice, at two parties or at one."""
+    holder: dict[int, int] = {}
+    for party, part in enumerate(held):
+        for number in part.tolist():
+            if number in holder:
+                named = repr(columns[number]) if columns is not None else str(number)
+                where = (
+                    f"twice at party {party}"
+                    if holder[number] == party
+                    else f"at party {holder[number]} and at party {party}"
+                )
+                raise StudyError(
+                    f"{place} puts feature {named} {where}; each feature belongs to one party, once"
+                )
+            holder[number] = party
+
+
+class Listed:
+    """Rows of a data set in their own order, once, each an entity of its own."""
+
+    columns: tuple[str, ...] | None = None
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset, self.length = dataset, len(dataset)
+        self.name, self.shape, self.classes = dataset.name, dataset.shape, dataset.classes
+
+    def read(self, start: int, count: int) -> streams.Piece:
+        """Return rows one after another."""
+        here = slice(start, min(start + count, self.length))
+        x = scaled(self.dataset.x[here]).reshape(-1, math.prod(self.shape))
+        return streams.Piece(np.ascontiguousarray(x), self.dataset.y[here].copy())
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return nothing: nobody knows of a change."""
+        return ()
+
+
+def refuse(study: VerticalStudy) -> None:
+    """Refuse a study whose stream needs more than each site has.
+
+    Raises:
+        StudyError: naming the key.
+    """
+    data, why = study.data, None
+    if data.stream.kind not in ("replay", "file"):
+        why = f"data.stream = '{data.stream.kind}' makes new examples of whole ones: use 'replay'"
+    elif data.drift.kind != "none":
+        why = f"data.drift = '{data.drift.kind}' changes whole examples: use 'none'"
+    elif data.entity is not None:
+        why = "data.entity: no site tells the others yet whose a row is. Leave it out"
+    elif study.privacy.ledger != "run":
+        why = "privacy.ledger: sites of events have a ledger of the run. Set it to 'run'"
+    if why is not None:
+        raise StudyError(f"{why}. Here each site has its own columns of the same rows")
+
+
+def stream_of(study: VerticalStudy, dataset: Dataset) -> streams.Stream:
+    """Return the study's stream over these rows: a site's, or stand-ins."""
+    if study.data.stream.in_order:
+        return Listed(dataset)
+    return streams.Replayed(dataset, study.seed)
+
+
+def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return all rows of a stream that is in one place, (n, f), and their labels (n,)."""
+    if isinstance(stream, streams.Replayed):
+        data = stream.dataset
+        return data.x.reshape(len(data), -1), data.y
+    piece = stream.read(0, study.horizon * study.method.batch)
+    return piece.x, piece.y
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """Active parties, and parties whose answer does not come; drawn for whole blocks.
+
+    Attributes:
+        activation: the method's rule.
+        columns: each party's place in the features.
+        dropout: probability that a passive party does not answer.
+        entropy: randomness, addressed by the numbers of blocks.
+    """
+
+    activation: Activation
+    columns: tuple[slice, ...]
+    dropout: float
+    entropy: Entropy
+
+    def drawn(self, x: NDArray[np.float32], start: int, n: int, block: int) -> tuple[Mask, Mask]:
+        """Return active and silent parties (n, M) of ``n`` events of one block."""
+        parties = len(self.columns)
+
+        def means() -> NDArray[np.float32]:
+            if not self.activation.looks:
+                raise StudyError(
+                    f"method.activation.kind = {self.activation.kind!r}: it asks for the means of "
+                    "features and does not declare looks = True. Who is active tells of features "
+                    "then, at a price: add looks: ClassVar[bool] = True to the class. See "
+                    "docs/own-tables.md"
+                )
+            return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
+
+        active = self._active(
+            (n, parties), lambda: self._uniform("activation", start, n, block), means
+        )
+        return active, ~active & self.silent(start, n, block)
+
+    def silent(self, start: int, n: int, block: int) -> Mask:
+        """Return the parties that would not answer if they were queried (n, M)."""
+        if not self.dropout:
+            return np.zeros((n, len(self.columns)), bool)
+        return self._uniform("silence", start, n, block) < self.dropout
+
+    def _uniform(self, what: str, start: int, n: int, block: int) -> NDArray[np.float64]:
+        place, offset = divmod(start, block)
+        drawn = self.entropy.at(what, place).random((block, len(self.columns)))
+        return drawn[offset : offset + n]
+
+    def _active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """Return active parties (n, M), as the rule gives them."""
+        given: object = self.activation.active(shape, uniform, means)
+        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != np.bool_:
+            raise ACTIVATIONS.wrong(
+                self.activation, "active", given, f"truth values of shape {shape}"
+            )
+        return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelRandomizer:
+    """The one place that tells labels: as they are, or by randomised response.
+
+    Attributes:
+        mechanism: of the answers; None where labels are told as they are, which is booked as not
+            private.
+        key: of the answers.
+        memoised: an answer is drawn once for an entity, and not at each event.
+        required: charges of one answer.
+    """
+
+    mechanism: RandomisedResponse | None
+    key: Key
+    memoised: bool
+    required: RequiredCharges
+
+    def __call__(
+        self,
+        labels: NDArray[np.int64],
+        entities: NDArray[np.int64],
+        places: NDArray[np.int64],
+        paid: Allowance,
+    ) -> NDArray[np.int64]:
+        """Return responses (n,) to the labels of these entities, at their places (n,) in the
+        stream.
+
+        Raises:
+            LocalProtocolError: if they are not ``paid`` for; nothing has been told then.
+        """
+        for unit, event in self.required:
+            paid.covers(unit, event, 1 if self.memoised else None)
+        if self.mechanism is None:
+            return labels
+        found: Index = self.mechanism.respond_for(
+            labels, entities, self.key, None if self.memoised else places
+        )
+        return found
+
+    def accuracy(self, agreement: float) -> float:
+        """Estimate the share of right predictions from the share that agrees with the answers."""
+        return agreement if self.mechanism is None else self.mechanism.accuracy(agreement)
+
+
+def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+    """Hold a stream to its promise of one label for each entity, and fill ``told``.
+
+    Other answers would tell of the change, which nothing bounds.
+
+    Raises:
+        DataError: if it breaks it; nothing of this block has been used then.
+    """
+    for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
+        if told.setdefault(entity, answer) != answer:
+            raise DataError(
+                f"entity {entity} has two labels in this stream, and privacy.memoised tells its "
+                "label once for all: set memoised = false, and appearances to the events that one "
+                "entity may take part in"
+            )
