@@ -59,6 +59,7 @@ from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
 from sordino.regimes.synchronous.simulation import Moment
+from sordino.regimes.vertical.network import VerticalServer
 
 from .test_events_between_sites import ENTITY, read
 
@@ -308,7 +309,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     world, moment = agreed.network.world(serving.inner, made.first)
     feeder = Feeder(agreed, count, seed=count)
     feeder.dimension = moment.model.size
-    feeder.sizes = list(world.model.rules.sizes) if hasattr(world, "half") else []
+    feeder.sizes = list(world.model.rules.sizes) if isinstance(world, VerticalServer) else []
     courier = Guarded(
         feeder,
         feeder,

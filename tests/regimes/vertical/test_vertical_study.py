@@ -570,7 +570,7 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
     """Counted from the start of the run and not of the session; and always at the end."""
     found: list[int] = []
     monkeypatch.setattr(
-        "sordino.core.run.log.checkpoint.write",
+        "sordino.core.run.log.write_checkpoint",
         lambda folder, kept: found.append(kept.moment.number),
     )
     with RunLog(
