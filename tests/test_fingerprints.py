@@ -468,7 +468,7 @@ def test_accuracies_with_other_noise_have_other_draws() -> None:
             budget=Budget(epsilon=1.0, delta=1e-5),
             entropy=Seeded(0),
             method="test",
-            lineage="test",
+            charge_key_prefix="test",
         )
         given = permit(paid.mechanism.event(), number=0, unit=UNIT)
         share = paid.release(np.zeros(1, np.float32), given.key[-4:], given)

@@ -168,7 +168,7 @@ def test_an_installed_program_is_known_by_its_number_and_a_comment_changes_nothi
                 draw(asked, "r", ("a",), tmp_path).at("x").random()
                 for draw in (protective, answering)
             ]
-            + [environment.lineage(asked, "r")]
+            + [environment.charge_key_prefix(asked, "r")]
         )
     assert found[0] == found[1]
     assert all(a != b for a, b in zip(found[1], found[2], strict=True))

@@ -41,7 +41,7 @@ from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun
 from sordino.core.run import session
-from sordino.core.run.environment import lineage
+from sordino.core.run.environment import charge_key_prefix
 from sordino.core.study.base import Study
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
@@ -141,7 +141,9 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
             "study of classes"
         )
     own = alone(study)
-    return Shadows(own, federation(own), folder / lineage(own, "shadows").replace("/", "-"))
+    return Shadows(
+        own, federation(own), folder / charge_key_prefix(own, "shadows").replace("/", "-")
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

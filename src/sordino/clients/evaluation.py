@@ -155,7 +155,7 @@ class PaidEvaluation:
         planned: evaluations that it was calibrated for.
         ledgers, budget: where it is charged, under :data:`UNIT`, and what may be spent there.
         entropy: of the noise.
-        method, lineage: as in other charges.
+        method, charge_key_prefix: as in other charges.
     """
 
     right: Callable[[Vector], int]
@@ -166,7 +166,7 @@ class PaidEvaluation:
     budget: Budget
     entropy: Entropy
     method: str
-    lineage: str
+    charge_key_prefix: str
 
     def __call__(self, weights: Vector) -> Mapping[str, float]:
         """The row of an evaluation: accuracy, if the test rows can pay, and what they spent."""
@@ -178,7 +178,7 @@ class PaidEvaluation:
             why="an evaluation on rows that are private",
             method=self.method,
             round=0,
-            key=f"{self.lineage}/evaluation {digest}",
+            key=f"{self.charge_key_prefix}/evaluation {digest}",
         )
         try:
             (permit,) = self.ledgers.charge([charge], self.budget)

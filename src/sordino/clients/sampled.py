@@ -28,7 +28,7 @@ from sordino.core.latency import Churn
 from sordino.core.method import Method
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, budget, open_ledgers
-from sordino.core.run.environment import lineage, protective
+from sordino.core.run.environment import charge_key_prefix, protective
 from sordino.core.statements import Paragraph
 from sordino.data import Dataset
 from sordino.mechanisms import Bounded, NoiseRequest
@@ -153,7 +153,7 @@ class SampledRegime(HorizontalRegime[P]):
         if privacy.unit != "none":
             noise = self.mechanism(study, sizes, Trial.of(kernels, setup.validation))
             priced = self.announced(priced, study, noise, sizes)
-        own, line = protective(study, run, setup.shaping, folder), lineage(study, run)
+        own, line = protective(study, run, setup.shaping, folder), charge_key_prefix(study, run)
         units = tuple(f"client:{i}" for i in range(len(sizes)))
         prints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
         ledgers = open_ledgers(
@@ -188,7 +188,7 @@ class SampledRegime(HorizontalRegime[P]):
                 evaluate=setup.measured(tested),
                 stride=study.stride,
                 method=study.method.name,
-                lineage=line,
+                charge_key_prefix=line,
             ),
             ledgers=ledgers,
             budget=most,

@@ -35,7 +35,7 @@ from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.plan import Plan
 from sordino.core.prepared import PUBLIC, UNIT, PreparedRun, named_parameters
 from sordino.core.records import Facts, Metrics
-from sordino.core.run.environment import device, lineage, protective
+from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.core.simulation import Simulation, Snapshot
 from sordino.data.dataset import Span
 from sordino.data.features.front import is_ours
@@ -152,13 +152,13 @@ class SharedSetup:
             return System()
         return protective(study, run, self.shaping, folder)
 
-    def lineage(self, study: HorizontalStudy, run: str) -> str:
+    def charge_key_prefix(self, study: HorizontalStudy, run: str) -> str:
         """What the keys of charges begin with that pay for this entropy's noise.
 
         A charge is booked once for each key, so the same key must mean the same bytes. Where noise
         is drawn anew, what is computed again is another release, and is booked again.
         """
-        found = lineage(study, run)
+        found = charge_key_prefix(study, run)
         return f"{found}/{self.life}" if self._anew(study) else found
 
     def _anew(self, study: HorizontalStudy) -> bool:
@@ -185,7 +185,11 @@ class SharedSetup:
         )
 
     def evaluation(
-        self, study: HorizontalStudy, ledgers: LedgerSession, entropy: Entropy, lineage: str
+        self,
+        study: HorizontalStudy,
+        ledgers: LedgerSession,
+        entropy: Entropy,
+        charge_key_prefix: str,
     ) -> PaidEvaluation | None:
         """How models are measured on private rows; None where there are none."""
         if self.secret is None:
@@ -206,7 +210,7 @@ class SharedSetup:
             budget=most,
             entropy=entropy,
             method=study.method.name,
-            lineage=lineage,
+            charge_key_prefix=charge_key_prefix,
         )
 
     def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:

@@ -106,7 +106,7 @@ class Clients:
         evaluate: of a model, the numbers for a row; slow.
         stride: rounds between two evaluations.
         method: the method's name, for the ledger.
-        lineage: run and environment, part of every charge's key.
+        charge_key_prefix: run and environment, part of every charge's key.
     """
 
     clients: Sequence[Client]
@@ -119,7 +119,7 @@ class Clients:
     evaluate: Callable[[Vector], Mapping[str, float]]
     stride: int
     method: str
-    lineage: str
+    charge_key_prefix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,7 +196,7 @@ class Simulation(World[TrainingState]):
                 given.units[each.site],
                 training(each.message),
                 given.method,
-                given.lineage,
+                given.charge_key_prefix,
             )
         ]
 
@@ -231,7 +231,12 @@ def trip(
 
 
 def charges(
-    client: Client, unit: str, task: Train, method: str, lineage: str, why: str = "local steps"
+    client: Client,
+    unit: str,
+    task: Train,
+    method: str,
+    charge_key_prefix: str,
+    why: str = "local steps",
 ) -> list[Charge]:
     """The price of a client's own task, part by part."""
     return [
@@ -242,7 +247,7 @@ def charges(
             why=event.reason if isinstance(event, NonPrivate) else why,
             method=method,
             round=task.round,
-            key=f"{lineage}/round {task.round}/client {client.index}/{part}",
+            key=f"{charge_key_prefix}/round {task.round}/client {client.index}/{part}",
         )
         for part, (event, count) in enumerate(client.price(task))
     ]

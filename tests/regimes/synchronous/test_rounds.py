@@ -119,7 +119,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
         evaluate=evaluate,
         due=lambda number: True,
         method="toy",
-        lineage=options.pop("lineage", "run/here"),
+        charge_key_prefix=options.pop("charge_key_prefix", "run/here"),
     )
     assert not options
     try:
@@ -216,7 +216,7 @@ def test_another_environment_books_replayed_rounds_again(tmp_path: Path) -> None
     first = Watch(die_after=3)
     with world(tmp_path) as (simulation, start), pytest.raises(KeyboardInterrupt):
         simulation.run(start, first)
-    with world(tmp_path, lineage="run/elsewhere") as (simulation, start):
+    with world(tmp_path, charge_key_prefix="run/elsewhere") as (simulation, start):
         simulation.run(start, Watch())
         assert min(booked(simulation)) > 16
 

@@ -164,26 +164,26 @@ def environment(study: Study) -> dict[str, object]:
     return {key: value for key, value in found.items() if key not in ("sordino", "code")}
 
 
-def lineage(study: Study, run: str) -> str:
+def charge_key_prefix(study: Study, run: str) -> str:
     """Run, environment and study, for every charge's key: no other study may replay releases."""
     described = f"{sorted(environment(study).items())}{asked(study)}"
     return f"{run}/{hashlib.sha256(described.encode()).hexdigest()[:8]}"
 
 
-def origin(study: Study, run: str) -> str:
+def response_key_prefix(study: Study, run: str) -> str:
     """What answers about labels depend on, where a ledger is the run's own: a key, whole numbers.
 
     Only where nothing else has a finite price.
 
-    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is
-    promised, lies on numbers that it rounds.
+    Elsewhere the environment counts, too: :func:`charge_key_prefix`. Noise on embeddings,
+    whatever is promised, lies on numbers that it rounds.
     """
     if (
         study.privacy.unit == "entity"
         or study.privacy.ledger != "run"
         or getattr(study.privacy, "embedding", None) is not None
     ):
-        return lineage(study, run)
+        return charge_key_prefix(study, run)
     own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
     return f"{run}/{hashlib.sha256(f'{numerics()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
 

@@ -19,7 +19,7 @@ from sordino.clients.study import for_dimension
 from sordino.core.latency import Churn, Delays
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, budget, open_ledgers
-from sordino.core.run.environment import lineage
+from sordino.core.run.environment import charge_key_prefix
 from sordino.mechanisms import Bounded
 from sordino.privacy import Budget, LedgerSession
 from sordino.regimes.asynchronous import records
@@ -70,7 +70,7 @@ def build(
         labels=setup.labels(units),
         public=setup.published(study),
     )
-    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
+    tested = setup.evaluation(study, ledgers, own, charge_key_prefix(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
     simulation = Arrivals(
@@ -85,7 +85,7 @@ def build(
         ),
         evaluate=setup.measured(tested),
         method=study.method.name,
-        lineage=setup.lineage(study, run),
+        charge_key_prefix=setup.charge_key_prefix(study, run),
     )
     first = simulation.first(setup.first())
     facts = horizontal(records.Asynchronous, study, setup, priced, simulation)

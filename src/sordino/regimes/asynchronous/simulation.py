@@ -11,8 +11,8 @@ tasks in one durable entry before the first of them, an eighth of its share; who
 to run out reserves in the same transaction. What is left of the last block when the run ends is
 booked and not used: over-counted, never under-counted.
 
-A run that goes on in another environment reserves again what it had reserved: ``lineage`` is part
-of every key.
+A run that goes on in another environment reserves again what it had reserved:
+``charge_key_prefix`` is part of every key.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
         delays: of the virtual world.
         evaluate: of a model, the numbers for a row.
         method: the method's name, for the ledger.
-        lineage: run and environment, part of every charge's key.
+        charge_key_prefix: run and environment, part of every charge's key.
     """
 
     continuous = True
@@ -124,7 +124,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
     delays: Delays
     evaluate: Callable[[Vector], Mapping[str, float]]
     method: str
-    lineage: str
+    charge_key_prefix: str
 
     @property
     def payable(self) -> list[int] | None:
@@ -304,7 +304,7 @@ class Arrivals(ServerSide[State], SiteSide[State]):
             why=price.reason if isinstance(price, NonPrivate) else "gradients, reserved",
             method=self.method,
             round=first,
-            key=f"{self.lineage}/edge {edge}/task {first}",
+            key=f"{self.charge_key_prefix}/edge {edge}/task {first}",
         )
         return ChargeRequest((edge,), charge, self.budgets[edge])
 

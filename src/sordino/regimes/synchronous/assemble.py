@@ -20,7 +20,7 @@ from sordino.clients.study import for_dimension
 from sordino.core.latency import Churn
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, budget, open_ledgers
-from sordino.core.run.environment import lineage
+from sordino.core.run.environment import charge_key_prefix
 from sordino.mechanisms import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Budget, LedgerSession
@@ -56,7 +56,7 @@ def build(
 ) -> PreparedRun:
     """See :func:`sordino.core.regimes.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
-    described = lineage(study, run)
+    described = charge_key_prefix(study, run)
     privacy = study.privacy
     priced = personal.price(for_dimension(study, flat.dim), sizes, flat.dim)
     whole = aggregated(study)
@@ -87,7 +87,7 @@ def build(
     )
     most = budget(study, privacy.epsilon)
     budgets = [budget(study, epsilon) for epsilon in personal.epsilons(study)]
-    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
+    tested = setup.evaluation(study, ledgers, own, charge_key_prefix(study, run))
     pays = _payable(study, priced, ledgers, units, budgets) if payable is None else tuple(payable)
     terms = _terms(study, sizes, flat.dim, pays, noise)
     regime = _rules(study, terms, pays, noise, own, units, fixed)
@@ -105,8 +105,8 @@ def build(
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
         # a round of whole clients is one release of the aggregator, in whatever life it is booked
-        lineage=described if whole else setup.lineage(study, run),
-        life=setup.lineage(study, run).removeprefix(described) if fixed and whole else "",
+        charge_key_prefix=described if whole else setup.charge_key_prefix(study, run),
+        life=setup.charge_key_prefix(study, run).removeprefix(described) if fixed and whole else "",
     )
     first = Moment(regime.start(setup.first()))
     facts = _facts(study, setup, priced, simulation)

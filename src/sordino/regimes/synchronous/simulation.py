@@ -95,7 +95,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
         entropy: root of its randomness.
         evaluate: of a model, the numbers for a row; slow, so only where ``due`` says so.
         method: the method's name, for the ledger.
-        lineage: run and environment, part of every charge's key.
+        charge_key_prefix: run and environment, part of every charge's key.
         life: of this process, where it draws noise anew that rounds of whole clients are charged
             for.
     """
@@ -111,7 +111,7 @@ class Simulation(ServerSide[State], SiteSide[State]):
     evaluate: Callable[[Vector], Mapping[str, float]]
     due: Callable[[int], bool]
     method: str
-    lineage: str
+    charge_key_prefix: str
     budgets: Sequence[Budget] | None = None
     life: str = ""
     _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
@@ -303,13 +303,13 @@ class Simulation(ServerSide[State], SiteSide[State]):
         """A task, charged to its client."""
         why = "local steps" if self.regime.adder is None else self.regime.adder.condition
         client, unit = self.clients[site], self.units[site]
-        own = charges(client, unit, task, self.method, self.lineage, why)
+        own = charges(client, unit, task, self.method, self.charge_key_prefix, why)
         return [ChargeRequest((site,), charge, self.budget_of(site)) for charge in own]
 
     def _round(self, effect: Book) -> list[ChargeRequest]:
         """All clients at once: one unit that stands for all, or each its own."""
         number, units = effect.number, list(dict.fromkeys(self.units))
-        key = f"{self.lineage}/round {effect.number}"
+        key = f"{self.charge_key_prefix}/round {effect.number}"
         why = "a round" if self.regime.adder is None else self.regime.adder.condition
         found = []
         for unit in units:

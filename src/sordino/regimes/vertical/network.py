@@ -711,7 +711,7 @@ class VerticalSite(SiteSide[Any]):
             self._requests += [
                 request
                 for request in events.requests_between(
-                    self._booked + 1, block.times, start + 1, events.lineage
+                    self._booked + 1, block.times, start + 1, events.charge_key_prefix
                 )
                 if request.charge.unit in self._own_units
             ]

@@ -34,7 +34,12 @@ from sordino.core.effect import Closed, Effect, Event, Finish, Request, Send, St
 from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
-from sordino.core.run.environment import answering, lineage, origin, protective
+from sordino.core.run.environment import (
+    answering,
+    charge_key_prefix,
+    protective,
+    response_key_prefix,
+)
 from sordino.core.simulation import Block as Permitted
 from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import ChargeRequest, World
@@ -121,7 +126,7 @@ class Events:
         limit: in how many events an entity takes part at most.
         ledgers, units, budget: the ledger; what is promised is promised to ``units``.
         unlimited: budget of units to which nothing is promised.
-        method, lineage: for the ledger.
+        method, charge_key_prefix: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
     """
 
@@ -141,7 +146,7 @@ class Events:
     budget: Budget
     unlimited: Budget
     method: str
-    lineage: str
+    charge_key_prefix: str
     origin: str
 
     @property
@@ -219,7 +224,7 @@ class Events:
         return found
 
     def requests_between(
-        self, first: int, last: int, event: int, lineage: str
+        self, first: int, last: int, event: int, charge_key_prefix: str
     ) -> Iterator[ChargeRequest]:
         """Yield the charges of an entity's appearances ``first`` to ``last``, at an event."""
         for part, (unit, release, count) in enumerate(self.charges(first, last)):
@@ -230,7 +235,7 @@ class Events:
                 why="one entity's appearances",
                 method=self.method,
                 round=event,
-                key=f"{lineage}/appearance {first} to {last}/{part}",
+                key=f"{charge_key_prefix}/appearance {first} to {last}/{part}",
             )
             budget = self.budget if unit in self.units else self.unlimited
             yield ChargeRequest((0,), charge, budget, unit in self.units)
@@ -288,9 +293,9 @@ class Play(World[State]):
         booked = state.booked[-1][-1] if state.booked else 0
         if block.times <= booked or not block.used.any():
             return block, []
-        state.booked.append((self.events.lineage, task.number, booked + 1, block.times))
+        state.booked.append((self.events.charge_key_prefix, task.number, booked + 1, block.times))
         requests = self.events.requests_between(
-            booked + 1, block.times, task.number, self.events.lineage
+            booked + 1, block.times, task.number, self.events.charge_key_prefix
         )
         return block, list(requests)
 
@@ -310,8 +315,8 @@ class Play(World[State]):
         """Return all that was booked for what this run has counted."""
         return [
             request
-            for lineage, number, first, last in state.booked
-            for request in self.events.requests_between(first, last, number, lineage)
+            for charge_key_prefix, number, first, last in state.booked
+            for request in self.events.requests_between(first, last, number, charge_key_prefix)
         ]
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
@@ -447,8 +452,8 @@ def simulation(
         budget=Budget(privacy.epsilon or math.inf, delta, privacy.accountant),
         unlimited=Budget(math.inf, delta, privacy.accountant),
         method=method.name,
-        lineage=lineage(study, run),
-        origin=origin(study, run),
+        charge_key_prefix=charge_key_prefix(study, run),
+        origin=response_key_prefix(study, run),
     )
 
 
