@@ -183,7 +183,9 @@ def test_constants_are_public(tmp_path: Path) -> None:
     assert np.allclose(read(scale=4.0), plain / 4)
     with pytest.raises(DataError, match=r"t.csv: scale must be positive and finite, got 0"):
         read(scale=0)
-    with pytest.raises(DataError, match=r"offset has 2 entries, the data has 3 features"):
+    with pytest.raises(
+        DataError, match=r"offset has 2 entries, the data has features of shape \(3,\)"
+    ):
         read(offset=(1, 2))
 
 

@@ -110,13 +110,13 @@ def test_scale_divides_by_public_constants(tmp_path: Path) -> None:
     [
         (
             {"dose": [1.0] * 7 + [float("nan")] + [1.0] * 32},
-            r"row 7 \(the first is 0\), column dose is nan",
+            r"row 7 \(the first is 0\), column 'dose' is nan",
         ),
         (
             {"dose": [1.0] * 9 + [float("-inf")] + [1.0] * 30},
-            r"row 9 \(the first is 0\), column dose is -inf",
+            r"row 9 \(the first is 0\), column 'dose' is -inf",
         ),
-        ({"dose": [1.0] * 3 + [1e300] + [1.0] * 36}, r"row 3 .* column dose is inf"),
+        ({"dose": [1.0] * 3 + [1e300] + [1.0] * 36}, r"row 3 .* column 'dose' is inf"),
         ({"dose": [1.0] * 4 + [None] + [1.0] * 35}, r"row 4 .*, column 'dose' is empty"),
         ({"age": ["old"] * ROWS}, r"feature column 'age' holds String, not numbers"),
         ({"outcome": ["x"] * 6 + [None] + ["x"] * 33}, r"row 6 .*, column 'outcome' is empty"),

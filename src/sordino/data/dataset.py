@@ -60,6 +60,9 @@ Span = tuple[float, float]
 _PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
 _ROWS_AT_ONCE = 1 << 16
 
+Scale = float | Sequence[float]
+"""One number for all features, or one for each."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
@@ -209,17 +212,55 @@ def single(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return wide.astype(np.float32, copy=False)
 
 
-def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[str] = ()) -> None:
-    """DataError that names the first row and column of ``x`` that is NaN or infinite."""
+def constants(
+    given: Scale | None, shape: tuple[int, ...], place: str, *, positive: bool = True
+) -> npt.NDArray[np.float32] | None:
+    """Return public constants for features of a shape, by which they are divided or moved.
+
+    Args:
+        given: the constants; None for none.
+        shape: of one example.
+        place: the file and the setting, for a refusal.
+        positive: whether they must be.
+
+    Raises:
+        DataError: for constants that are not finite, not positive, or too few.
+    """
+    if given is None:
+        return None
+    values = np.asarray(given, dtype=np.float64)
+    if not np.isfinite(values).all() or (positive and not (values > 0).all()):
+        raise DataError(f"{place} must be {'positive and ' * positive}finite, got {given}")
+    if values.ndim and values.shape != shape:
+        raise DataError(
+            f"{place} has {values.size} entries, the data has features of shape {shape}"
+        )
+    return values.astype(np.float32)
+
+
+def refuse_non_finite(
+    x: npt.NDArray[np.float32], place: str, columns: Sequence[str] = (), first: int = 0
+) -> None:
+    """Refuse a feature of ``x`` (n, ...) that is NaN or infinite.
+
+    Args:
+        x: rows from ``first`` on.
+        place: the file, for a refusal.
+        columns: names of the features.
+        first: number of the first row.
+
+    Raises:
+        DataError: naming the first such row and column.
+    """
     for start in range(0, len(x), _ROWS_AT_ONCE):
         block = x[start : start + _ROWS_AT_ONCE]
         good = np.isfinite(block)
         if good.all():
             continue
         row, *rest = (int(i) for i in np.argwhere(~good)[0])
-        column = columns[rest[0]] if columns and len(rest) == 1 else ", ".join(map(str, rest))
+        column = repr(columns[rest[0]]) if columns and len(rest) == 1 else ", ".join(map(str, rest))
         raise DataError(
-            f"{place}: row {start + row} (the first is 0), column {column} is "
+            f"{place}: row {first + start + row} (the first is 0), column {column} is "
             f"{block[(row, *rest)]}; every feature must be finite. Drop the row, or fill the gap "
             "with a constant that does not depend on the data"
         )

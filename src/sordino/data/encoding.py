@@ -237,14 +237,14 @@ def refuse_text(series: pl.Series, place: str, hint: str = "") -> None:
     )
 
 
-def refuse_gaps(series: pl.Series, place: str, hint: str = _GAP) -> None:
-    """Refuse a column with an empty place.
+def refuse_gaps(series: pl.Series, place: str, hint: str = _GAP, first: int = 0) -> None:
+    """Refuse a column, of rows from ``first`` on, with an empty place.
 
     Raises:
         DataError: with the first such row.
     """
     if series.null_count():
-        row = int(np.argmax(series.is_null().to_numpy()))
+        row = first + int(np.argmax(series.is_null().to_numpy()))
         raise DataError(
             f"{place}: row {row} (the first is 0), column {series.name!r} is empty; drop the row"
             f"{hint}"

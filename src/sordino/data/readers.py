@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.data import locate
-from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Span
+from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Scale, Span
 from sordino.data.encoding import Encoding
 from sordino.data.formats import (
     read_cifar_archive,
@@ -33,10 +33,7 @@ from sordino.data.formats import (
 from sordino.data.identity import words
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, Halves, Published, embedded, pick
-from sordino.data.table import SUFFIXES, How, Raw, Scale, read_npz, read_table
-
-if TYPE_CHECKING:
-    pass
+from sordino.data.table import SUFFIXES, How, Raw, read_npz, read_table
 
 
 def names() -> tuple[str, ...]:

@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.data import identity
-from sordino.data.dataset import Features, Span, Words, refuse_non_finite, single
+from sordino.data.dataset import Features, Scale, Span, Words, constants, refuse_non_finite, single
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.labels import Target, refuse_nobody
 from sordino.data.source import csv_input, read_arrays, refuse_large, refuse_long
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 WIDE = ("Int128", "UInt128")
-
-Scale = float | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -385,18 +383,10 @@ def _array(series: pl.Series) -> npt.NDArray[Any]:
 
 def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> None:
     """Divide by public constants, in place."""
-    if scale is None:
-        return
-    divisor = np.asarray(scale, dtype=np.float64)
-    if not (np.isfinite(divisor).all() and (divisor > 0).all()):
-        raise DataError(f"{place}: data.scale must be positive and finite, got {scale}")
-    if divisor.ndim and (divisor.shape != x.shape[1:]):
-        raise DataError(
-            f"{place}: data.scale has {divisor.size} entries, the data has features of shape "
-            f"{x.shape[1:]}"
-        )
-    with np.errstate(over="ignore"):  # a warning would tell of a row
-        x /= divisor.astype(np.float32)
+    divisor = constants(scale, x.shape[1:], f"{place}: data.scale")
+    if divisor is not None:
+        with np.errstate(over="ignore"):  # a warning would tell of a row
+            x /= divisor
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
 from sordino.base.section import Section
-from sordino.data.stream.piece import BLOCK, Piece, Stream
+from sordino.data.stream.piece import BLOCK, Over, Piece, Stream
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
 AGAIN = 16
@@ -20,37 +19,12 @@ Wrong = Callable[[str, object, str], StudyError]
 """An error that names the class, of: the call, what it gave, what it must give."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Checked:
-    """A stream whose pieces are looked at.
+class Checked(Over):
+    """A stream of somebody's own whose pieces are looked at; ``wrong`` makes what is raised."""
 
-    Attributes:
-        stream: somebody's own.
-        wrong: what to raise.
-    """
-
-    stream: Stream
-    wrong: Wrong
-
-    @property
-    def name(self) -> str:
-        return self.stream.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stream.shape
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.stream.classes
-
-    @property
-    def length(self) -> int | None:
-        return self.stream.length
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        return self.stream.columns
+    def __init__(self, stream: Stream, wrong: Wrong) -> None:
+        super().__init__(stream)
+        self.wrong = wrong
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         given: object = self.stream.changes(start, stop)
@@ -103,7 +77,6 @@ UNTOLD = -1
 """The class of every example, as a drift sees it that declares nothing about labels."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Untold(Checked):
     """A stream whose labels a drift does not see: all are :data:`UNTOLD`."""
 
@@ -112,15 +85,12 @@ class Untold(Checked):
         return Piece(piece.x, np.full_like(piece.y, UNTOLD), piece.entity)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Labelled(Checked):
-    """A drift's stream over an untold one, with the labels of the stream itself.
+    """A drift's stream over an untold one, with the labels of the stream itself, ``told``."""
 
-    Attributes:
-        told: the stream itself.
-    """
-
-    told: Stream
+    def __init__(self, stream: Stream, wrong: Wrong, told: Stream) -> None:
+        super().__init__(stream, wrong)
+        self.told = told
 
     def read(self, start: int, count: int) -> Piece:
         """Return the examples from ``start`` on.

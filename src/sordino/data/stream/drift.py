@@ -47,7 +47,7 @@ from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Registry
 from sordino.base.section import Section
 from sordino.data.dataset import Dataset
-from sordino.data.stream.piece import BLOCK, Piece, Stream, blocks, joined, multiples, room
+from sordino.data.stream.piece import BLOCK, Over, Piece, Stream, blocks, joined, multiples, room
 
 BLOCKS = 8
 """Slices of the features that change each by itself."""
@@ -233,21 +233,7 @@ def _drawn(seed: int, classes: int, first: int, last: int) -> NDArray[np.float64
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-class _Changed:
-    """A stream over another one, whose examples it changes."""
-
-    def __init__(self, stream: Stream, seed: int) -> None:
-        self.stream, self.seed = stream, seed
-        self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
-        self.columns = stream.columns
-
-    @property
-    def length(self) -> int | None:
-        """Of the stream below, as far as it knows."""
-        return self.stream.length
-
-
-class Swapped(_Changed):
+class Swapped(Over):
     """Labels that change places after each ``every`` events.
 
     >>> from sordino.data import load
@@ -258,7 +244,7 @@ class Swapped(_Changed):
     """
 
     def __init__(self, stream: Stream, every: int, seed: int) -> None:
-        super().__init__(stream, seed)
+        super().__init__(stream)
         if len(stream.classes) < 2:
             raise StudyError(f"{stream.name}: the drift 'swap' needs two classes, there is one")
         self._every = every
@@ -298,12 +284,12 @@ class Swapped(_Changed):
         return self._mapping
 
 
-class Shifted(_Changed):
+class Shifted(Over):
     """Features with a moving gain and offset; see :class:`FeatureDrift`."""
 
     def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
-        super().__init__(stream, seed)
-        self.drift = drift
+        super().__init__(stream)
+        self.drift, self.seed = drift, seed
 
     def read(self, start: int, count: int) -> Piece:
         piece = self.stream.read(start, count)
@@ -379,7 +365,7 @@ AT_ONCE = 2000
 """Rows read at once."""
 
 
-class ByClass:
+class ByClass(Over):
     """Rows of another stream, in a given order as those of a file, their classes drawn by a drift.
 
     Each event draws its class from the probabilities of the drift, and shows the next row of this
@@ -400,15 +386,17 @@ class ByClass:
     [1, 0, 2, 3, 4, 6, 5, 8]
     """
 
-    length: int | None = None
-
     def __init__(self, stream: Stream, seed: int, drift: Sampling) -> None:
-        self.stream, self.seed, self.drift = stream, seed, drift
-        self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
-        self.columns = stream.columns
+        super().__init__(stream)
+        self.seed, self.drift = seed, drift
         self._features = int(np.prod(stream.shape))
         self._owned = stream.read(0, 0).entity is not None
         self._begin()
+
+    @property
+    def length(self) -> int | None:
+        """Unknown: it ends where a class has no row left."""
+        return None
 
     def read(self, start: int, count: int) -> Piece:
         """Return the examples from ``start`` on.

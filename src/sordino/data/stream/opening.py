@@ -28,14 +28,13 @@ from sordino.base.files import open_plain
 from sordino.base.registry import Registry
 from sordino.base.section import Section
 from sordino.data import identity, locate
-from sordino.data.dataset import Corpus
+from sordino.data.dataset import Corpus, Scale
 from sordino.data.labels import notice_classes
 from sordino.data.readers import load
 from sordino.data.sets import PUBLISHED, pick
 from sordino.data.stream.piece import Piece, Stream
 from sordino.data.stream.stored import Deformed, Replayed
 from sordino.data.stream.table import TableStream
-from sordino.data.table import Scale
 
 MARGIN = 0.1
 """Black around images on another grid, as a share of a side: digits touch their edges."""

@@ -88,6 +88,20 @@ class Stream(Protocol):
         ...
 
 
+class Over:
+    """A stream over another one; its examples are of the same shape and classes."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
+        self.columns = stream.columns
+
+    @property
+    def length(self) -> int | None:
+        """Length of the stream below, as far as it knows."""
+        return self.stream.length
+
+
 def room(start: int, count: int, length: int | None) -> int:
     """Return how many of ``count`` examples from ``start`` there are.
 

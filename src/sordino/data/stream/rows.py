@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from sordino.base.errors import DataError
 from sordino.base.registry import did_you_mean
 from sordino.data.dataset import single
+from sordino.data.encoding import refuse_gaps
 from sordino.data.identity import entity
 from sordino.data.labels import MOST_CLASSES
 from sordino.data.source import MOST_COLUMNS, Source, refuse_long
@@ -40,7 +41,7 @@ from sordino.data.stream.piece import Piece
 PARQUET_ROWS = 20_000
 """Rows at a time, at most."""
 
-REMEDY = "drop the row, or fill the gap with a constant that does not depend on the data"
+GAP = ", or fill the gap with a constant that does not depend on the data"
 
 
 class Rows(Protocol):
@@ -92,13 +93,6 @@ def roles(columns: Sequence[str], label: str, entity: str | None, path: Path) ->
 def cell(path: Path, row: int, column: str) -> str:
     """The place of a cell, for messages."""
     return f"{path}: row {row} (the first is 0), column {column!r}"
-
-
-def not_finite(path: Path, row: int, column: str, value: np.float32) -> DataError:
-    """The one form in which a NaN or an infinity is reported."""
-    return DataError(
-        f"{cell(path, row, column)} is {value}; every feature must be finite: {REMEDY}"
-    )
 
 
 _KEPT = 1 << 16
@@ -272,7 +266,7 @@ class Parquet:
             )
         x = np.empty((frame.height, len(self.features)), np.float32)
         for at, name in enumerate(self.features):
-            self._refuse_gaps(frame[name])
+            refuse_gaps(frame[name], str(self._path), GAP, self._row)
             x[:, at] = single(frame[name].cast(pl.Float64).to_numpy())
         y = self._coder.labels(self._cells(frame[self._label]), self._row, self._label)
         owners = None
@@ -285,7 +279,7 @@ class Parquet:
 
     def _cells(self, series: Any, owner: bool = False) -> list[str]:
         """Labels or owners as a CSV file would have them."""
-        self._refuse_gaps(series)
+        refuse_gaps(series, str(self._path), GAP, self._row)
         refuse_long(series, str(self._path))
         if series.dtype.is_integer():
             return [str(value) for value in series.to_list()]
@@ -298,11 +292,6 @@ class Parquet:
                         "are text or whole numbers"
                     )
         return texts
-
-    def _refuse_gaps(self, series: Any) -> None:
-        if series.null_count():
-            row = self._row + int(np.argmax(series.is_null().to_numpy()))
-            raise DataError(f"{cell(self._path, row, series.name)} is empty; {REMEDY}")
 
     def _failed(self, error: BaseException) -> DataError:
         return DataError(
@@ -412,7 +401,7 @@ class Text:
     def _unusual(self, text: str, row: int, name: str) -> float:
         """A number of a row in which something is none: a truth value, or bad."""
         if not text:
-            raise DataError(f"{cell(self._path, row, name)} is empty; {REMEDY}")
+            raise DataError(f"{cell(self._path, row, name)} is empty; drop the row{GAP}")
         try:
             return _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
         except ValueError:

@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import DataError
+from sordino.data.dataset import Scale, constants, refuse_non_finite
 from sordino.data.source import AGAIN
 from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined, room
-from sordino.data.stream.rows import Classes, Coder, Parquet, Rows, Text, not_finite
-from sordino.data.table import Scale
+from sordino.data.stream.rows import Classes, Coder, Parquet, Rows, Text
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling
@@ -99,8 +99,8 @@ class TableStream:
         self.length = self._file.rows if isinstance(self._file, Parquet) else rows
         if rows is not None and rows != self.length:
             raise self._count(self.length or 0)
-        self._scale = self._constants(scale, "scale", positive=True)
-        self._offset = self._constants(offset, "offset", positive=False)
+        self._scale = constants(scale, self.shape, f"{self.path}: scale")
+        self._offset = constants(offset, self.shape, f"{self.path}: offset", positive=False)
 
     def read(self, start: int, count: int) -> Piece:
         """Return the examples from ``start`` on.
@@ -147,10 +147,7 @@ class TableStream:
                 x -= self._offset
             if self._scale is not None:
                 x /= self._scale
-        good = np.isfinite(x)
-        if not good.all():
-            row, at = map(int, np.argwhere(~good)[0])
-            raise not_finite(self.path, first + row, self._file.features[at], x[row, at])
+        refuse_non_finite(x, str(self.path), self._file.features, first)
 
     def _open(self) -> None:
         path, low = self.path, self.path.name.lower()
@@ -183,24 +180,6 @@ class TableStream:
             if self._rows is not None and self._first + len(self._piece) > self._rows:
                 raise self._count(self._first + len(self._piece))
         return True
-
-    def _constants(
-        self, given: Scale | None, what: str, positive: bool
-    ) -> NDArray[np.float32] | None:
-        if given is None:
-            return None
-        values = np.asarray(given, dtype=np.float64)
-        if not np.isfinite(values).all() or (positive and not (values > 0).all()):
-            raise DataError(
-                f"{self.path}: {what} must be {'positive and ' if positive else ''}finite, "
-                f"got {given}"
-            )
-        if values.ndim and values.shape != self.shape:
-            raise DataError(
-                f"{self.path}: {what} has {values.size} entries, the data has "
-                f"{self.shape[0]} features"
-            )
-        return values.astype(np.float32)
 
     def _count(self, found: int) -> DataError:
         more = (
