@@ -49,7 +49,7 @@ def compiled(**options: Any) -> Callable[[Run], Run]:
     config._config_fname = os.devnull  # numba would look for settings at each compilation
 
     def decorated(run: Run) -> Run:
-        if config.DISABLE_JIT:  # as for a debugger: Python runs the loop
+        if config.DISABLE_JIT:  # type: ignore[attr-defined]  # as for a debugger: Python runs the loop
             return run
         kernel: Any = njit(nogil=True, **options)(run)
         kernel._cache = _cache(kernel)

@@ -1,0 +1,200 @@
+"""Mutants: random changes of one operator or constant in what keeps privacy, each of which some
+test of its room must notice.
+
+``python tests/mutation.py [--each N] [--seed S] [ROOM ...]`` makes ``N`` mutants of each room in a
+copy of the sources, runs the room's tests on each of them, and prints who survived. It fails where
+fewer than 90 % were noticed. Survivors that change nothing that anybody could notice are listed in
+``tests/golden/equivalent.json``, with the reason, and are made no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = ROOT / "tests" / "golden" / "equivalent.json"
+ENOUGH = 0.9
+SECONDS = 240  # for one mutant; one that takes longer is noticed, for it hangs
+
+# name -> (sources, tests); the sources of a room are those that its tests are about
+ROOMS: dict[str, tuple[str, str]] = {
+    "ledger": (
+        "privacy/{chain,ledger,reading,storage,permit,session} privacy/formats/*",
+        "privacy/test_ledger* privacy/test_people.py",
+    ),
+    "prices": (
+        "privacy/{accounting,grid,groups,loss,pure,renyi,step}",
+        "privacy/test_{accounting,group,loss,loss_grid,pure,special}.py",
+    ),
+    "choices": (
+        "privacy/{budget,event,rounding,selection,trials}",
+        "privacy/test_{budget,event,rounding,selection,accounting}.py",
+    ),
+    "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),
+    "mechanisms": (
+        "mechanisms/{contract,gaussian,grid,kinds,knorm,registry,response,shared} "
+        "mechanisms/kernels/*",
+        "mechanisms/test_{gaussian,grid,knorm,modulus,own_mechanism,response,shared,single,"
+        "siphash}.py",
+    ),
+    "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py"),
+    "sums": ("mechanisms/secure/*", "mechanisms/secure/test_*.py"),
+    "kernel": ("core/kernel", "core/test_kernel.py regimes/synchronous/test_rounds.py"),
+    "gradients": (
+        "training/perexample/*",
+        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear}.py",
+    ),
+}
+OTHER = {
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "*"), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"), ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.And: ("and", "or"),
+    ast.Or: ("or", "and"), ast.Is: ("is", "is not"), ast.In: ("in", "not in"),
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    """One change: in ``path``, at ``span`` of its text, ``old`` becomes ``new``."""
+
+    path: Path
+    span: tuple[int, int]
+    old: str
+    new: str
+    where: str
+
+    @property
+    def name(self) -> str:
+        """Its name, which a change elsewhere in the file leaves as it is."""
+        return f"{self.path.relative_to(ROOT / 'src' / 'sordino')} {self.where}: {self.new}"
+
+
+def spread(patterns: str, below: Path, ending: str = "") -> list[Path]:
+    """The files of patterns like ``a/{b,c}*``."""
+    found: list[Path] = []
+    for pattern in patterns.split():
+        before, brace, rest = pattern.partition("{")
+        inside, _, after = rest.partition("}")
+        for each in inside.split(",") if brace else [""]:
+            found += sorted(below.glob(f"{before}{each}{after}{ending}"))
+    return found
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """Every change of one operator, number or truth value outside of messages and types."""
+    text = path.read_text()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def at(line: int, column: int) -> int:
+        whole = text[starts[line - 1] : starts[line]]
+        return starts[line - 1] + len(whole.encode()[:column].decode())
+
+    def changes(node: ast.AST, inside: str) -> Iterator[Mutant]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            inside = f"{inside}.{node.name}".strip(".")
+        pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
+        if isinstance(node, ast.BinOp):
+            pairs = [(node.op, node.left, node.right)]
+        elif isinstance(node, ast.Compare):
+            pairs = list(
+                zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False)
+            )
+        elif isinstance(node, ast.BoolOp):
+            pairs = [(node.op, *two) for two in zip(node.values, node.values[1:], strict=False)]
+        for op, left, right in pairs:
+            if type(op) in OTHER:
+                old, new = OTHER[type(op)]
+                first, last = (
+                    at(left.end_lineno, left.end_col_offset),
+                    at(right.lineno, right.col_offset),
+                )  # type: ignore[attr-defined]  # noqa: E501
+                place = text.find(old, first, last)
+                if place >= 0:
+                    yield made(place, place + len(old), old, new, node, inside)
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+            span = at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[arg-type]
+            new = str(not node.value) if type(node.value) is bool else f"({node.value!r} + 1)"
+            yield made(*span, text[slice(*span)], new, node, inside)
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "exc", "msg", "type_params"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                    yield from changes(child, inside)
+
+    def made(start: int, end: int, old: str, new: str, node: ast.AST, inside: str) -> Mutant:
+        line = text[text.rfind("\n", 0, start) + 1 : start] + f"[{old}]" + text[end:].split("\n")[0]
+        return Mutant(path, (start, end), old, new, f"{inside}: {' '.join(line.split())}")
+
+    yield from changes(ast.parse(text), "")
+
+
+def noticed(mutant: Mutant, tests: list[Path], copy: Path) -> bool:
+    """Whether one of the tests fails on a mutant, which is put into the copy meanwhile."""
+    text = mutant.path.read_text()
+    place = copy / mutant.path.relative_to(ROOT)
+    place.write_text(text[: mutant.span[0]] + mutant.new + text[mutant.span[1] :])
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "no:xdist", *(str(copy / each.relative_to(ROOT)) for each in tests)]
+    surroundings = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=surroundings, capture_output=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        place.write_text(text)
+    return done.returncode != 0
+
+
+def main() -> int:
+    """Make mutants of the rooms, and say who survived."""
+    reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    reader.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM")
+    reader.add_argument("--each", type=int, default=23, help="mutants of each room")
+    reader.add_argument("--seed", type=int, default=None)
+    asked = reader.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)
+    equivalent = json.loads(EQUIVALENT.read_text())
+    killed = total = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        for part in ("src", "tests", "pyproject.toml", "docs", "examples"):
+            kind = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy.mkdir(exist_ok=True)
+            kind(ROOT / part, copy / part)
+        for room in asked.rooms:
+            sources, tests = ROOMS[room]
+            known = [
+                mutant
+                for path in spread(sources, ROOT / "src" / "sordino", ".py")
+                for mutant in mutants(path)
+                if mutant.name not in equivalent
+            ]
+            chosen = random.Random(f"{seed} {room}").sample(known, min(asked.each, len(known)))
+            files = spread(tests, ROOT / "tests")
+            survivors = [mutant for mutant in chosen if not noticed(mutant, files, copy)]
+            killed, total = killed + len(chosen) - len(survivors), total + len(chosen)
+            print(f"{room}: {len(chosen) - len(survivors)} of {len(chosen)}, of {len(known)}")
+            for mutant in survivors:
+                print(f"  survived: {mutant.name}", flush=True)
+    print(f"{killed} of {total} mutants were noticed ({killed / total:.1%})")
+    return 0 if killed >= ENOUGH * total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
