@@ -119,7 +119,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
                 first, last = (
                     at(left.end_lineno, left.end_col_offset),
                     at(right.lineno, right.col_offset),
-                )  # type: ignore[attr-defined]  # noqa: E501
+                )  # type: ignore[attr-defined]
                 place = text.find(old, first, last)
                 if place >= 0:
                     yield made(place, place + len(old), old, new, node, inside)

@@ -1,15 +1,18 @@
 """The Gaussian mechanisms: what they book is what they do."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm  # type: ignore[import-untyped]
 
 from sordino.base.errors import StudyError
 from sordino.mechanisms import CountedGaussian, Gaussian
-from sordino.mechanisms.contract import ContractBroken, check_noise
+from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
 
 D = 20_000
 
@@ -87,3 +90,32 @@ def test_refuses_what_is_no_mechanism(clip: float, sigma: float) -> None:
     for kind in (Gaussian, CountedGaussian):
         with pytest.raises(StudyError, match=r"must be a (positive )?number"):
             kind(clip=clip, noise_multiplier=sigma)
+
+
+def quantiles(n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A sample (n,) as even as one of N(0, 1) can be."""
+    found: np.ndarray[Any, np.dtype[np.float64]] = norm.ppf((np.arange(n) + 0.5) / n)
+    return found
+
+
+@pytest.mark.parametrize("n", [2_000, 20_000])
+def test_each_tolerance_of_the_contract_is_that_of_so_many_numbers(n: int) -> None:
+    """A mean or a variance that is off by 5 standard errors passes, and by 7 it does not, though
+    the distribution as a whole is still near enough; and another shape does not, though mean and
+    variance are right.
+    """
+
+    def accepted(sample: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+        return looks_standard_normal(torch.from_numpy(sample))
+
+    exact = quantiles(n)
+    for errors, right in ((0.0, True), (5.0, True), (7.0, False)):
+        for sign in (-1.0, 1.0):
+            assert accepted(exact + sign * errors / math.sqrt(n)) == right
+            scale = math.sqrt(1.0 + sign * errors * math.sqrt(2.0 / n))
+            assert accepted(exact / exact.std() * scale) == right
+    limit = math.sqrt(math.log(2e9) / (2.0 * n))
+    for part, right in ((0.9, True), (1.2, False)):
+        middle = np.abs(exact) < norm.ppf(0.5 + part * limit)
+        moved = np.where(middle, 0.0, exact)  # a jump of the distribution at 0, so high
+        assert accepted(moved / moved.std()) == right

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats  # type: ignore[import-untyped]
 
 import command
 from pixels import pixels
@@ -19,7 +20,7 @@ from sordino.core import regimes as build
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.mechanisms import ExponentialNorm, KNorm, KNormNoise, NoiseRequest
-from sordino.mechanisms.contract import ContractBroken, check_pure_noise
+from sordino.mechanisms.contract import ContractBroken, check_pure_noise, looks_k_norm
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.rounding import epsilon_text
@@ -420,3 +421,19 @@ def test_edges_on_arrival_book_it_alike(tmp_path: Path, form: str) -> None:
             else isinstance(event.event, NonPrivate)
         )
     assert math.isinf(outcome.epsilon) == (form == "paper")
+
+
+def test_directions_of_the_contract_have_the_tolerance_of_so_many() -> None:
+    n = 4_000
+    lengths = stats.gamma.ppf((np.arange(n) + 0.5) / n, 1.0)
+    for errors, right in ((0.0, True), (5.0, True), (8.0, False)):
+        ups = round((n + errors * math.sqrt(n)) / 2)
+        signs = np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], [ups, n - ups]))
+        assert looks_k_norm(torch.from_numpy((lengths * signs)[:, None])) == right
+    # along the axes alone: the means are right, and the first numbers are not those of a circle
+    lengths = stats.gamma.ppf((np.arange(n) + 0.5) / n, 2.0)
+    turns = np.random.default_rng(1).permutation(np.arange(n)) / n
+    for turned, right in ((turns, True), (np.round(4.0 * turns) / 4.0, False)):
+        circle = np.stack([np.cos(math.tau * turned), np.sin(math.tau * turned)], axis=1)
+        assert looks_k_norm(torch.from_numpy(lengths[:, None] * circle)) == right
+        assert not looks_k_norm(torch.from_numpy(1.2 * lengths[:, None] * circle))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.contract import gaussian_delta, pure_delta
+from sordino.privacy.records.classes import Class, joined
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 
 DELTA = 1e-5
@@ -148,3 +150,28 @@ def test_a_client_is_all_of_its_records_at_once() -> None:
     assert of_client((), [({(gauss, "client", 1): 2}, 2)]) == ((Gaussian(noise_multiplier=7.5), 4),)
     lost = of_client((), [({(gauss, "sample", 1): 2}, MOST + 1)])
     assert isinstance(lost[0][0], NonPrivate)
+
+
+def test_two_who_turn_out_to_be_one_person_are_larger_in_releases_of_the_same_run() -> None:
+    """Rows of one person, known as two until they were linked: in a run that had both, any release
+    may have had all of them; in runs apart, each release had those of one.
+    """
+    step, other = Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=3.0)
+    one = Class(
+        (((step, "sample", 1), 5), ((step, "sample", 4), 2), ((other, "client", 1), 3)),
+        frozenset({((1, 2), 1), ((3,), 2)}),
+        runs=0b01,
+    )
+    two = Class((((step, "sample", 2), 7),), frozenset({((4,), 3)}), loose=True, runs=0b11)
+    found = joined(one, two)
+    assert found == joined(two, one)
+    assert dict(found.frozen) == {
+        (step, "sample", 3): 5,
+        (step, "sample", 6): 2 + 7,
+        (other, "client", 1): 3,
+    }
+    assert found.live == {((1,), 4), ((2,), 4), ((3,), 5), ((4,), 5)}
+    assert (found.person, found.loose, found.runs) == (True, True, 0b11)
+    apart = joined(one, replace(two, runs=0b10))
+    assert dict(apart.frozen) == {**dict(one.frozen), (step, "sample", 2): 7}
+    assert apart.live == {((1,), 1), ((2,), 1), ((3,), 2), ((4,), 3)}
