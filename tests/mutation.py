@@ -65,11 +65,10 @@ OTHER = {
 
 
 class Mutant(NamedTuple):
-    """One change: in ``path``, at ``span`` of its text, ``old`` becomes ``new``."""
+    """One change: in ``path``, the text at ``span`` becomes ``new``."""
 
     path: Path
     span: tuple[int, int]
-    old: str
     new: str
     where: str
 
@@ -101,32 +100,30 @@ def mutants(path: Path) -> Iterator[Mutant]:
         whole = text[starts[line - 1] : starts[line]]
         return starts[line - 1] + len(whole.encode()[:column].decode())
 
+    def ends(node: ast.expr) -> tuple[int, int]:
+        last = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return at(node.lineno, node.col_offset), at(*last)
+
     def changes(node: ast.AST, inside: str) -> Iterator[Mutant]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             inside = f"{inside}.{node.name}".strip(".")
-        pairs: list[tuple[ast.AST, ast.AST, ast.AST]] = []
+        pairs: list[tuple[ast.AST, ast.expr, ast.expr]] = []
         if isinstance(node, ast.BinOp):
             pairs = [(node.op, node.left, node.right)]
         elif isinstance(node, ast.Compare):
-            pairs = list(
-                zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False)
-            )
+            sides = [node.left, *node.comparators]
+            pairs = list(zip(node.ops, sides, node.comparators, strict=False))
         elif isinstance(node, ast.BoolOp):
             pairs = [(node.op, *two) for two in zip(node.values, node.values[1:], strict=False)]
         for op, left, right in pairs:
-            if type(op) in OTHER:
-                old, new = OTHER[type(op)]
-                first, last = (
-                    at(left.end_lineno, left.end_col_offset),
-                    at(right.lineno, right.col_offset),
-                )  # type: ignore[attr-defined]
-                place = text.find(old, first, last)
-                if place >= 0:
-                    yield made(place, place + len(old), old, new, node, inside)
+            old, new = OTHER.get(type(op), ("", ""))
+            between = ends(left)[1], ends(right)[0]
+            place = text.find(old, *between) if old else -1
+            if place >= 0:
+                yield made((place, place + len(old)), new, inside)
         if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-            span = at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[arg-type]
-            new = str(not node.value) if type(node.value) is bool else f"({node.value!r} + 1)"
-            yield made(*span, text[slice(*span)], new, node, inside)
+            other = str(not node.value) if type(node.value) is bool else f"({node.value!r} + 1)"
+            yield made(ends(node), other, inside)
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "decorator_list", "exc", "msg", "type_params"):
                 continue
@@ -134,9 +131,11 @@ def mutants(path: Path) -> Iterator[Mutant]:
                 if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
                     yield from changes(child, inside)
 
-    def made(start: int, end: int, old: str, new: str, node: ast.AST, inside: str) -> Mutant:
-        line = text[text.rfind("\n", 0, start) + 1 : start] + f"[{old}]" + text[end:].split("\n")[0]
-        return Mutant(path, (start, end), old, new, f"{inside}: {' '.join(line.split())}")
+    def made(span: tuple[int, int], new: str, inside: str) -> Mutant:
+        start, end = span
+        line = f"{text[text.rfind(chr(10), 0, start) + 1 : start]}[{text[start:end]}]"
+        line += text[end:].split("\n")[0]
+        return Mutant(path, span, new, f"{inside}: {' '.join(line.split())}")
 
     yield from changes(ast.parse(text), "")
 
@@ -162,7 +161,7 @@ def noticed(mutant: Mutant, tests: list[Path], copy: Path) -> bool:
 
 def main() -> int:
     """Make mutants of the rooms, and say who survived."""
-    reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     reader.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM")
     reader.add_argument("--each", type=int, default=23, help="mutants of each room")
     reader.add_argument("--seed", type=int, default=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sordino.api import shown
 from sordino.api.given import FOLDER, Data, kept
 from sordino.base.errors import StudyError
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.core import study as studies
 
 if TYPE_CHECKING:

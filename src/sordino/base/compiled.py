@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sordino.base.errors import StudyError
-from sordino.base.files import cache_folder
-from sordino.base.owned import own_folder
+from sordino.base.files import cache_folder, own_folder
 from sordino.base.package import VERSION
 
 FOLDER = "SORDINO_COMPILED"

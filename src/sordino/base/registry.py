@@ -1,6 +1,8 @@
-"""Classes by name, each of them a table of a study. A new one is a file with one registration.
+"""Tables of a study (:class:`Section`), frozen and closed to unknown keys, and classes by name.
 
 A study names a registered class, or one in a module of its own as ``package.module:Class``.
+
+Each registered class is a table; a new one is a file with one registration.
 """
 
 from __future__ import annotations
@@ -11,13 +13,61 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
-from sordino.base.section import Section
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as Kind
+else:
+
+    class Kind(type(BaseModel)):
+        """Whoever makes a table by hand is told what is wrong as the reader of a file is."""
+
+        def __call__(cls, *arguments: Any, **keys: Any) -> Any:
+            try:
+                return super().__call__(*arguments, **keys)
+            except ValidationError as error:
+                raise StudyError("\n".join(_told(cls.__name__, error))) from None
+
+
+def _told(name: str, error: ValidationError) -> list[str]:
+    """Each mistake with its place, its value and what belongs there."""
+    lines = []
+    for problem in error.errors():
+        place = ".".join((name, *map(str, problem["loc"])))
+        said = problem["msg"].removeprefix("Value error, ")
+        value = problem["input"]
+        shown = "" if problem["type"] in ("value_error", "missing") else f"; got {value!r}"
+        lines.append(f"{place}: {said[0].lower()}{said[1:]}{shown}")
+    return lines
+
+
+class Section(BaseModel, metaclass=Kind):
+    """A table of a study file.
+
+    A field whose name is a Python keyword has an alias; both are understood.
+
+    Raises:
+        StudyError: for keys or values that do not fit, where it is made by a call.
+    """
+
+    # keys that came later: where they are None, noise is what it was before they were there
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    # Validators are built when a table is first read: a command reads few of all the tables.
+    model_config = ConfigDict(
+        defer_build=True,
+        frozen=True,
+        extra="forbid",
+        strict=False,
+        allow_inf_nan=True,
+        populate_by_name=True,
+    )
+
 
 LONGEST = 60
 """Characters of a value that an error shows."""

@@ -39,8 +39,7 @@ from sordino.base.entropy import Entropy
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_plain
 from sordino.base.modules import told_in_its_place
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 
 MOST_TRACE = 256 * MIB
 LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers

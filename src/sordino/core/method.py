@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 from sordino.core import regimes
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.promise import SiteScope

@@ -67,8 +67,7 @@ import numpy as np
 from pydantic import Field
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 from sordino.data.dataset import Dataset, Indices, Labels
 
 Parts = tuple[Indices, ...]

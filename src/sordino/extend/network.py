@@ -9,7 +9,7 @@ from sordino.base.files import read_below as read_below
 from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import object_of as object_of
 from sordino.base.parsing import toml_of as toml_of
-from sordino.base.section import Section as Section
+from sordino.base.registry import Section as Section
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable
 from sordino.core.network import Agreement as Agreement

@@ -2,7 +2,7 @@
 
 from sordino.base.message import Train as Train
 from sordino.base.message import Update as Update
-from sordino.base.section import Section as Section
+from sordino.base.registry import Section as Section
 from sordino.clients import report as report
 from sordino.clients.records import Horizontal as Horizontal
 from sordino.clients.records import Measured as Measured

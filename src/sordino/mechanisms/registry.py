@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sordino.base.registry import Registry, register_all
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section, register_all
 from sordino.privacy import event
 
 if TYPE_CHECKING:

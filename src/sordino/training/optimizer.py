@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from sordino.base.modules import told_in_its_place
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 
 if TYPE_CHECKING:  # whoever only reads a study does not wait for torch
     from torch import Tensor

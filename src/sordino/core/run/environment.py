@@ -25,7 +25,7 @@ from sordino.base.errors import ResumeError, StudyError
 from sordino.base.files import KIB, check_below, read_below, there
 from sordino.base.fingerprints import joined
 from sordino.base.package import HOME, NUMERICS, VERSION
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.core import records
 from sordino.core import study as studies
 from sordino.core.run.folder import KEY

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import did_you_mean
-from sordino.base.section import Section
+from sordino.base.registry import Section, did_you_mean
 from sordino.core.latency import Constant, Latency
 from sordino.core.method import Method
 from sordino.core.study.data import Source

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from sordino.base.registry import did_you_mean
-from sordino.base.section import Section
+from sordino.base.registry import Section, did_you_mean
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
 from sordino.data.features.front import FrontEnd, shape_of
 from sordino.data.labels import Target

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, did_you_mean
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section, did_you_mean
 from sordino.core import regimes
 from sordino.core.study.parse import sections_in, tables
 

@@ -19,8 +19,7 @@ from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import MOST_TOML, read_below
 from sordino.base.parsing import DEEPEST, Malformed, toml_of
-from sordino.base.registry import Registry, did_you_mean
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section, did_you_mean
 from sordino.core import regimes
 from sordino.core.latency import LATENCIES
 from sordino.core.method import METHODS, Method

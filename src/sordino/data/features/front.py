@@ -39,10 +39,8 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.base.files import cache_folder
-from sordino.base.owned import PART, is_own_file, own_folder
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.files import PART, cache_folder, is_own_file, own_folder
+from sordino.base.registry import Registry, Section
 from sordino.data.dataset import Dataset
 from sordino.data.notices import tell
 

@@ -44,8 +44,7 @@ from pydantic import Field
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 from sordino.data.dataset import Dataset
 from sordino.data.stream.piece import BLOCK, Over, Piece, Stream, blocks, joined, multiples, room
 

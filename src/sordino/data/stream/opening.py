@@ -25,8 +25,7 @@ from pydantic import Field
 
 from sordino.base.errors import DataError
 from sordino.base.files import open_plain
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 from sordino.data import identity, locate
 from sordino.data.dataset import Corpus, Scale
 from sordino.data.labels import notice_classes

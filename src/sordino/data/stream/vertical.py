@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, did_you_mean
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section, did_you_mean
 
 Parts = tuple[NDArray[np.int64], ...]
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.clients.study import HorizontalStudy
 from sordino.core.study.base import Epsilon, NoisyPrivacySpec
 from sordino.privacy.rounding import epsilon_text

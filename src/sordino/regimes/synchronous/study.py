@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.study.base import Epsilon
 from sordino.mechanisms.gaussian import checked_clip

@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
-from sordino.base.registry import Registry
-from sordino.base.section import Section
+from sordino.base.registry import Registry, Section
 from sordino.core.method import About, Method, register
 
 Mask = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.core.study.data import Source, refuse_classes
 from sordino.data.sets import PUBLISHED

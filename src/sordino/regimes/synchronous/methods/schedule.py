@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sordino.base.section import Section
+from sordino.base.registry import Section
 from sordino.core.method import About, register
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.methods.fixed import Clipped
