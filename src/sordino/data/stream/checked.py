@@ -9,13 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
-<<<<<<< HEAD
 from sordino.base.registry import Section
 from sordino.data.stream.piece import BLOCK, Over, Piece, Stream
-=======
-from sordino.base.registry import Section
-from sordino.data.stream.piece import BLOCK, Piece, Stream
->>>>>>> b28ebdc4 (Messages, tables of studies and folders of the cache: one file each)
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
 AGAIN = 16
