@@ -13,7 +13,7 @@ from sordino.cli import say
 from sordino.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from sordino.core.run.verify import EntryRecord, Kept, Terms, Verdict
+    from sordino.core.run.verify import Kept, Terms, Verdict
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
 Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
@@ -44,7 +44,7 @@ def show(
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
 
-    found: list[EntryRecord] = []
+    found: list[dict[str, object]] = []
     known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:

@@ -68,6 +68,48 @@ from sordino.privacy import Budget, Permit
 M = TypeVar("M", bound=KernelSnapshot[Any])
 
 
+# Theory of operation.
+#
+# A regime is a pure function step(state, event) -> (state, effects). The kernel owns everything
+# else: the clock, the heap of what is on its way, the permits, the epsilon that rows show. One turn
+# of the loop is
+#
+#   1. take what is next: if a round was just closed, the event Begin; else the earliest entry of
+#      the heap (an answer, a site that is back, an alarm), to whose time the clock jumps;
+#   2. tell the regime, which returns effects;
+#   3. book: all charges that these effects need, in one durable transaction for each budget;
+#   4. only then do the effects, in their order. Some tell the regime again at once (Book, Learn,
+#      Skip, Open), so effects may nest, but never before their own charges are durable.
+#
+# Three invariants make privacy independent of what a regime does.
+#
+# Charge before release. A site is asked for its answer (World.answer) in a later turn than the one
+# that booked its task, and is handed the permits of that booking; what computes a release shows a
+# permit. If a charge is refused, nothing of the effects is done: a refusal of what Begin asked for
+# restores the state before it, and the regime is told Refused and may end the run. A refusal
+# elsewhere ends it: the row says why.
+#
+# A row shows what was booked until it. Epsilon is priced when a round is closed, of each unit up to
+# the last entry that this run booked (_unpriced), not to the ledger's end: a run that is played
+# again has booked later entries already, and its rows must come out the same.
+#
+# A snapshot is taken when all effects of a step are done (``save`` is the last thing that
+# carry_out does). It holds the regime's state, the heap, the clock and, of each site,
+# which blocks of releases its permits still cover, but no permit: World.reissued books them again
+# by their keys, which the ledger knows, and which therefore cost nothing. Resuming plays on from
+# there with the same addresses of randomness. So each release after the snapshot is made again,
+# byte for byte, under the charge that it had.
+#
+# Order among equal times is the order in which entries were pushed (``count`` is in the snapshot,
+# too). Sites' work is done when their answers are due, not when they are sent: an answer that the
+# regime would drop is never computed (Lapsed), and stays charged.
+#
+# Over a network (sordino.network.kernel) a subclass takes its inputs from a journal: ``next``,
+# ``dispatch``, ``push`` and others are replaced, answers come from sites instead of World.answer,
+# and replaying the journal gives the same effects in the same order. Nothing here may depend on
+# anything but state, events and heap.
+
+
 class Kernel(Generic[S, M]):
     """One call of a run: the moving parts."""
 

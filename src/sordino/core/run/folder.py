@@ -392,19 +392,11 @@ class RunFolder:
             StudyError: if this is no run folder.
             ResumeError: if the file does not say what it should.
         """
-        path = self.path / ABOUT
-        try:
-            content = read_below(self.path, ABOUT)
-        except (FileNotFoundError, NotADirectoryError):
-            raise StudyError(f"{self.path}: this is no run folder: it has no run.json") from None
-        except OSError as error:
-            raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
-        found = object_of(content, path, ResumeError)
+        path, found = self.path / ABOUT, _object(self.path, modules, ResumeError)
         if missing := [key for key in NEEDED if key not in found]:
             raise ResumeError(
                 f"{path}: it has no {' and no '.join(missing)}. Restore it from a copy"
             )
-        acquaint(self.path, found, modules)
         result = found["result"]
         seconds = number(result.get("seconds")) if isinstance(result, dict) else None
         kept = {key: value for key, value in found.items() if key not in LATER}
@@ -447,39 +439,37 @@ def study_of(
     return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
 
 
-def acquaint(folder: Path, found: Mapping[str, object], modules: Path | None = None) -> None:
-    """Where the ``run.json`` in a folder is of a regime that is not known: import the modules that
-    its study names, and tell of them first. This runs their code.
-
-    Raises:
-        StudyError: if the study cannot be read.
-        ResumeError: if a module has changed.
-    """
-    if found.get("regime") in (None, *regimes.names()):
-        return
-    try:
-        named = fitted({"modules": found.get("modules")}, _Named)
-    except Misfit:  # which is said when all of it is read
-        return
-    study_of(folder, known(named.modules), modules)
-
-
 def about_of(
     folder: Path, modules: Path | None = None, error: type[SordinoError] = StudyError
 ) -> About:
-    """The ``run.json`` of a folder, of whatever regime; see :func:`acquaint`.
+    """The ``run.json`` of a folder.
+
+    Where it is of a regime that is not known, the modules that its study names are told of and
+    imported. This runs their code.
 
     Raises:
         SordinoError: of this kind, if it cannot be read.
+        ResumeError: if a module has changed.
     """
+    return records.about_of(_object(folder, modules, error), folder / ABOUT, error)
+
+
+def _object(folder: Path, modules: Path | None, error: type[SordinoError]) -> dict[str, object]:
     path = folder / ABOUT
     try:
         content = read_below(folder, path.name)
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
+    except OSError as failed:
+        raise StudyError(f"{path}: cannot be read ({failed.strerror})") from failed
     found = object_of(content, path, error)
-    acquaint(folder, found, modules)
-    return records.about_of(found, path, error)
+    if found.get("regime") not in (None, *regimes.names()):
+        try:
+            named = fitted({"modules": found.get("modules")}, _Named)
+        except Misfit:  # which is said when all of it is read
+            return found
+        study_of(folder, known(named.modules), modules)
+    return found
 
 
 def modules_of(study: Study) -> dict[str, records.Module] | None:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from sordino.base.errors import LedgerError, SordinoError, StudyError
 from sordino.base.files import MOST_JSON, read_below, there
 from sordino.base.fingerprints import KEYED
@@ -646,90 +644,49 @@ def _at_place(path: Path, error: Exception) -> str:
     return text if text.startswith(str(path)) else f"{path}: {text}"
 
 
-# The same for machines: frozen records with the number of their format.
+# The same for machines, as JSON has it, with the number of its format.
 
 
-class EntryRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One charge: as it stands in the ledger, its event as the object that its text is."""
-
-    seq: int
-    unit: str
-    event: dict[str, object]
-    count: int
-    why: str
-    round: int
-    digest: str
-
-
-class UnitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit: what people call it, and what it has spent; None without a delta."""
-
-    label: str | None
-    epsilon: float | None
+def entry_record(entry: Entry) -> Row:
+    """Return a charge as it stands in the ledger, its event as the object that its text is."""
+    return {
+        "seq": entry.seq,
+        "unit": entry.unit,
+        "event": json_of(encode(entry.event)),
+        "count": entry.count,
+        "why": entry.why,
+        "round": entry.round,
+        "digest": entry.digest,
+    }
 
 
-class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of a look at ledgers and run folders; see :class:`Verdict`."""
-
-    format: int = FORMAT
-    ok: bool
-    entries: int
-    digest: str | None
-    epsilon: float | None
-    delta: float | None
-    accountant: str | None
-    sealed: bool | None
-    units: dict[str, UnitRecord]
-    problems: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
-class PricesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What each unit has spent, at one delta and by one accountant."""
-
-    format: int = FORMAT
-    delta: float
-    accountant: str
-    epsilon: dict[str, float | None]
-
-
-def entry_record(entry: Entry) -> EntryRecord:
-    """Return a charge for machines."""
-    return EntryRecord(
-        seq=entry.seq,
-        unit=entry.unit,
-        event=msgspec.json.decode(encode(entry.event), type=dict[str, object]),
-        count=entry.count,
-        why=entry.why,
-        round=entry.round,
-        digest=entry.digest,
-    )
-
-
-def verdict_record(verdict: Verdict) -> VerdictRecord:
-    """Return a verdict for machines."""
-    return VerdictRecord(
-        ok=not verdict.problems,
-        entries=sum(kept.entries for kept in verdict.ledgers),
-        digest=verdict.ledgers[0].digest if len(verdict.ledgers) == 1 else None,
-        epsilon=verdict.epsilon,
-        delta=None if verdict.terms is None else verdict.terms.delta,
-        accountant=None if verdict.terms is None else verdict.terms.accountant,
-        sealed=verdict.sealed,
-        units={
-            unit.name: UnitRecord(label=unit.label, epsilon=unit.epsilon)
-            for kept in verdict.ledgers
-            for unit in kept.units
+def verdict_record(verdict: Verdict) -> Row:
+    """Return a verdict; ``digest`` is the head of the ledger, where there is one ledger only."""
+    kept, terms = verdict.ledgers, verdict.terms
+    return {
+        "format": FORMAT,
+        "ok": not verdict.problems,
+        "entries": sum(each.entries for each in kept),
+        "digest": kept[0].digest if len(kept) == 1 else None,
+        "epsilon": verdict.epsilon,
+        "delta": None if terms is None else terms.delta,
+        "accountant": None if terms is None else terms.accountant,
+        "sealed": verdict.sealed,
+        "units": {
+            unit.name: {"label": unit.label, "epsilon": unit.epsilon}
+            for each in kept
+            for unit in each.units
         },
-        problems=tuple(verdict.problems),
-        remarks=tuple(verdict.remarks),
-    )
+        "problems": verdict.problems,
+        "remarks": verdict.remarks,
+    }
 
 
-def prices_record(terms: Terms, ledgers: Sequence[Kept]) -> PricesRecord:
-    """Return prices for machines."""
-    return PricesRecord(
-        delta=terms.delta,
-        accountant=terms.accountant,
-        epsilon={unit.name: unit.epsilon for kept in ledgers for unit in kept.units},
-    )
+def prices_record(terms: Terms, ledgers: Sequence[Kept]) -> Row:
+    """Return what each unit has spent, at one delta and by one accountant."""
+    return {
+        "format": FORMAT,
+        "delta": terms.delta,
+        "accountant": terms.accountant,
+        "epsilon": {unit.name: unit.epsilon for kept in ledgers for unit in kept.units},
+    }
