@@ -18,7 +18,7 @@ from sordino.core.files import locked
 from sordino.core.records import plain
 from sordino.core.run.reading import load
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.report.studies import render_studies
+from sordino.report.comparisons import render_studies
 
 
 def side(tmp_path: Path, name: str, *changes: str) -> Side:

@@ -15,7 +15,7 @@ from sordino.clients.report import client_budgets
 from sordino.core import vocabulary
 from sordino.core.run.reading import Run, load
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import together, write, write_comparison
+from sordino.report import curves, write, write_comparison
 from sordino.report.drawing import draw
 
 from .conftest import Maker, arrival_rows, readable, rows
@@ -278,15 +278,15 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     free = load(
         arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"})
     )
-    picture = together.together([[private], [free]], ["mapa", "asgd"], "epsilon")
+    picture = curves.together([[private], [free]], ["mapa", "asgd"], "epsilon")
     assert "asgd (ε = ∞)" in texts(picture)
     assert "mapa" in texts(picture)
     assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
-    assert together.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
+    assert curves.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
     letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
     assert not any(
         "letter" in said
-        for said in texts(together.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
+        for said in texts(curves.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
     )
 
 

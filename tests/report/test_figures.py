@@ -16,7 +16,8 @@ from sordino.clients.report import division, learning
 from sordino.core.figures import MOST_DOTS, Figure, Matrix
 from sordino.core.run.reading import Run, load
 from sordino.regimes.synchronous.report import figures
-from sordino.report import matrix, together
+from sordino.report import curves as several
+from sordino.report import drawing
 from sordino.report.drawing import draw
 
 from .conftest import Maker, readable, rows
@@ -73,7 +74,7 @@ def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
 def test_nothing_to_draw(make: Maker) -> None:
     run = load(make(log=[], status="running", result=None))
     assert list(shown(run)) == ["partition"]  # who holds what is known from the start
-    assert together.compared([run], ["a"], "round") is None
+    assert several.compared([run], ["a"], "round") is None
 
 
 @pytest.mark.parametrize("value", ["x", -1, "inf", 1e154, 1.7e308, 10**400])
@@ -89,7 +90,7 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
     for each in shown(run).values():
         ET.fromstring(draw(each))
     for over in ("round", "steps"):
-        ET.fromstring(together.compared([run], ["a"], over) or "<none/>")
+        ET.fromstring(several.compared([run], ["a"], over) or "<none/>")
 
 
 def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
@@ -121,7 +122,7 @@ def test_partition_of_any_size_is_well_formed(clients: int) -> None:
 @pytest.mark.parametrize(("clients", "most"), [(1, 1), (31, 60), (61, 60), (200, 60), (1000, 7)])
 def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
     rows = [[i * 7 % 13, i * 5 % 11, 40 * (i % 3 == 0)] for i in range(clients)]
-    bands = matrix.aggregated(rows, most)
+    bands = drawing.aggregated(rows, most)
     assert len(bands) == min(most, clients)
     sizes = [(i + 1) * clients // len(bands) - i * clients // len(bands) for i in range(len(bands))]
     for label in range(3):
@@ -134,7 +135,7 @@ def test_grouped_clients_show_who_holds_which_label() -> None:
     """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels
     but at a border.
     """
-    bands = matrix.aggregated(
+    bands = drawing.aggregated(
         [[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40
     )
     assert sum(max(band) == 5.0 and sum(band) == 5.0 for band in bands) == 40
@@ -169,7 +170,7 @@ def test_hostile_class_names() -> None:
 
 def test_legend_tells_long_names_apart(make: Maker) -> None:
     names = [f"{'ALI-DPFL on Fashion-MNIST ' * 4}tau = {tau}" for tau in (1, 10)]
-    picture = together.compared([load(make("a")), load(make("b"))], names, "round")
+    picture = several.compared([load(make("a")), load(make("b"))], names, "round")
     assert picture is not None
     texts = ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
     assert (

@@ -22,10 +22,9 @@ from sordino.core.run.reading import Run, load
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.report import MIB, totals
-from sordino.report import costs, together, write, write_comparison
-from sordino.report.album import pictures
+from sordino.report import comparisons, curves, write, write_comparison
 from sordino.report.drawing import draw
-from sordino.report.page import render, render_comparison
+from sordino.report.page import pictures, render
 
 from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
 from .test_asynchronous import texts
@@ -131,8 +130,8 @@ def test_totals_are_means_over_all_events(
 def test_no_messages_no_totals(make: Maker) -> None:
     run = load(make())
     assert totals(run) is None
-    assert costs.costs([[run]], ["a"]) is None
-    assert costs.cells([run]) == ["-", "-", "-"]
+    assert not list(comparisons.costs([[run]], ["a"]))
+    assert comparisons.cost_cells([run]) == ["-", "-", "-"]
 
 
 def test_bars_say_who_was_active_and_who_did_not_answer(play: Maker) -> None:
@@ -315,7 +314,7 @@ def test_odd_facts_stop_no_page(play: Maker, value: Any) -> None:
             assert re.search(rf"run\.json: {key}.* must be .*; got .*Restore", str(error))  # noqa: PT017
             continue
         assert "Error over the stream" in render(run)
-        assert costs.cells([run])[0] != "-"
+        assert comparisons.cost_cells([run])[0] != "-"
 
 
 def test_a_long_stream_has_grouped_digits(play: Maker) -> None:
@@ -338,7 +337,7 @@ def test_several_streams_are_held_against_each_other_by_their_error(
     assert "Over activations" not in text
     assert "epsilon spent" not in text  # all of it at once: a table tells
     assert "Features are not protected" in text
-    drawn = together.compared([load(play("c")), load(private)], ["c", "p"], "round")
+    drawn = curves.compared([load(play("c")), load(private)], ["c", "p"], "round")
     assert drawn is not None
     assert len(polyline(drawn, 0)) == 100
 
@@ -346,15 +345,15 @@ def test_several_streams_are_held_against_each_other_by_their_error(
 def test_over_epsilon_a_stream_is_one_point_and_one_without_a_promise_a_level(play: Maker) -> None:
     private = [load(play(f"p{i}", log=under_privacy(event_rows()), **LABELS)) for i in (0, 1)]
     free = [load(play("f"))]
-    drawn = together.together([private, free], ["p", "f"], "epsilon")
+    drawn = curves.together([private, free], ["p", "f"], "epsilon")
     assert "f (ε = ∞)" in texts(drawn)
     assert "accuracy over the stream (%)" in texts(drawn)
-    assert together.together([free], ["f"], "epsilon") is None
+    assert curves.together([free], ["f"], "epsilon") is None
 
 
 def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
     both = [load(play("a")), load(arrive("b", log=arrival_rows()))]
-    html = render_comparison(both)
+    html = comparisons.render_comparison(both)
     assert "Over updates or events" in html
     assert "Accuracy on the test set, or in the events of the last five rows of the log" in html
     assert "accuracy (%)" in html
@@ -368,8 +367,8 @@ def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
 def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:
     twice = [{**row, "up": 3 * row["up"]} if "up" in row else row for row in event_rows()]
     runs = [load(play("a")), load(play("b", log=twice))]
-    assert costs.cells(runs) == [f"{(11.71875 + 27.34375) / 2:.2f}", "58.3 %", "0.6"]
-    assert "21.48 MiB, active 58.3 %" in texts(costs.costs([runs], ["x"]))
+    assert comparisons.cost_cells(runs) == [f"{(11.71875 + 27.34375) / 2:.2f}", "58.3 %", "0.6"]
+    assert "21.48 MiB, active 58.3 %" in texts(draw(next(comparisons.costs([runs], ["x"]))))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

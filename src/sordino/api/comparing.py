@@ -95,7 +95,7 @@ class Comparison:
         return f"<Comparison in {self.folder}: {told}>"
 
     def _repr_html_(self) -> str:
-        from sordino.report.studies import figures
+        from sordino.report.comparisons import figures
 
         content = tables.content(self._found)
         parts = [

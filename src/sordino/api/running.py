@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sordino.core.run.verify import Verdict
     from sordino.live.observers import Observers
     from sordino.live.track.base import Maker
-    from sordino.report.album import Picture
+    from sordino.report.page import Picture
 
 
 class Run:
@@ -203,7 +203,7 @@ class Run:
 
     def figures(self) -> list[Picture]:
         """The figures of its report: title, SVG and how to read it."""
-        from sordino.report.album import pictures
+        from sordino.report.page import pictures
 
         return pictures(self._folder)
 
@@ -219,7 +219,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         from sordino.report import words
-        from sordino.report.course import key_numbers
+        from sordino.report.words import key_numbers
 
         facts = [(name, value, remark) for name, value, remark in key_numbers(self._folder)]
         drawn = [

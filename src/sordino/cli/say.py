@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sordino.base.errors import Interrupted
-from sordino.core.statements import number
-
-__all__ = ["Waiting", "alarm", "bound", "machine", "number", "people", "stoppable", "table"]
 
 
 def machine(value: object) -> None:
@@ -98,3 +95,10 @@ def bound(value: float | None, digits: int = 4) -> str:
     from sordino.privacy.rounding import epsilon_text  # here, because --help should not wait for it
 
     return epsilon_text(value, digits)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number for people."""
+    from sordino.core import statements  # here, likewise
+
+    return statements.number(value, digits)

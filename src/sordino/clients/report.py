@@ -233,4 +233,4 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
     yield from holdings(run)
 
 
-TELLER = RegimeReport(members=holders, pictures=figures, held=held, unseen=unseen)
+TELLER = RegimeReport(members=holders, figures=figures, held=held, unseen=unseen)

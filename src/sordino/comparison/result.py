@@ -29,7 +29,7 @@ from sordino.comparison.statistics import (
 from sordino.core.records import known, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.vocabulary import ON_TEST_SET, Accuracy
-from sordino.report import costs
+from sordino.report.comparisons import cost_of
 from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]
@@ -368,7 +368,7 @@ def _study(member: Member) -> StudyOf:
 
 
 def _run(seed: int, run: Run) -> RunOf:
-    result, sent = run.result, costs.of(run)
+    result, sent = run.result, cost_of(run)
     return RunOf(
         seed=seed,
         status="done",

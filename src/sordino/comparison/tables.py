@@ -10,8 +10,8 @@ from sordino.comparison.statistics import CONFIDENCE, POINTS, Scale, Spread
 from sordino.core import vocabulary
 from sordino.core.files import replace_file
 from sordino.core.records import text
-from sordino.report import costs, words
-from sordino.report.studies import Content, Table, render_studies
+from sordino.report import words
+from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, render_studies
 
 
 def content(comparison: Comparison) -> Content:
@@ -61,7 +61,7 @@ def studies(comparison: Comparison) -> Table:
             *([_epsilon(member.claimed)] if claimed else []),
             _epsilon(member.epsilon) + _own(member),
             *_terms(member),
-            *(costs.cells(list(member.runs.values())) if streamed else ()),
+            *(cost_cells(list(member.runs.values())) if streamed else ()),
         ]
         for member in comparison.members
     ]
@@ -75,7 +75,7 @@ def studies(comparison: Comparison) -> Table:
         "delta",
         "accountant",
         "unit",
-        *(costs.HEAD if streamed else ()),
+        *(COST_HEAD if streamed else ()),
     )
     return Table(head, rows)
 
@@ -97,7 +97,7 @@ def reported(comparison: Comparison) -> Table:
         accuracy = (
             1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
         )
-        mib, _, seconds = costs.cells(list(member.runs.values()))
+        mib, _, seconds = cost_cells(list(member.runs.values()))
         rows.append(
             [
                 member.side.label,

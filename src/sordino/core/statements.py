@@ -52,9 +52,6 @@ def number(value: float | None, digits: int = 4) -> str:
 Fact = tuple[str, str, str]
 """Name, value, remark."""
 
-Drawn = Figure | Matrix | tuple[str, str | None, str, str]
-"""A figure as data; or, of regimes not yet converted: title, SVG, caption, remark."""
-
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -125,7 +122,7 @@ class RegimeReport:
         courses: how it went on.
         terms: of its guarantee, given sigma and C.
         members: who took part.
-        pictures: of its course.
+        figures: of its course, as data.
         held: what those who took part hold, in a few words.
         unseen: why there is no accuracy, where that is so.
         exposed: what its promise leaves open, and why; None where it holds for all that is
@@ -137,7 +134,7 @@ class RegimeReport:
     courses: Callable[[Run], list[Course]] = lambda run: []
     terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]] = lambda run, s, c: []
     members: Callable[[Run], Members] = _units
-    pictures: Callable[[Run], Iterable[Drawn]] = lambda run: ()
+    figures: Callable[[Run], Iterable[Figure | Matrix]] = lambda run: ()
     held: Callable[[Run], str] = lambda run: ""
     unseen: Callable[[Run], str | None] = lambda run: None
     exposed: Callable[[Run], str | None] = lambda run: None

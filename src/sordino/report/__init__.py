@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.report.page import write, write_comparison
+from sordino.report.comparisons import write_comparison
+from sordino.report.page import write
 
 __all__ = ["write", "write_comparison"]

@@ -9,25 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.core.figures import Figure, Mark, Matrix, Panel, Series
-from sordino.report import canvas
-from sordino.report.axes import from_zero, logarithmic, of_percent, whole_numbers
-from sordino.report.canvas import clean, shortened
-from sordino.report.matrix import draw_matrix
+from sordino.core.vocabulary import Vocabulary
+from sordino.report.canvas import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    canvas,
+    clean,
+    shortened,
+    svg,
+)
+from sordino.report.canvas import figure as empty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {
-    "blue": canvas.BLUE,
-    "orange": canvas.ORANGE,
-    "green": canvas.GREEN,
-    "purple": canvas.PURPLE,
-    "sky": canvas.SKY,
-    "ink": canvas.INK,
-    "quiet": canvas.QUIET,
+    "blue": BLUE,
+    "orange": ORANGE,
+    "green": GREEN,
+    "purple": PURPLE,
+    "sky": SKY,
+    "ink": INK,
+    "quiet": QUIET,
 }
 HOLDS: dict[str, Literal["pre", "post", "mid"]] = {
     "before": "pre",
@@ -44,8 +56,8 @@ def draw(figure: Figure | Matrix) -> str:
     """Return a figure as SVG text."""
     if isinstance(figure, Matrix):
         return draw_matrix(figure)
-    with canvas.canvas(figure.key):
-        drawn, axes = canvas.figure(len(figure.panels), figure.height or _height(figure))
+    with canvas(figure.key):
+        drawn, axes = empty(len(figure.panels), figure.height or _height(figure))
         for axis, panel in zip(axes, figure.panels, strict=True):
             for series in panel.series:
                 DRAW[series.kind](axis, series, figure)
@@ -66,7 +78,7 @@ def draw(figure: Figure | Matrix) -> str:
             drawn.legend(
                 loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6
             )  # fmt: skip
-        return canvas.svg(drawn, figure.label, _table(figure))
+        return svg(drawn, figure.label, _table(figure))
 
 
 def _height(figure: Figure) -> float:
@@ -244,9 +256,7 @@ def _mark_levels(axis: Axes, panel: Panel, figure: Figure) -> None:
         if mark.axis == "x":
             continue
         named = mark.text if mark.legend else None
-        axis.axhline(
-            mark.at, color=canvas.INK, linestyle=DASHES[mark.style], linewidth=1, label=named
-        )
+        axis.axhline(mark.at, color=INK, linestyle=DASHES[mark.style], linewidth=1, label=named)
         if mark.text and not mark.legend:
             axis.annotate(
                 mark.text,
@@ -269,7 +279,7 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
         for axis in axes if within else ():
             axis.axvline(
                 mark.at,
-                color=canvas.QUIET if dotted else canvas.INK,
+                color=QUIET if dotted else INK,
                 linestyle=DASHES[mark.style],
                 linewidth=1.1,
                 label=label if axis is axes[0] else None,
@@ -278,7 +288,7 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
             named.add(label)
         if label and not within:  # its name alone, in the legend
             axes[0].plot(
-                [], [], color=canvas.INK, linestyle=DASHES[mark.style], linewidth=1.1, label=label
+                [], [], color=INK, linestyle=DASHES[mark.style], linewidth=1.1, label=label
             )
         if mark.text and not mark.legend and low <= mark.at <= high and mark.at >= free:
             axes[0].annotate(
@@ -297,3 +307,227 @@ def _table(figure: Figure) -> dict[str, Any] | None:
         return None
     head, rows = figure.table
     return {"head": list(head), "rows": [list(row) for row in rows]}
+
+
+LONG = 1e5  # from this count on, digits are grouped
+
+
+def label_of(words: Vocabulary, over: str) -> str:
+    """What the x axis of "round" or "steps" counts."""
+    return {"round": words.round, "steps": words.steps_of_one}[over]
+
+
+def from_zero(axis: Axes, last: float, label: str) -> None:
+    """An x axis of counts; long ones in groups of three digits."""
+    axis.set_xlim(0, 1.02 * max(last, 1.0))
+    axis.set_xlabel(label)
+    if last >= LONG:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
+        )
+
+
+def of_percent(axis: Axes) -> None:
+    """A y axis of shares that ends where they end: no number below 0 % or above 100 %.
+
+    What lies beyond them, as estimates may, is shown all the same.
+    """
+    low, high = axis.dataLim.intervaly
+    bottom, top = axis.get_ylim()
+    if low >= 0 and high <= 100:
+        axis.set_ylim(max(bottom, 0.0), min(top, 100.0))
+
+
+def whole_numbers(axis: Axes) -> None:
+    """A y axis whose numbers are whole."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
+    """A logarithmic axis from ``low`` to ``high``, its numbers plain ones, as many as fit."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    (axis.set_yscale if which == "y" else axis.set_xscale)("log")
+    (axis.set_ylim if which == "y" else axis.set_xlim)(low, high)
+    ruler = axis.yaxis if which == "y" else axis.xaxis
+    ruler.set_major_locator(FixedLocator(ticks(low, high)))
+    ruler.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    ruler.set_minor_locator(NullLocator())
+
+
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Round numbers for a logarithmic axis.
+
+    >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
+    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01,
+    1.0, 100.0, 10000.0, 1000000.0])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for parts in (
+        (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+        (1.0, 2.0, 5.0),
+        (1.0, 3.0),
+        (1.0,),
+    ):
+        found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
+        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]
+
+
+MOST_ROWS = 60
+MOST_NUMBERS = 12  # rows of shares whose counts are written out
+SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
+PAPER = "#fbfbf8"  # behind a map: on a dark page the darkest cells would vanish
+
+
+def draw_matrix(shown: Matrix) -> str:
+    """Return a figure of counts as SVG text."""
+    return _shares(shown) if shown.kind == "shares" else _numbers(shown)
+
+
+def _numbers(shown: Matrix) -> str:
+    """Dots while there are few rows, else a map of averaged rows."""
+    names = [clean(str(name), 24) for name in shown.columns] or [""]
+    rows = [[*row, *[0] * len(names)][: len(names)] for row in shown.counts]
+    called = [clean(name, 24) for name in shown.rows] or [str(i) for i in range(len(rows))]
+    many = shown.many
+    with canvas(shown.key):
+        height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
+        drawn, (axis,) = empty(1, height)
+        if many:
+            _heat(drawn, axis, rows)
+        else:
+            _bubbles(axis, rows, called)
+        if len(names) <= 40:
+            _name_columns(axis, names, sum(map(len, names)) > 60)
+        axis.set_xlim(-0.6, len(names) - 0.4)
+        axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.set_xlabel(shown.x)
+        axis.set_ylabel(shown.y)
+        order = (
+            sorted(range(len(rows)), key=lambda i: _commonest(rows[i]))
+            if many
+            else range(len(rows))
+        )
+        table = {
+            "head": [shown.corner, *names],
+            "rows": [[called[i], *rows[i]] for i in order],
+            "cells": True,
+        }
+        return svg(drawn, shown.label, table)
+
+
+def _shares(shown: Matrix) -> str:
+    """A map of each row's shares, with the counts written out while there are few."""
+    rows, names = ([clean(name, 24) for name in each] for each in (shown.rows, shown.columns))
+    shares = [[n / max(sum(row), 1) for n in row] for row in shown.counts]
+    with canvas(shown.key):
+        side = 0.4 * len(names) + 1.4
+        drawn, (axis,) = empty(1, min(max(side, 2.4), 5.6))
+        axis.grid(visible=False)
+        axis.set_facecolor(PAPER)
+        axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
+        for i, row in enumerate(shown.counts if len(names) <= MOST_NUMBERS else ()):
+            for j, n in enumerate(row):
+                colour = "#ffffff" if shares[i][j] > 0.55 else "#1b1e22"
+                axis.text(j, i, str(n), ha="center", va="center", size=8.5, color=colour)
+        _name_columns(axis, names, sum(map(len, names)) > 40)
+        axis.set_yticks(range(len(rows)), rows)
+        axis.tick_params(length=0, labelcolor=INK)
+        axis.set_xlabel(shown.x)
+        axis.set_ylabel(shown.y)
+        return svg(drawn, shown.label)
+
+
+def _name_columns(axis: Axes, names: Sequence[str], turned: bool) -> None:
+    axis.set_xticks(
+        range(len(names)),
+        list(names),
+        rotation=38 if turned else 0,
+        ha="right" if turned else "center",
+        rotation_mode="anchor",
+    )
+
+
+def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
+    """Clients ordered by their commonest label, then averaged in at most ``most`` groups.
+
+    >>> aggregated([[0, 8], [9, 1], [0, 4], [7, 1]], 2)
+    [[8.0, 1.0], [0.0, 6.0]]
+    """
+    ordered = sorted(rows, key=_commonest)
+    groups = min(most, len(ordered))
+    edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
+    parts = [ordered[a:b] for a, b in pairwise(edges)]
+    return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
+
+
+def _commonest(row: Sequence[int]) -> tuple[bool, int, int]:
+    top = max(row, default=0)
+    return top == 0, (list(row).index(top) if row else 0), -top
+
+
+def _bubbles(axis: Axes, rows: list[list[int]], clients: Sequence[str]) -> None:
+    """Area, not width, is proportional to the count: that is how the eye reads a bubble."""
+    most = max((n for row in rows for n in row), default=0) or 1
+    spots = [(j, i, n) for i, row in enumerate(rows) for j, n in enumerate(row) if n > 0]
+    sizes = [max(LARGEST * n / most, SMALLEST) for _, _, n in spots]
+    axis.scatter(
+        [j for j, _, _ in spots],
+        [i for _, i, _ in spots],
+        s=sizes,
+        color=BLUE,
+        alpha=0.85,
+        linewidths=0,
+    )
+    axis.set_yticks(range(len(rows)), clients)
+    for shown in dict.fromkeys(max(round(most * share), 1) for share in (1.0, 0.1, 0.01)):
+        axis.scatter(
+            [],
+            [],
+            s=max(LARGEST * shown / most, SMALLEST),
+            color=QUIET,
+            linewidths=0,
+            label=f"{shown}",
+        )
+    axis.legend(title="examples", loc="center left", bbox_to_anchor=(1.02, 0.5), labelspacing=1.2)
+
+
+def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
+    """Darker is more, on a square-root scale, so that few examples are seen; none is empty.
+
+    Clients are put in order, and neighbours averaged until at most MOST_ROWS rows are left: thinner
+    ones no eye tells apart.
+    """
+    import numpy as np
+    from matplotlib.colors import PowerNorm
+
+    bands = aggregated(rows, MOST_ROWS)
+    most = max((n for row in bands for n in row), default=0) or 1
+    axis.grid(False)
+    axis.set_facecolor(PAPER)
+    seen = np.ma.masked_equal(np.array(bands, np.float64, ndmin=2), 0.0)
+    extent = (-0.5, len(rows[0]) - 0.5, len(rows) - 0.5, -0.5)
+    shown = axis.imshow(
+        seen,
+        aspect="auto",
+        extent=extent,
+        cmap="cividis_r",
+        norm=PowerNorm(0.5, 0, most),
+        interpolation="nearest",
+    )
+    bar = drawn.colorbar(
+        shown,
+        ax=axis,
+        label="examples" if len(bands) == len(rows) else "examples, mean of neighbours",
+        pad=0.02,
+    )
+    bar.outline.set_visible(False)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal
 from sordino.core.figures import points
 from sordino.core.run.reading import Run
 from sordino.core.vocabulary import Vocabulary, shared
-from sordino.report.axes import logarithmic
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
+from sordino.report.drawing import logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

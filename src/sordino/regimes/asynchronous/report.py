@@ -137,7 +137,7 @@ TELLER = RegimeReport(
     courses=courses,
     terms=terms,
     members=holders,
-    pictures=arrivals.figures,
+    figures=arrivals.figures,
     held=held,
     unseen=unseen,
 )

@@ -260,7 +260,7 @@ TELLER = RegimeReport(
     courses=courses,
     terms=terms,
     members=holders,
-    pictures=figures,
+    figures=figures,
     held=held,
     unseen=unseen,
 )

@@ -16,8 +16,7 @@ from sordino.core.records import known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import Costs, Course, Fact, Members, RegimeReport
 from sordino.regimes.vertical.records import Party, VerticalRound, vertical
-from sordino.report.costs import amount
-from sordino.report.words import bound, estimated, percent, plain
+from sordino.report.words import amount, bound, estimated, percent, plain
 
 MIB = 2**20
 MOST_MARKS = 40
@@ -654,7 +653,7 @@ TELLER = RegimeReport(
     courses=_courses,
     terms=_terms,
     members=_members,
-    pictures=figures,
+    figures=figures,
     held=lambda run: "with different features",
     exposed=exposed,
     costs=totals,

@@ -1,6 +1,7 @@
-"""Several runs, or groups of runs, in one picture: accuracy, and below it the epsilon spent.
+"""Curves of several runs in one picture: accuracy, and below it the epsilon spent.
 
-Like :mod:`sordino.report.figures`: numbers in, SVG text out, None where there is nothing to show.
+Of several runs of one study the mean, and how far they lie apart. Numbers in, SVG text out, None
+where there is nothing to show.
 """
 
 from __future__ import annotations
@@ -10,16 +11,55 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sordino.core.figures import Curve, points, smoothed
 from sordino.core.records import Round
 from sordino.core.run.reading import Run
 from sordino.core.vocabulary import Vocabulary, shared
-from sordino.report.axes import from_zero, label_of, of_percent
-from sordino.report.band import Band, band
 from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg
+from sordino.report.drawing import from_zero, label_of, of_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """At each x the mean, the lowest and the highest."""
+
+    xs: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def band(curves: Sequence[Curve]) -> Band:
+    """The curves over the stretch that all of them have, straight between their points.
+
+    >>> band([([1, 2, 3], [0.0, 1.0, 2.0]), ([1, 3], [2.0, 4.0])])
+    Band(xs=[1.0, 2.0, 3.0], mean=[1.0, 2.0, 3.0], low=[0.0, 1.0, 2.0], high=[2.0, 3.0, 4.0])
+    >>> band([([1], [0.5]), ([], [])]).xs
+    []
+    """
+    # of points above each other, the last
+    last = [dict(zip(xs, ys, strict=True)) for xs, ys in curves]
+    if not last or not all(last):
+        return Band([], [], [], [])
+    if all(len(points) == 1 for points in last):
+        grid = np.array([np.mean([x for points in last for x in points])])
+    else:
+        start, end = max(min(points) for points in last), min(max(points) for points in last)
+        grid = np.array(sorted({float(x) for points in last for x in points if start <= x <= end}))
+    values = np.array(
+        [np.interp(grid, sorted(points), [points[x] for x in sorted(points)]) for points in last]
+    )
+    if not len(grid):
+        return Band([], [], [], [])
+    return Band(
+        grid.tolist(), values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist()
+    )
+
 
 STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 WORDY = 34  # characters of a label from which on each has a line of its own

@@ -1,0 +1,366 @@
+"""Pages that compare runs, or studies over seeds: curves, costs, tables, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from sordino.base.errors import StudyError
+from sordino.core import regimes
+from sordino.core.figures import Figure, Panel, Series
+from sordino.core.files import replace_file
+from sordino.core.records import at, known, number
+from sordino.core.run.reading import Run
+from sordino.core.statements import Costs
+from sordino.core.vocabulary import Vocabulary, shared
+from sordino.report import curves, sweep, words
+from sordino.report.page import Picture, Say, loaded, markup, picture_of, silent, template
+
+STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
+GRADIENTS = (
+    "Gradients are what an edge pays for with privacy; updates are what the server makes "
+    "of those of all."
+)
+
+CAPTION = (
+    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in which a "
+    "party was active, on average over parties. Of two methods that err as often, the one with the "
+    "shorter bar is the better one."
+)
+MEAN = " Means over seeds."
+PARTS: Mapping[str, Callable[[Costs], float]] = {
+    "up": lambda costs: costs.up,
+    "down": lambda costs: costs.down,
+    "framing": lambda costs: costs.framing,
+}
+
+
+def cost_of(run: Run) -> Costs | None:
+    """What a run has cost; None where its regime counts no messages, or there were none yet."""
+    return regimes.teller(run.about.regime).costs(run)
+
+
+def costs(
+    groups: Sequence[Sequence[Run]], labels: Sequence[str], mean: str = ""
+) -> Iterator[Figure]:
+    """Yield messages of each group's runs, means over them, where a run tells of any.
+
+    Args:
+        mean: what ends the caption.
+    """
+    found = [[each for run in runs if (each := cost_of(run)) is not None] for runs in groups]
+    shown = [(label, each) for label, each in zip(labels, found, strict=True) if each]
+    if not shown:
+        return
+    parts = {
+        key: [fmean(value(each) for each in group) for _, group in shown]
+        for key, value in PARTS.items()
+    }
+    lengths = [fmean(each.mebibytes for each in group) for _, group in shown]
+    texts = [
+        f"{words.amount(length)} MiB{_active(group)}"
+        for length, (_, group) in zip(lengths, shown, strict=True)
+    ]
+    up, down, framing = parts.values()
+    places = range(len(shown))
+    both = [a + b for a, b in zip(up, down, strict=True)]
+    yield Figure(
+        key="costs",
+        title="Messages and activity",
+        caption=CAPTION + mean,
+        label=f"Messages of {len(shown)} studies",
+        x="MiB",
+        lying=True,
+        names=[label for label, _ in shown],
+        panels=[
+            Panel(
+                label="",
+                series=[
+                    Series(kind="bar", name="payload up", x=places, y=up, base=[0.0] * len(up)),
+                    Series(
+                        kind="bar", name="payload down", colour="green", x=places, y=down, base=up
+                    ),
+                    Series(
+                        kind="bar",
+                        name="framing",
+                        colour="quiet",
+                        x=places,
+                        y=framing,
+                        base=both,
+                        texts=texts,
+                    ),
+                ],
+            )
+        ],
+    )
+
+
+def cost_cells(runs: Sequence[Run]) -> list[str]:
+    """The same of one study, for a table: MiB of payload, activity, seconds of all parties.
+
+    >>> cost_cells([])
+    ['-', '-', '-']
+    """
+    found = [each for run in runs if (each := cost_of(run)) is not None]
+    active = [each.activity for each in found if each.activity is not None]
+    return [
+        f"{fmean(each.up + each.down for each in found):.2f}" if found else "-",
+        f"{100 * fmean(active):.1f} %" if active else "-",
+        f"{fmean(each.seconds for each in found):.1f}" if found else "-",
+    ]
+
+
+COST_HEAD = ("payload MiB", "active", "party s")
+
+
+def _active(group: Sequence[Costs]) -> str:
+    active = [each.activity for each in group if each.activity is not None]
+    return f", active {100 * fmean(active):.1f} %" if active else ""
+
+
+def write_comparison(folders: Sequence[Path], out: Path, say: Say = silent) -> Path:
+    """Write one page that compares several runs.
+
+    Args:
+        say: is told of each log that is damaged.
+
+    Raises:
+        StudyError: if a folder is no run folder, or ``out`` cannot be written.
+    """
+    if not folders:
+        raise StudyError("nothing to compare: give at least one run folder")
+    if out.is_dir() or not out.parent.is_dir():
+        raise StudyError(f"{out}: cannot be written; give a file name in a folder that exists")
+    runs = [loaded(folder, say) for folder in folders]
+    replace_file(out, render_comparison(runs).encode("utf-8", "replace"))
+    return out
+
+
+def render_comparison(runs: Sequence[Run]) -> str:
+    """Several runs on one page."""
+    labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
+    promises = list(zip(labels, (words.promise(run) for run in runs), strict=True))
+    spoken = shared(run.vocabulary for run in runs)
+    captions = {
+        "round": _reading(runs, spoken),
+        "steps": f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}",
+    }
+    if spoken.accuracy.streamed:
+        del captions["steps"]  # nothing is paid for by the activation
+    drawn = [
+        Picture(
+            f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
+        )
+        for over, caption in captions.items()
+        if (picture := curves.compared(runs, labels, over)) is not None
+    ]
+    drawn += map(picture_of, costs([[run] for run in runs], labels))
+    cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
+    told = [set(column) != {"-"} for column in zip(*cells, strict=True)]
+    html: str = template("comparison.html").render(
+        title=f"{len(runs)} runs compared",
+        head=[name for name, kept in zip(_head(spoken), told, strict=True) if kept],
+        rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in cells],
+        without=[label for label, promised in promises if not promised.private],
+        notes=_notes(runs, labels),
+        pictures=drawn,
+        promises=promises,
+    )
+    return html
+
+
+def _reading(runs: Sequence[Run], spoken: Vocabulary) -> str:
+    """How to read the curves over rounds."""
+    said = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
+    below = (
+        " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
+        "is the same."
+    )
+    return said + (below if curves.rising(runs) else "") + words.estimated(runs)
+
+
+def _head(spoken: Vocabulary) -> tuple[str, ...]:
+    counted = (spoken.rounds, spoken.steps.removeprefix("local "))
+    return (
+        *(
+            "run",
+            "method",
+            "status",
+            spoken.accuracy.told,
+            "best",
+            "epsilon",
+            "budget",
+            "delta",
+            "accountant",
+        ),
+        *(*counted, "clip", "noise", "sampling", "learning rate", *COST_HEAD),
+    )
+
+
+def _cells(run: Run, label: str) -> list[str]:
+    about = run.about
+    stated = (
+        about.facts.clip,
+        about.noise_multiplier,
+        at(about.facts, "sampling_rate"),
+        about.learning_rate,
+    )
+    return [
+        label,
+        run.method,
+        "done" if run.done else "not finished",
+        words.measured(run, run.measured),
+        words.measured(run, run.best),
+        words.epsilon(run) if run.epsilon is not None or not run.private else "-",
+        words.bound(run.budget) if run.private else "∞",
+        words.plain(number(about.delta), 6) if run.private else "-",
+        known(about.accountant) or "-" if run.private else "-",
+        str(run.number),
+        str(run.steps),
+        *(words.plain(number(each), 6) for each in stated),
+        *cost_cells([run]),
+    ]
+
+
+def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """What makes the numbers of several runs hard to compare."""
+    notes = [
+        f"{label}: {words.ends_early(run.damaged)}"
+        for run, label in zip(runs, labels, strict=True)
+        if run.damaged
+    ]
+    if len(runs) == 1:
+        return notes
+    notes += [
+        "To choose a run by its accuracy on the same private data is itself a use of that "
+        "data; no epsilon here accounts for it."
+    ]
+    private = [run.about for run in runs if run.private]
+    for key, what in (
+        ("accountant", "accountants"),
+        ("delta", "deltas"),
+        ("unit", "units of privacy"),
+        ("adjacency", "adjacency relations"),
+    ):
+        if len({str(at(about, key)) for about in private}) > 1:
+            notes.append(f"The runs use different {what}: their epsilons do not mean the same.")
+    return notes
+
+
+# Studies over seeds
+
+CAPTIONS = {
+    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the "
+    "highest seed; a curve ends where its first seed ends.{estimated}",
+    "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where "
+    "they stand above the same point. A study without privacy is a level: it stands nowhere on "
+    "this axis.",
+    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim for the "
+    "end of a run alone. What the banner names is not private at that epsilon.",
+}
+BELOW = " (above), and epsilon spent (below; dashed: budgets)"
+TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A head, and rows of as many cells."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What the page says.
+
+    Attributes:
+        sub: one line below the title.
+        labels, groups: the studies, and the runs of each.
+        claimed: whether they stand at the epsilon that is claimed.
+        banner: which studies are not private as claimed.
+        failures, warnings: what to know first.
+        studies, reported, differences, runs: the tables; of what publications report, empty where
+            no study says.
+        against: the title of the differences.
+        verdicts: what each difference means, and what makes it unequal.
+        remarks: what all differences have in common.
+        sweep: a picture over a key that the studies differ in, or None.
+    """
+
+    sub: str
+    labels: Sequence[str]
+    groups: Sequence[Sequence[Run]]
+    claimed: bool
+    banner: Sequence[str]
+    failures: Sequence[str]
+    warnings: Sequence[str]
+    studies: Table
+    against: str
+    reported: Table
+    differences: Table
+    verdicts: Sequence[tuple[str, str]]
+    remarks: Sequence[str]
+    runs: Table
+    sweep: sweep.Sweep | None = None
+
+
+def render_studies(content: Content) -> str:
+    """Several studies, each with its seeds, on one page."""
+    promises = [
+        (label, words.promise(max(runs, key=lambda run: run.spent or 0.0)))
+        for label, runs in zip(content.labels, content.groups, strict=True)
+        if runs
+    ]
+    html: str = template("comparison.html").render(
+        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} "
+        "compared",
+        sub=content.sub,
+        banner=content.banner,
+        failures=content.failures,
+        without=[label for label, promise in promises if not promise.private],
+        notes=content.warnings,
+        head=content.studies.head,
+        rows=content.studies.rows,
+        against=content.against,
+        reported=content.reported,
+        differences=content.differences,
+        verdicts=content.verdicts,
+        remarks=content.remarks,
+        runs=content.runs,
+        pictures=figures(content),
+        promises=promises,
+    )
+    return html
+
+
+def figures(content: Content) -> list[Picture]:
+    """The pictures of the page."""
+    drawn = []
+    if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
+        drawn.append(
+            Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep))
+        )
+    spoken = shared(run.vocabulary for runs in content.groups for run in runs)
+    measured = spoken.accuracy
+    below = BELOW if curves.rising(run for runs in content.groups for run in runs) else ""
+    told = {
+        "round": spoken.round,
+        "rounds": spoken.rounds,
+        "below": below,
+        "curve_is": measured.curve_is.format(round=spoken.round),
+        "estimated": words.estimated(run for runs in content.groups for run in runs),
+        "same": f"{measured.final}," if measured.streamed else "The same accuracy",
+    }
+    for over, name in (
+        ("round", "round"),
+        ("epsilon", "claimed" if content.claimed else "epsilon"),
+    ):
+        picture = curves.together(content.groups, content.labels, over, claimed=content.claimed)
+        if picture is not None:
+            drawn.append(
+                Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told))
+            )
+    return [*drawn, *map(picture_of, costs(content.groups, content.labels, MEAN))]
