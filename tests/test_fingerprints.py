@@ -403,9 +403,9 @@ def test_other_first_weights_have_other_noise_and_are_refused_by_a_resume(
 class Scaled(nn.Module):
     """A linear model of inputs that a number scales, which is neither parameter nor buffer."""
 
-    def __init__(self, scale: float, classes: int) -> None:
+    def __init__(self, scale: float, outputs: int, inputs: int = 64) -> None:
         super().__init__()
-        self.scale, self.linear = torch.tensor(scale), nn.Linear(64, classes)
+        self.scale, self.linear = torch.tensor(scale), nn.Linear(inputs, outputs)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
@@ -451,6 +451,48 @@ def test_a_model_that_computes_something_else_is_refused_by_a_resume(
     monkeypatch.setenv("ELSEWHERE", f"{kind} 0.5")
     with pytest.raises(Killed):
         session.resume(tmp_path / "run", kill, quiet)
+
+
+def a_party(features: int, embedding: int) -> nn.Module:
+    """A party's half whose inputs a number scales, which is neither parameter nor buffer."""
+    return Scaled(float(os.environ["ELSEWHERE"]), embedding, features)
+
+
+def a_server(embeddings: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(sum(embeddings), classes)
+
+
+def test_a_party_that_computes_something_else_is_refused_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred embeddings of the same features were released twice and charged once."""
+
+    def kill(row: object) -> None:
+        raise Killed
+
+    monkeypatch.setitem(sys.modules, "elsewhere", sys.modules[__name__])
+    monkeypatch.setenv("ELSEWHERE", "0.5")
+    path = tmp_path / "asked.toml"
+    path.write_text(named("vertical").template)
+    noisy = (
+        'privacy={unit="entity", epsilon=64.0, delta=1e-6, label_epsilon=4.0, '
+        'embedding={clip=1.0}, updates="noisy", update={clip=1.0}, entropy="system"}'
+    )
+    asked = studies.read(
+        path,
+        [
+            'data={name="digits", parties=2, stream="replay", drift="none"}',
+            'model={name="own", party="elsewhere:a_party", server="elsewhere:a_server"}',
+            'method={name="dlr", learning_rate=0.005, length=3, activation="full"}',
+            noisy,
+            "budget.events=40",
+        ],
+    )
+    with pytest.raises(Killed):
+        session.begin(asked, tmp_path / "run", kill, quiet)
+    monkeypatch.setenv("ELSEWHERE", "0.25")
+    with pytest.raises(ResumeError, match="first weights and operations"):
+        session.resume(tmp_path / "run", quiet, quiet)
 
 
 def test_accuracies_with_other_noise_have_other_draws() -> None:

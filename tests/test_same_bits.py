@@ -33,7 +33,7 @@ from sordino.base.package import NUMERICS
 from sordino.clients import setup
 from sordino.core.run import environment, session
 from sordino.privacy import Ledger
-from sordino.regimes.vertical import run as vertical
+from sordino.regimes.vertical import models as vertical
 
 STORED = Path(__file__).parent / "golden" / "runs.json"
 CASES = {**METHODS, **MORE}
@@ -52,7 +52,7 @@ def still() -> Iterator[None]:
         mock.patch.object(environment, "environment", return_value={}),
         mock.patch.object(entropy, "digest", return_value=bytes(32)),
         mock.patch.object(setup, "digest_of_model", return_value="first"),
-        mock.patch.object(vertical, "digest_of", return_value="first"),
+        mock.patch.object(vertical.Split, "digests", return_value=["first"]),
         mock.patch("secrets.token_hex", side_effect=lambda n: "0" * (2 * n)),
     ):
         yield

@@ -40,7 +40,7 @@ from sordino.regimes.vertical.plan import unprotected
 from sordino.regimes.vertical.stream import Index
 from sordino.regimes.vertical.study import Release, VerticalStudy
 from sordino.training.flat import Flat
-from sordino.training.models import check_initialised, check_private
+from sordino.training.models import check_initialised, check_private, digest_of
 from sordino.training.perexample.separable import known
 from sordino.training.settings import filled_memory, own_code
 
@@ -325,6 +325,20 @@ class Split:
     def halves(self) -> tuple[nn.Module, list[nn.Module]]:
         """Return the halves of the server and of the parties."""
         return self.server(), [self.party(m) for m in range(len(self.features))]
+
+    def digests(self, *, operations: bool) -> list[str]:
+        """Return a digest of each half's first weights, the server's first; and, with
+        ``operations``, of what parties' modules of one's own compute.
+        """
+        server, parties = self.halves()
+        if not operations or self.study.model.party is None:
+            return [digest_of(half) for half in (server, *parties)]
+        graphs = (
+            Flat(half).graphs.digest(torch.zeros((1, count)))
+            for half, count in zip(parties, self.features, strict=True)
+        )
+        weights = [digest_of(half) for half in parties]
+        return [digest_of(server), *map("/".join, zip(weights, graphs, strict=True))]
 
     @property
     def net(self) -> Net | None:

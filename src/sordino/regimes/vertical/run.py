@@ -104,7 +104,6 @@ from sordino.regimes.vertical.stream import (
     source,
 )
 from sordino.regimes.vertical.study import VerticalStudy
-from sordino.training.models import digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -365,8 +364,8 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     shape = shaping(fingerprint, held)
     whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
     noise = protective(study, run, shape, folder)
-    server, halves = split.halves()
-    begun = [*shape, *map(digest_of, (server, *halves))]  # noise is over what it covers already
+    # the noise is over what it covers already
+    begun = [*shape, *split.digests(operations=not unprotected(study))]
     ledgers = open_ledgers(
         study,
         folder,
