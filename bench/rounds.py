@@ -15,10 +15,10 @@ import torch
 from torch.nn import functional as F
 
 from sordino.clients.division import federation, model
+from sordino.clients.simulation import Moment
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data import scaled
-from sordino.regimes.synchronous.simulation import Moment
 
 STUDY = """
 name = "bench"
@@ -53,7 +53,7 @@ class Silent:
     def row(self, row: object) -> None:
         """Look away."""
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: Moment[Any]) -> None:
         """Keep nothing."""
 
 

@@ -23,7 +23,7 @@ import sordino as package
 from command import sordino
 from sordino.base.compiled import FOLDER, compiled, watched
 from sordino.base.errors import StudyError
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous.study import TEMPLATE
 
 FACTOR = 3.0
 

@@ -29,10 +29,10 @@ from sordino.live.console import (
     share,
     sparkline,
 )
-from sordino.regimes.asynchronous.vocabulary import WORDS as UPDATES
+from sordino.regimes.asynchronous.records import WORDS as UPDATES
+from sordino.regimes.synchronous.records import WORDS as CLOSED
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED
-from sordino.regimes.vertical.vocabulary import WORDS as EVENTS
+from sordino.regimes.vertical.records import WORDS as EVENTS
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {

@@ -20,7 +20,7 @@ import sordino
 from sordino.base import modules
 from sordino.base.errors import ResumeError, StudyError
 from sordino.cli import app
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 SRC = Path(sordino.__file__).parents[1]
 NET = """

@@ -27,8 +27,8 @@ from sordino.core.run.environment import ENDED
 from sordino.core.run.folder import KEY
 from sordino.core.run.verify import priced, verify
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 
 ROWS = 120

@@ -27,6 +27,7 @@ from permitted import permit
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
 from sordino.clients.evaluation import PaidEvaluation
+from sordino.clients.simulation import Simulation
 from sordino.core import regimes as builder
 from sordino.core.kernel import Kernel
 from sordino.core.prepared import UNIT
@@ -43,12 +44,11 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.regimes.asynchronous import edge
+from sordino.regimes.asynchronous.assemble import BlockBooking
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
-from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.shared import SharedSum
-from sordino.regimes.synchronous.simulation import Simulation
+from sordino.regimes.synchronous.sharing import SharedSum
 from sordino.regimes.vertical.engine import InProcessEngine
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
@@ -216,10 +216,11 @@ def named(left: Left, ledgers: LedgerSession) -> Left:
 def horizontal(spies: Spies, world: Any, end: Any) -> None:
     """Rounds and arrivals."""
     left, booked = named(spies.left, world.ledgers), held(world.ledgers)
-    if isinstance(world, Simulation):
+    assert isinstance(world, Simulation)
+    if not isinstance(world.booking, BlockBooking):
         unanswered: Left = Counter()
         for (site, number), open_ in spies.asked.items():
-            if open_ > 0 and not world.regime.together:
+            if open_ > 0 and not world.charges_everybody:
                 unanswered.update(
                     {
                         (world.units[site], event): count
@@ -228,17 +229,17 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
                 )
         assert left + named(unanswered, world.ledgers) == booked
         return
-    assert isinstance(world, Arrivals)
+    block = world.booking.block
     assert set(left) <= set(booked)
     for i, unit in enumerate(world.units):
-        key = world.ledgers.names[unit], world.edges[i].price
+        key = world.ledgers.names[unit], world.clients[i].price
         assert (
             left[key]
             <= end.state.given[i]
             <= booked[key]
-            <= end.state.given[i] + world.block + world.block // 4
+            <= end.state.given[i] + block + block // 4
         )
-    assert {event for _, event in booked} <= {each.price for each in world.edges}
+    assert {event for _, event in booked} <= {each.price for each in world.clients}
 
 
 def vertical(spies: Spies, world: Events, full: Any) -> None:

@@ -28,8 +28,8 @@ from sordino.network.kit import Agreed
 from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
 from sordino.privacy import chain as links
 from sordino.privacy.records import Prices
-from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 ROWS = 60
 SYNC = 'method={name="dp-sgd", tau=1}'

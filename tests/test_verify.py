@@ -20,8 +20,8 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
-from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 
 CHEAP = {
@@ -452,10 +452,10 @@ def test_a_stream_that_changed_is_refused(tmp_path: Path) -> None:
 def test_public_examples_that_choose_a_bound_are_held_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sordino.clients import facts
+    from sordino.clients import setup
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
-    monkeypatch.setattr(facts, "_digest", lambda examples, public: "other")
+    monkeypatch.setattr(setup, "_examples_digest", lambda examples, public: "other")
     refused(tmp_path / "run", 'validation was "[0-9a-f]{64}", is "other"')
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from command import sordino
 from federations import study_of
 from sordino.core import study as studies
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous.study import TEMPLATE
 
 DIGITS = ("model.name=logistic", "data.clients=2", "budget.rounds=1", "budget.steps=2")
 

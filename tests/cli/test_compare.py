@@ -27,7 +27,7 @@ from sordino.comparison.folders import rounds_done
 from sordino.comparison.progress import Progress, line
 from sordino.comparison.schedule import Side, tasks
 from sordino.core import study as studies
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=2", "model.name=logistic", "privacy.noise_multiplier=2.0"]
 SETS = [part for change in FAST for part in ("--set", change)]

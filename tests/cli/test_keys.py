@@ -9,7 +9,7 @@ import pytest
 
 from command import sordino
 from sordino.core.study import keys as reference
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous.study import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import pytest
 from command import sordino
 from sordino import cli
 from sordino.core.run import log, session
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 
 def test_a_full_disk_is_one_message_and_what_to_do(

@@ -17,7 +17,7 @@ from sordino.core import study as studies
 from sordino.core.files import locked
 from sordino.core.records import plain
 from sordino.core.run.reading import load
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.report.comparisons import render_studies
 
 

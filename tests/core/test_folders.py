@@ -18,7 +18,7 @@ from sordino.core.files import LOCK, locked
 from sordino.core.records import Row
 from sordino.core.run import session
 from sordino.core.run.verify import verify
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous.study import TEMPLATE
 from sordino.report import write, write_comparison
 
 FAST = ["data.clients=4", "budget.rounds=4", "budget.steps=8", "execution.checkpoint_every=1"]

@@ -23,7 +23,7 @@ from sordino.cli import app
 from sordino.core import files
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.report import write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")

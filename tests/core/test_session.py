@@ -30,7 +30,7 @@ from sordino.core.run.folder import KEY
 from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 GOOD = tomllib.loads(SYNCHRONOUS)
 

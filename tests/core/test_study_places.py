@@ -12,7 +12,7 @@ from command import sordino
 from sordino.base.errors import StudyError
 from sordino.core import files
 from sordino.core import study as studies
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous.study import TEMPLATE
 
 SMALL = (
     "data.clients=3",

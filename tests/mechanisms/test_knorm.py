@@ -24,7 +24,7 @@ from sordino.mechanisms.contract import ContractBroken, check_pure_noise, looks_
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 40, 2000])

@@ -16,7 +16,7 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.mechanisms import Noise, known, register
 from sordino.mechanisms.registry import MECHANISMS
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-mechanism.md"
 

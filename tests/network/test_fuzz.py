@@ -42,6 +42,7 @@ from sordino.base.message import (
 )
 from sordino.clients.network import divided
 from sordino.clients.regime import of
+from sordino.clients.simulation import Moment
 from sordino.core.effect import Arrived, Begin, Joined, Left, Send
 from sordino.core.run.environment import sources
 from sordino.network import demo, frames
@@ -58,7 +59,6 @@ from sordino.network.site_session import SiteMoment, SiteSession
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
-from sordino.regimes.synchronous.simulation import Moment
 from sordino.regimes.vertical.network import VerticalServer
 
 from .test_events_between_sites import ENTITY, read

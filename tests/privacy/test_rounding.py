@@ -72,9 +72,9 @@ ABOVE = 2.00000001
 
 
 def test_all_places_for_people_round_up() -> None:
-    plan = Plan(1.0, 1, {}, 1, 1, ABOVE, (ABOVE,), "rounds", None, None, None, False, ()).exposed(
-        "form", ABOVE, "so"
-    )
+    plan = Plan(
+        noise_multiplier=1.0, steps=1, rounds=1, used=1, epsilon=ABOVE, curve=(ABOVE,)
+    ).exposed("form", ABOVE, "so")
     shown = [
         say.bound(ABOVE),
         epsilon_of(ABOVE, 3.0).partition("/")[0],

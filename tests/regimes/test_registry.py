@@ -15,10 +15,10 @@ from sordino.core.method import About, check_method, imported, known, register
 from sordino.core.records import Row
 from sordino.core.run import session
 from sordino.regimes.asynchronous.records import AsynchronousRound
-from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
 

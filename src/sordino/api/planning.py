@@ -14,6 +14,7 @@ from sordino.api.study import Study
 from sordino.base.errors import StudyError
 from sordino.core import plan as prices
 from sordino.core import regimes
+from sordino.core.schedule import ACCOUNTANTS
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         from sordino.core import regimes
+from sordino.core.schedule import ACCOUNTANTS
 
         told = regimes.of(self.study.checked).told(self.study.checked, self._price)
         parts = [shown.sentences([f"warning: {each}" for each in self.warnings])]
@@ -172,8 +174,8 @@ def price_steps(
             sampling_rate=rate, steps=steps, epsilon=epsilon, delta=delta, accountant=accountant
         )
     event = prices.step_event(rate, sigma)
-    asked = prices.ACCOUNTANTS if compare else (accountant,)
-    most = prices.limits(event, epsilon, delta, asked)
+    asked = ACCOUNTANTS if compare else (accountant,)
+    most = {name: privacy.Budget(epsilon, delta, name).remaining_steps(event, ()) for name in asked}
     taken = steps if steps is not None else most[accountant]
     spent = (
         math.inf

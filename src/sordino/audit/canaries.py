@@ -27,7 +27,7 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
-from sordino.clients.mechanism import Trial
+from sordino.clients.pricing import Trial
 from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.mechanisms import Bounded, CountedGaussian, Gaussian, Learning
 from sordino.mechanisms.haar import HaarGaussian
@@ -96,7 +96,7 @@ def prepared(study: HorizontalStudy) -> Prepared:
         )
     divided = federation(study)
     full = regime.calibrate(regime.sized(study, divided), divided.sizes)
-    if regime.scheduled(full):
+    if regime.schedule(full, divided.sizes).staged:
         raise StudyError(
             "privacy: --attack canaries keeps clip and noise as they are from the first round to "
             "the last; leave the schedule out"

@@ -35,7 +35,6 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.promise import SiteScope
 from sordino.core.study.base import Study
-from sordino.core.world import SiteSide
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
@@ -72,6 +71,11 @@ class HorizontalNetwork(NetworkRegime):
 
     def agreed(self, agreement: Agreement, study: Study) -> Study:
         """See :class:`~sordino.core.network.NetworkRegime`."""
+        if not self.regime.carried:
+            raise StudyError(
+                f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
+                "no network carries it yet. Use `sordino run`"
+            )
         full = self._calibrated(agreement, _carried(study))
         if (summing := self.regime.summing(full)) is not None:
             summing.refuse_splitting()
@@ -79,11 +83,6 @@ class HorizontalNetwork(NetworkRegime):
             have = divided(agreement, full)
             built = self.regime.assembled(full, have, Path(folder), "trial", None)
             built.simulation.ledgers.close()
-        if not isinstance(built.simulation, SiteSide):
-            raise StudyError(
-                f"regime '{study.regime}' does not say what a site refuses "
-                "(SiteSide.objection), so no network carries it yet. Use `sordino run`"
-            )
         return full
 
     def _calibrated(self, agreement: Agreement, study: HorizontalStudy) -> HorizontalStudy:
@@ -141,9 +140,9 @@ class HorizontalNetwork(NetworkRegime):
         have = divided(agreement, own, (index, data))
         built = self.regime.assembled(own, have, folder, run, payable, mine=index)
         world: Any = built.simulation
-        budgets = getattr(world, "budgets", None)
-        budget = world.budget if budgets is None else budgets[index]
-        return SiteObjects(built, world, world.units[index], budget, world.payable)
+        return SiteObjects(
+            built, world, world.units[index], world.budgets[index], world.payable
+        )
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """See :class:`~sordino.core.network.NetworkRegime`."""
@@ -153,7 +152,7 @@ class HorizontalNetwork(NetworkRegime):
         if ledger is not None:
             changed["ledger"] = str(ledger.expanduser().resolve())
         if limit is not None:
-            each = getattr(privacy, "epsilons", None)
+            each = _carried(study).given_epsilons
             if each is not None:
                 changed["epsilons"] = tuple(
                     min(limit, epsilon) if i == index else epsilon for i, epsilon in enumerate(each)

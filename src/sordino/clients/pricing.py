@@ -1,155 +1,391 @@
-"""What steps of DP-SGD at one noise multiplier cost, before anything runs."""
+"""The price of a study whose clients have examples of their own: its charges, its plan, what the
+ledgers of its data have left, and the public trial that may shape a mechanism.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sordino.base.errors import StudyError
-from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.plan import ACCOUNTANTS, Plan, limits, step_event
+from sordino.clients.division import Federation, identified, records
+from sordino.clients.promise import EQUAL, takes_equal_rows_apart
+from sordino.clients.study import HorizontalStudy
+from sordino.core.balance import CLOSE, Balance, enough, priced, remedies
+from sordino.core.plan import Plan
+from sordino.core.schedule import NoisyCharges, Schedule
 from sordino.core.statements import Paragraph, Table, number
 from sordino.core.vocabulary import Vocabulary
-from sordino.privacy import Budget, Event, LedgerSession, epsilon_after, noise_multiplier
+from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.budget import left_out
+from sordino.privacy.records import Burden, Records, burdens
+from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import data_ledger
 
-P = TypeVar("P", bound=HorizontalStudy)
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from sordino.training.client import ModelKernels
 
-def promised(study: HorizontalStudy) -> SampledPromise:
-    """The promise of a study of this kind."""
-    assert isinstance(study.privacy, SampledPromise)
-    return study.privacy
-
-
-def step(study: HorizontalStudy, sigma: float) -> Event:
-    """One step as it is booked, at this noise multiplier."""
-    return step_event(promised(study).sampling_rate, sigma, study.privacy.mechanism)
+LOOKED_AT = 512
+"""Public examples from which energies are taken."""
+KINDS = 16
+"""Kinds of clients beyond which the one that spends most is found by the Rényi bound."""
 
 
-def calibrate(study: P, steps: int) -> P:
-    """The same study with its noise multiplier filled in for so many steps, if it was left out.
+def schedule(study: HorizontalStudy, rates: Sequence[float], steps: int, charged: str) -> Schedule:
+    """Return the charges of clients that take steps at one noise multiplier, or at one each.
 
-    Raises:
-        StudyError: where epsilon is infinite.
+    Args:
+        rates: q of every client.
+        steps: charges of a client that noise is calibrated for.
+        charged: what is charged, in the plural.
     """
-    privacy = promised(study)
-    if privacy.unit == "none" or privacy.noise_multiplier is not None:
-        return study
-    if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
-        raise StudyError(
-            "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
-            "of the two"
-        )
-    sigma = noise_multiplier(
-        sampling_rate=privacy.sampling_rate,
-        steps=steps,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        accountant=privacy.accountant,
-        release=privacy.mechanism.event,
+    privacy, release = study.privacy, study.privacy.mechanism.event
+    units = [f"client:{i}" for i in range(len(rates))]
+    epsilons = study.epsilons[: len(rates)]
+    asked = Schedule(
+        budgets={
+            unit: Budget(epsilon, privacy.delta or 1e-5, privacy.accountant)
+            for unit, epsilon in zip(units, epsilons, strict=True)
+        },
+        charged=charged,
+        noisy={
+            unit: NoisyCharges(release=release, stages=((1.0, steps),), sampling_rate=rate)
+            for unit, rate in zip(units, rates, strict=True)
+        },
+        alike=study.given_epsilons is None,
     )
-    return study.model_copy(
-        update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})}
-    )
+    return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
 
 
-def price(study: P, sizes: Sequence[int], dimension: int, wanted: int) -> Plan:
-    """The plan of a study over clients of these sizes and a model of this dimension, of which the
-    client that does most is asked for so many steps.
+def dearest(asked: Schedule, charges: int) -> str:
+    """Return the unit that spends most in so many charges; of many kinds by the Rényi bound."""
+    units = list(dict.fromkeys(asked.kinds.values()))
+    if len(units) == 1:
+        return units[0]
+    by = "rdp" if len(units) > KINDS else ""
+
+    def spent(unit: str) -> tuple[float, float]:
+        after = asked.epsilon(unit, charges, by=by)
+        rate = asked.noisy[unit].sampling_rate
+        return min(after, asked.budgets[unit].epsilon), rate / asked.multipliers[unit]
+
+    return max(units, key=spent)
+
+
+def batches(rates: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, float]:
+    """Return the expected batch of the smallest, the median and the largest client."""
+    ordered, rate = sorted(sizes), rates[0]
+    return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
+
+
+def price(
+    study: HorizontalStudy,
+    asked: Schedule,
+    wanted: int,
+    dimension: int,
+    batch: tuple[float, float, float],
+    sizes: Sequence[int],
+    counts: Callable[[int], Sequence[int]] = lambda used: [used],
+) -> Plan:
+    """Return the plan of a calibrated study that promises something, of its dearest client.
+
+    Args:
+        asked: its charges.
+        wanted: charges of the client that is asked most.
+        dimension: d of the model.
+        batch: expected batch of the smallest, the median and the largest client.
+        sizes: of the clients' data.
+        counts: charges after which epsilon is shown, from those that are used.
     """
-    full = calibrate(study, wanted)
-    privacy, ordered = promised(full), sorted(sizes)
-    rate, sigma = privacy.sampling_rate, privacy.noise_multiplier
-    batches = (rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1])
-    if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None or sigma is None:
-        return Plan(
-            noise_multiplier=0.0,
-            steps=None,
-            most={},
-            rounds=full.horizon,
-            used=wanted,
-            epsilon=math.inf,
-            curve=(math.inf,),
-            ends="rounds",
-            batches=batches,
-            signal_to_noise=None,
-            relative_noise=None,
-            calibrated=False,
-            warnings=("this run promises no privacy: epsilon is infinite",),
-        )
-    event, names = step(full, sigma), dict.fromkeys((*ACCOUNTANTS, privacy.accountant))
-    most = limits(event, privacy.epsilon, privacy.delta, tuple(names))
-    steps = most[privacy.accountant]
+    privacy, unit = study.privacy, dearest(asked, wanted)
+    sigma, rate = asked.multipliers[unit], asked.noisy[unit].sampling_rate
+    most, budget = asked.most(unit), asked.budgets[unit]
+    steps = most[budget.accountant]
     used = wanted if steps is None else min(wanted, steps)
-    curve = epsilon_after(event, [used], delta=privacy.delta, accountant=privacy.accountant)
+    curve = asked.curve(unit, counts(used))
     return Plan(
         noise_multiplier=sigma,
         steps=steps,
         most=most,
-        rounds=full.horizon,
+        rounds=study.horizon,
         used=used,
         epsilon=curve[-1],
-        curve=tuple(curve),
-        ends="rounds" if used == wanted else "privacy",
-        batches=batches,
-        signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
+        curve=curve,
+        ends="privacy" if steps is not None and wanted > steps else "rounds",
+        batches=batch,
+        signal_to_noise=batch[1] / (sigma * math.sqrt(dimension)),
         relative_noise=sigma / (rate * sum(sizes)),
-        calibrated=study.privacy.noise_multiplier is None,
-        warnings=(
-            *_warnings(privacy, ordered[0], steps),
-            *left_out(privacy.delta, privacy.epsilon, numbers=used * dimension),
-        ),
+        warnings=left_out(privacy.delta, budget.epsilon, numbers=used * dimension),
     )
 
 
-def _warnings(privacy: SampledPromise, smallest: int, steps: int | None) -> list[str]:
-    """What is allowed but should be looked at."""
+def warnings(
+    delta: float | None, smallest: int, steps: int | None, client: str, charge: str
+) -> list[str]:
+    """Return what is allowed but should be looked at.
+
+    Args:
+        smallest: examples of the smallest client.
+        steps: charges that the budget pays for.
+        client, charge: what they are called, in the singular.
+    """
     found = []
-    if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
+    if delta is not None and delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
-            "smallest client's examples: it would allow giving one example away"
+            f"privacy.delta = {delta:g} is not below 1/{smallest}, one over the smallest "
+            f"{client}'s examples: it would allow giving one example away. Choose less than "
+            f"{1.0 / smallest:.1g}"
         )
     if steps == 0:
         found.append(
-            "the privacy budget does not pay for a single step: raise epsilon or noise_multiplier"
+            f"the privacy budget does not pay for a single {charge}: raise epsilon or "
+            "noise_multiplier"
         )
     return found
 
 
-def told(study: HorizontalStudy, priced: Plan, words: Vocabulary) -> list[Paragraph]:
-    """A plan, for people."""
-    privacy = promised(study)
-    if not priced.most:
-        return [f"no privacy: epsilon is infinite; {words.many(priced.rounds or 0)}"]
-    made = "calibrated" if priced.calibrated else "given"
+def told(study: HorizontalStudy, plan: Plan, rate: float, words: Vocabulary) -> list[Paragraph]:
+    """Return a plan, for people."""
+    privacy = study.privacy
+    if not plan.most:
+        return [f"no privacy: epsilon is infinite; {words.many(plan.rounds or 0)}"]
+    made = "calibrated" if plan.calibrated else "given"
+    return [
+        f"noise multiplier {plan.noise_multiplier:g} ({made}), sampling rate {rate:g}, clip "
+        f"{privacy.clip:g}",
+        most_table(f"R_c: most {words.steps}", words.steps, study, plan),
+        f"at most {plan.used} {words.steps} of one {words.client} in "
+        f"{words.many(plan.rounds or 0)}: epsilon {epsilon_text(plan.epsilon)}",
+    ]
+
+
+def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> Table:
+    """Return the most charges by every accountant; the study's own has a star."""
+    privacy = study.privacy
     rows = [
         [name + (" *" if name == privacy.accountant else ""), number(n, 10)]
-        for name, n in priced.most.items()
+        for name, n in plan.most.items()
     ]
     within = f"within epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"
-    return [
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
-        f"{privacy.sampling_rate:g}, clip {privacy.clip:g}",
-        Table(f"R_c: most {words.steps} {within}", ["accountant", words.steps], rows),
-        f"at most {priced.used} {words.steps} of one {words.client} in "
-        f"{words.many(priced.rounds or 0)}: epsilon {epsilon_text(priced.epsilon)}",
-    ]
+    return Table(f"{title} {within}", ["accountant", charged], rows)
 
 
-def payable(
-    priced: Plan, ledgers: LedgerSession, units: Sequence[str], event: Event, most: Budget
-) -> tuple[int, ...] | None:
-    """Steps that each client can still pay for, given what its ledger already holds; None without
-    a limit.
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """A model and public examples, by which a mechanism may be shaped before a run.
+
+    Attributes:
+        parameters: how many numbers each parameter of the model has, in the vector's order.
+        look: gives the kernels, and public examples as tensors (n, ...) and (n,). A plan makes them
+            only for a mechanism that asks.
     """
-    if priced.steps is None:
-        return None
-    if ledgers.prices is None:
-        return (priced.steps,) * len(units)
-    left = ledgers.remaining(dict.fromkeys(units, event), dict.fromkeys(units, most))
-    found = [left[unit] for unit in units]
-    return tuple(priced.steps if steps is None else steps for steps in found)
+
+    parameters: tuple[int, ...]
+    look: Callable[[], tuple[ModelKernels, tuple[Tensor, Tensor]]]
+
+    @classmethod
+    def of(cls, kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Trial:
+        """Return the trial of kernels that are there already."""
+        sizes = tuple(slot.size for slot in kernels.flat.layout)
+        return cls(sizes, lambda: (kernels, public))
+
+    def energies(self, measure: Callable[[Tensor], Tensor]) -> Sequence[float]:
+        """Return the energies of public examples; see :func:`energies`."""
+        return energies(*self.look(), measure)
+
+
+def as_good(true: Event, claimed: Event) -> bool:
+    """Return whether a release is worth what its form claims."""
+    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
+        return true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
+    return true == claimed
+
+
+def in_words(event: Event) -> str:
+    """Return what a release is worth, in words."""
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return f"noise multiplier {sigma:.3g}"
+        case NonPrivate(reason=reason):
+            return reason
+        case _:
+            return repr(event)
+
+
+def energies(
+    kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]
+) -> list[float]:
+    """Return the mean of ``measure`` over gradients of public examples, each of length one."""
+    import torch
+
+    x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
+    found = []
+    for part in range(0, len(x), 64):
+        rows = kernels.clipped.rows(x[part : part + 64], y[part : part + 64])
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        usable = (torch.isfinite(norms) & (norms > 0)).squeeze(1)
+        found.append(measure(rows[usable] / norms[usable]))
+    return [float(value) for value in torch.cat(found).mean(0)]
+
+
+def exposed(
+    plan: Plan, study: HorizontalStudy, asked: Schedule, unit: str, true: Event, where: str
+) -> Plan:
+    """Return the plan with what a literal form claims beside what it gives, where they differ.
+
+    Args:
+        unit: whose charges count.
+        true: what a release at the plan's noise multiplier is worth.
+        where: the key that asks for the form.
+    """
+    privacy, sigma = study.privacy, plan.noise_multiplier
+    if as_good(true, privacy.mechanism.event(sigma)) or plan.used is None or privacy.delta is None:
+        return plan
+    spent = asked.released(unit, true, sigma, plan.used)
+    epsilon = accountant(privacy.accountant).epsilon(spent, privacy.delta)
+    return plan.exposed(where, epsilon, in_words(true))
+
+
+def _of_persons(study: HorizontalStudy) -> str:
+    """Return why a charge counts more than once for everybody; empty where it does not."""
+    most = study.data.person_rows or 1
+    if most == 1 or study.privacy.unit != "sample":
+        return ""
+    return f"data.person_rows = {most}: up to {most} examples of one person share one budget"
+
+
+FEWER = "keep fewer rows of each person (data.person_rows)"
+ALIKE = (
+    "clients hold the same records, of which each has the least epsilon of those who hold it: give "
+    "them the same privacy.epsilons, or each its own records"
+)
+
+
+def _burdens(study: HorizontalStudy, known: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
+    """Return what each unit has spent, and how a charge counts for its people; write nothing."""
+    path = None
+    if study.privacy.ledger != "run":
+        path = data_ledger(Path(study.privacy.ledger).expanduser())
+    if path is None or not path.exists():
+        return burdens(None, known)
+    with Ledger.open(path, readonly=True) as ledger:
+        return burdens(ledger, known)
+
+
+def left(
+    study: HorizontalStudy, asked: Schedule, whole: bool, divided: Federation, plan: Plan
+) -> Plan:
+    """Return the plan of a calibrated study, with what its data's ledgers have left, and remedies.
+
+    Also with what its people can pay for, where that is too little.
+
+    Args:
+        asked: the study's charges.
+        whole: whether whole clients are protected by noise on their sum.
+    """
+    privacy = study.privacy
+    if (
+        not identified(study)
+        or privacy.unit == "none"
+        or study.form != "sound"
+        or privacy.epsilon is None
+        or privacy.delta is None
+    ):
+        return plan
+    units, budgets = list(asked.budgets), list(asked.budgets.values())
+    found, dear, wanted = list[Balance](), list[Burden](), asked.wanted(units[0])
+    kind = CLIENT if whole else SAMPLE
+    known = [
+        records(part, unit, kind, study.data.person_rows)
+        for part, unit in zip(divided.parts, units, strict=True)
+    ]
+    before = _burdens(study, known)
+    for i, (unit, budget) in enumerate(asked.budgets.items()):
+        told = [
+            (_payable(study, asked, budgets, each), spent, each)
+            for each in before[unit]
+            for spent in (priced(each.spent, budget),)
+        ]
+        steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
+        name = divided.names[i] if divided.names else None
+        found.append(Balance(unit, name, max(spent for _, spent, _ in told), steps))
+        dear.append(burden)
+    worst = min(range(len(units)), key=lambda i: (_fewer(found[i].steps), -found[i].spent))
+
+    def event(sigma: float) -> Event:
+        scale = sigma / plan.noise_multiplier
+        return dear[worst].of(
+            lambda i: asked.noisy[units[i]].event(asked.multipliers[units[i]] * scale)
+        )
+
+    alike = None if asked.staged else event
+    said = remedies(
+        found,
+        wanted,
+        asked.charged,
+        budgets[worst],
+        [each.spent for each in dear],
+        alike,
+        plan.noise_multiplier,
+    )
+    why = _of_persons(study)
+    if why and (steps := found[worst].steps) is not None:
+        said.append(_of_people(why, steps, wanted, asked.charged, plan, budgets[worst], alike))
+    if any(_differ(budgets, each) for unit in before.values() for each in unit):
+        said.append(f"privacy.epsilons: {ALIKE}")
+    if takes_equal_rows_apart(study):
+        said.append(EQUAL)
+    shown = () if privacy.ledger == "run" else tuple(found)
+    return replace(plan, left=shown, warnings=(*plan.warnings, *said))
+
+
+def _payable(
+    study: HorizontalStudy, asked: Schedule, budgets: Sequence[Budget], burden: Burden
+) -> int | None:
+    """Return the charges that records can pay for, by the least budget of those that hold them."""
+    alone = len(burden.units) == 1 and study.data.person is None
+    budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
+    return asked.affordable_by(burden, budget, alone=alone)
+
+
+def _differ(budgets: Sequence[Budget], burden: Burden) -> bool:
+    return len({budgets[i] for i in burden.units}) > 1
+
+
+def _fewer(steps: int | None) -> float:
+    return math.inf if steps is None else steps
+
+
+def _of_people(
+    why: str,
+    steps: int,
+    wanted: int,
+    charged: str,
+    plan: Plan,
+    budget: Budget,
+    event: Callable[[float], Event] | None,
+) -> str:
+    """Say for how much people with several rows can pay, and the remedy."""
+    if steps >= wanted:
+        return f"{why}; it pays for {wanted} {charged}, which is all that is planned"
+    raised = None if event is None else enough(event, plan.noise_multiplier, wanted, (), budget)
+    noise = "raise privacy.noise_multiplier" + (
+        "" if raised is None else f" from {plan.noise_multiplier:.4g} to {raised * CLOSE:.4g}"
+    )
+    ways = FEWER if event is not None and raised is None else f"{noise}, or {FEWER}"
+    end = ", and the run is refused" if steps == 0 else ""
+    return f"{why}; it pays for {steps} of {wanted} {charged}{end}: {ways}"
+
+
+def remedy(study: HorizontalStudy, usual: str) -> str:
+    """Return the remedy where not even one charge can be paid for; ``usual`` helps anyway."""
+    why = _of_persons(study)
+    found = f"{why}. {usual}, or {FEWER}" if why else usual
+    lasting = study.privacy.ledger != "run" and study.data.person is None
+    differ = lasting and len(set(study.epsilons)) > 1
+    return f"{found}. It may be that {ALIKE}" if differ else found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sordino.base.entropy import Seeded
-from sordino.clients.balance import left
+from sordino.clients import pricing
 from sordino.clients.division import (
     Division,
     Federation,
@@ -21,22 +22,23 @@ from sordino.clients.division import (
     model,
     tensors,
 )
-from sordino.clients.mechanism import Trial
+from sordino.clients.pricing import Trial
 from sordino.clients.promise import resting_on, testing
-from sordino.clients.study import HorizontalStudy, for_dimension
+from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
 from sordino.core import regimes
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
+from sordino.core.schedule import Schedule
+from sordino.core.statements import Paragraph
 from sordino.data import Dataset
-from sordino.privacy import Budget, Event
-from sordino.privacy.records import Burden
 from sordino.training.outline import MAPPED, Outline, outline
 
 if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from torch import Tensor
 
     from sordino.clients.setup import SharedSetup
+    from sordino.clients.simulation import Rules
     from sordino.core.network import NetworkRegime
     from sordino.mechanisms import Bounded
     from sordino.training.client import ModelKernels
@@ -53,29 +55,103 @@ MEASURE = (
 class HorizontalRegime(Regime[H]):
     """A regime whose clients have examples of their own.
 
+    It answers for regimes in which a client's every charge is one step of DP-SGD on a Poisson
+    sample of its examples, at one noise multiplier: there :meth:`wanted` and :meth:`protocol`
+    are all that is left to say (docs/own-regime.md).
+
     Attributes:
         charged: what a client pays for, in the plural.
+        carried: whether a network carries its studies: its rules say what a site refuses.
     """
 
     charged: ClassVar[str] = "local steps"
+    carried: ClassVar[bool] = False
 
     @abstractmethod
+    def wanted(self, study: H) -> int:
+        """Return the charges of a client that noise is calibrated for."""
+
+    def share(self, study: H) -> int:
+        """Return the charges of a client that a plan shows, whatever its budget pays for."""
+        return self.wanted(study)
+
+    def protocol(
+        self, study: H, sizes: Sequence[int], payable: tuple[int, ...] | None
+    ) -> Rules[Any]:
+        """Return the rules for clients of these sizes, which can pay for so many steps each.
+
+        Args:
+            payable: None without a limit.
+        """
+        raise NotImplementedError
+
+    def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
+        """Return q of every client."""
+        return (sampled(study).sampling_rate,) * study.data.clients
+
+    def schedule(self, study: H, sizes: Sequence[int]) -> Schedule:
+        """Return what a study charges its clients, by unit of the ledger in their order."""
+        rates = self.rates(study, sizes)
+        return pricing.schedule(study, rates, self.wanted(study), self.charged)
+
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
-        """The same study with its noise filled in, for clients of these sizes."""
+        """Return the study with its noise filled in, for clients of these sizes."""
+        return calibrated(study, lambda: self.schedule(study, sizes))
 
-    @abstractmethod
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
-        """The plan of a study over clients of these sizes and a model of this dimension."""
+        """Return the plan of a study over clients of these sizes and a model of this dimension."""
+        full = self.calibrate(study, sizes)
+        privacy, wanted = full.privacy, self.share(full)
+        batch = pricing.batches(self.rates(full, sizes), sizes)
+        if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
+            return Plan(
+                rounds=full.horizon,
+                used=wanted,
+                curve=(math.inf,),
+                batches=batch,
+                warnings=("this run promises no privacy: epsilon is infinite",),
+            )
+        asked = self.schedule(full, sizes)
+        priced = pricing.price(full, asked, wanted, dimension, batch, sizes)
+        said = pricing.warnings(privacy.delta, min(sizes), priced.steps, "client", "step")
+        return replace(
+            priced,
+            calibrated=study.privacy.noise_multiplier is None,
+            warnings=(*said, *priced.warnings),
+        )
 
-    @abstractmethod
+    def told(self, study: H, plan: Plan) -> Sequence[Paragraph]:
+        """Return a plan, for people."""
+        words = regimes.vocabulary(self.name)
+        return pricing.told(study, plan, sampled(study).sampling_rate, words)
+
     def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``trial`` has public examples."""
+        """Return the mechanism that a calibrated study begins with.
 
-    @abstractmethod
+        It has the largest multiplier of any client. No count is released beside.
+
+        Args:
+            trial: has public examples, by which the mechanism may be shaped.
+        """
+        from sordino.mechanisms import NoiseRequest
+
+        return study.privacy.mechanism.made(
+            NoiseRequest(
+                unit=study.privacy.unit,
+                clip=study.privacy.clip,
+                noise_multiplier=study.privacy.noise_multiplier or 0.0,
+                parameters=trial.parameters,
+                energies=trial.energies if study.data.validation else None,
+            )
+        )
+
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
-        """The plan with what a literal form claims beside what it gives."""
+        """Return the plan with what a literal form claims beside what it gives."""
+        asked = self.schedule(study, sizes)
+        unit = pricing.dearest(asked, self.share(study))
+        true = noise.scaled(noise.clip, priced.noise_multiplier).event()
+        return pricing.exposed(priced, study, asked, unit, true, "privacy.mechanism.form")
 
-    @abstractmethod
     def assemble(
         self,
         study: H,
@@ -85,46 +161,21 @@ class HorizontalRegime(Regime[H]):
         run: str,
         payable: Sequence[int] | None,
     ) -> PreparedRun:
-        """See :meth:`~sordino.core.regimes.Regime.build`; empties ``parts``, to save memory."""
+        """Return the objects of a calibrated study; empty ``parts``, to save memory.
 
-    @abstractmethod
-    def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
-        """q of every client."""
+        Args:
+            payable: see :meth:`~sordino.core.regimes.Regime.build`.
+        """
+        from sordino.clients.assemble import Assembly  # a plan does not wait for what trains
 
-    @abstractmethod
-    def wanted(self, study: H) -> int:
-        """Charges of a client that the study asks for, whatever its budget pays for."""
-
-    @abstractmethod
-    def event(self, study: H, sizes: Sequence[int], client: int, sigma: float) -> Event:
-        """One charge of a client at this noise multiplier."""
-
-    @abstractmethod
-    def spending(
-        self, study: H, true: Event, sigma: float, rate: float, charges: int
-    ) -> Sequence[tuple[Event, int]]:
-        """So many charges of a client of this rate, where one release at ``sigma`` is ``true``."""
-
-    def epsilons(self, study: H) -> tuple[float, ...]:
-        """What each client may spend."""
-        return (study.privacy.epsilon or 0.0,) * study.data.clients
-
-    def steps(self, study: H, sizes: Sequence[int], own: Budget, burden: Burden) -> int | None:
-        """Charges that these records can still pay for; None without a limit."""
-        sigma = study.privacy.noise_multiplier or 0.0
-        event = burden.of(lambda client: self.event(study, sizes, client, sigma))
-        return own.remaining_steps(event, burden.spent)
+        return Assembly(self, study, setup, parts, folder, run).built(payable)
 
     def bounded(self, study: H) -> bool:
-        """Whether the mechanism bounds what clients send; a paper's literal form may have none."""
+        """Return whether the mechanism bounds what clients send; a literal form may have none."""
         return True
 
-    def scheduled(self, study: H) -> bool:
-        """Whether charges differ along a public schedule."""
-        return False
-
     def whole(self, study: H) -> bool:
-        """Whether whole clients are protected by noise on their sum."""
+        """Return whether whole clients are protected by noise on their sum."""
         return False
 
     def sized(self, study: H, divided: Federation | None = None) -> H:
@@ -168,7 +219,8 @@ class HorizontalRegime(Regime[H]):
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):
             return priced, sizes
-        return left(self, full, whole(), priced), sizes
+        asked = self.schedule(full, sizes)
+        return pricing.left(full, asked, self.whole(full), whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> PreparedRun:
         """See :class:`~sordino.core.regimes.Regime`."""
@@ -209,6 +261,26 @@ class HorizontalRegime(Regime[H]):
         if study.data.published:
             return []
         return [testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]
+
+
+def sampled(study: HorizontalStudy) -> SampledPromise:
+    """Return the promise of a study whose clients draw Poisson samples at one rate."""
+    assert isinstance(study.privacy, SampledPromise)
+    return study.privacy
+
+
+def calibrated(study: H, schedule: Callable[[], Schedule]) -> H:
+    """Return the study with its noise multiplier, or each client's, filled in if left out."""
+    privacy, given = study.privacy, study.given_multipliers
+    if privacy.unit == "none" or (
+        privacy.noise_multiplier is not None and (study.given_epsilons is None or given is not None)
+    ):
+        return study
+    sigmas = tuple(schedule().calibrated().multipliers.values())
+    update: dict[str, object] = {"noise_multiplier": max(sigmas)}
+    if study.given_epsilons is not None:
+        update["noise_multipliers"] = sigmas
+    return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
 
 def of(study: H) -> HorizontalRegime[H]:

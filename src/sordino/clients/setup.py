@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 import numpy as np
 import torch
+from msgspec import UNSET
 
 from sordino import data as datasets
 from sordino.base.entropy import Entropy, System
 from sordino.base.errors import StudyError
-from sordino.base.fingerprints import joined
+from sordino.base.fingerprints import joined, keyed
 from sordino.base.message import Vector
+from sordino.clients import records as kept
 from sordino.clients.division import (
     Counts,
     Federation,
@@ -30,7 +32,7 @@ from sordino.clients.division import (
     records,
     tensors,
 )
-from sordino.clients.evaluation import PaidEvaluation, priced
+from sordino.clients.evaluation import PaidEvaluation, priced, told
 from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.plan import Plan
 from sordino.core.prepared import PUBLIC, UNIT, PreparedRun, named_parameters
@@ -50,9 +52,10 @@ from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
+F = TypeVar("F", bound=kept.Horizontal)
 
 
-class Told(TypedDict):
+class RegimeParts(TypedDict):
     """What a regime says by itself of what was built; see :class:`PreparedRun`."""
 
     facts: Facts
@@ -270,7 +273,7 @@ class SharedSetup:
         plan: Plan,
         simulation: Simulation[Any],
         first: Snapshot,
-        **told: Unpack[Told],
+        **told: Unpack[RegimeParts],
     ) -> PreparedRun:
         """Everything that a run needs."""
         model, parameters = study.model.name, partial(named_parameters, self.kernels.flat)
@@ -373,3 +376,60 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             "public forever. Set data.test = 'private share' or 'none', and no validation; or "
             "remove the rows that occur twice"
         )
+
+
+def _examples_digest(examples: Tensors, *, public: bool) -> str | None:
+    """Return a fingerprint of examples, (n, ...) and (n,); None of none."""
+    if not len(examples[1]):
+        return None
+    found = hashlib.sha256(
+        b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)
+    ).hexdigest()
+    return found if public else keyed(found)
+
+
+def horizontal(
+    kind: type[F],
+    study: HorizontalStudy,
+    setup: SharedSetup,
+    plan: Plan,
+    units: Sequence[str],
+    clip: float,
+) -> F:
+    """Return what run.json says of clients and what they hold, the model's size, bounds, rates.
+
+    Args:
+        units: ledger unit of each client.
+        clip: C, or S, of the first round.
+    """
+    privacy = study.privacy
+    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
+    # same.
+    public = setup.counted(study)
+    labels = public and setup.span is None
+    sizes = public or setup.remote or not study.hides_sizes
+    return kind(
+        classes=tuple(setup.classes),
+        span=UNSET if setup.span is None else setup.span,
+        test=told(study, setup.rows),
+        clients=tuple(
+            kept.Holder(
+                client=i,
+                name=setup.names[i] if setup.names else None,
+                unit=unit,
+                examples=int(counts.sum()) if sizes else None,
+                labels=tuple(counts.tolist()) if labels else (),
+            )
+            for i, (unit, counts) in enumerate(zip(units, setup.counts, strict=True))
+        ),
+        epsilons=study.given_epsilons,  # of each edge, where they differ
+        dimension=setup.kernels.flat.dim,
+        clip=clip if privacy.unit != "none" else None,
+        noise_multipliers=study.given_multipliers,  # likewise
+        sampling_rate=privacy.sampling_rate if isinstance(privacy, SampledPromise) else None,
+        staleness=study.stalest,
+        # rows that count as public: bounds and weights of noise may be chosen by them
+        validation=_examples_digest(setup.validation, public=setup.published(study)),
+        R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
+        stages=tuple(kept.Stage(**asdict(stage)) for stage in plan.stages),
+    )

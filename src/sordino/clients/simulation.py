@@ -1,29 +1,65 @@
-"""Clients that train, one task after another, on one machine: what of the kernel's work is the same
-for every protocol that sends such tasks.
+"""Clients that work on tasks, on one machine: the federation that the kernel plays, whatever the
+protocol.
 
-A task is charged to its client by itself. Who vanishes with a task comes back after so many rounds.
+Theory of operation. Three things differ between protocols, and each is an object that a
+:class:`Simulation` is made of:
+
+* :class:`Rules` say what follows from an event, and what a client holds against a task. They are
+  pure: no clock, no files, no noise.
+* a :class:`Booking` says what is charged before a task goes out, and with which permits a client
+  works: every task by itself (:class:`TaskBooking`), a round for everybody at once, or blocks of
+  tasks that are reserved.
+* ``trips`` say how many virtual seconds an answer takes, or for how long a client vanishes.
+
+All else is the same: clients in the order of their numbers, a unit of the ledger and a budget for
+each, an evaluation of the model where one is due. What must hold: no client works without permits
+that its booking has given out, and the state has everything that the rules remember, so that a
+checkpoint (:meth:`TrainingState.packed`) and the study lead to the same end.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_type_hints
-from typing import Protocol as Interface
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import msgspec
 import numpy as np
 
 from sordino.base.entropy import Entropy
-from sordino.base.message import Answer, Train, Vector
+from sordino.base.message import Answer, Compute, Gradient, Train, Vector
+from sordino.core import records
 from sordino.core import simulation as moments
-from sordino.core.effect import Begin, Effect, Event, Request, Send
+from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
-from sordino.core.latency import Churn, Latency
-from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import Absence, ChargeRequest, World
+from sordino.core.latency import Churn, Delays, Latency
+from sordino.core.simulation import Block, EncodedSnapshot, RunListener
+from sordino.core.world import Absence, ChargeRequest, ServerSide, SiteSide, Summing
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
+from sordino.training.plausible import Length, bearable
+
+
+class ClientState(moments.RegimeState, Protocol):
+    """Where a run of clients stands."""
+
+    @property
+    def taken(self) -> int:
+        """Local steps, or tasks, of the client that took most."""
+        ...
+
+    @property
+    def model(self) -> Vector:
+        """The model that is evaluated and handed out, (d,)."""
+        ...
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as it is kept: vectors by name, and the rest as JSON."""
+        ...
+
+
+S = TypeVar("S", bound=ClientState)
 
 
 class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,173 +78,428 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
     weights: Vector
     ended: str | None = None
 
-
-class Protocol(Interface):
-    """The rules of a regime whose tasks are of training; pure."""
-
-    def start(self, weights: Vector) -> Any:
-        """The :class:`TrainingState` before anything happened."""
-        ...
-
-    def step(self, state: Any, event: Event) -> tuple[Any, Sequence[Effect]]:
-        """What follows from one event."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TrainingMoment(moments.KernelSnapshot[TrainingState]):
-    """A simulation between two rounds."""
-
     @property
-    def steps(self) -> int:
+    def taken(self) -> int:
         """Local steps of the client that took most."""
-        return max(self.state.steps)
+        return max(self.steps)
 
     @property
     def model(self) -> Vector:
         """w."""
-        return self.state.weights
+        return self.weights
 
     def packed(self) -> EncodedSnapshot:
-        """See :class:`sordino.core.simulation.KernelSnapshot`."""
-        own = {name: getattr(self.state, name) for name in self.state.__struct_fields__}
-        vectors = {name: each for name, each in own.items() if isinstance(each, np.ndarray)}
-        rest = {name: each for name, each in own.items() if name not in vectors}
+        """Return all fields, vectors as vectors and the rest as JSON."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        vectors = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
+        rest = {name: each for name, each in fields.items() if name not in vectors}
         return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
-def unpacked(packed: EncodedSnapshot, kind: type[TrainingState]) -> TrainingMoment:
-    """The moment that was packed, of this kind of state.
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment(moments.KernelSnapshot[S]):
+    """A simulation between two events. A state that is changed in place must be packed at once."""
 
-    Raises:
-        ValueError: if it cannot be one.
+    @property
+    def steps(self) -> int:
+        """Local steps, or tasks, of the client that took most."""
+        return self.state.taken
+
+    @property
+    def model(self) -> Vector:
+        """The model that is handed out, (d,)."""
+        return self.state.model
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as it is kept."""
+        return self.state.packed()
+
+
+class Rules(Generic[S]):
+    """The rules of a regime whose clients work on tasks; pure."""
+
+    __slots__ = ()
+
+    @property
+    def secret(self) -> bool:
+        """Who takes part is a secret: no row names a client, or a time that tells of one."""
+        return False
+
+    def start(self, weights: Vector) -> S:
+        """Return the state before anything happened."""
+        raise NotImplementedError
+
+    def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:
+        """Return what follows from one event."""
+        raise NotImplementedError
+
+    def unpacked(self, packed: EncodedSnapshot) -> S:
+        """Return the state that was packed.
+
+        Raises:
+            ValueError: if it cannot be one.
+        """
+        kind = type(self.start(np.zeros(0, np.float32)))
+        hints = get_type_hints(kind)
+        rest: dict[str, Any] = {
+            name: msgspec.json.decode(value, type=hints[name])
+            for name, value in msgspec.json.decode(packed.rest, type=dict[str, msgspec.Raw]).items()
+        }
+        return kind(**(rest | packed.vectors))
+
+    def over(self, state: S) -> bool:
+        """Return whether no task follows."""
+        return self.step(state, Begin())[0].ended is not None
+
+    def expects(self, state: S, client: int, number: int) -> bool:
+        """Return whether an answer of this client to this task would be used if it came now."""
+        return state.ended is None and number == state.number
+
+    def asked(self, state: S) -> Mapping[int, Request]:
+        """Return the task that each client holds in a state that was kept."""
+        return {}
+
+    def latest(self, state: S, client: int) -> int:
+        """Return the highest number of a task that this client can have been asked so far."""
+        return state.number
+
+    def faults(self, before: S, after: S) -> Sequence[tuple[int, str]]:
+        """Return the clients whose answers could not be used between two states, and why."""
+        return ()
+
+    def steps_by(self, number: int) -> int:
+        """Return the local steps of a client that takes part in so many rounds."""
+        return number
+
+    @property
+    def summing(self) -> Summing | None:
+        """What secure sums follow from, where the server learns nothing but sums; or None."""
+        return None
+
+    @property
+    def growth(self) -> float:
+        """How long answers of length 1 can make the model in a whole run; 0: not known."""
+        return 0.0
+
+    def objection(self, client: int, task: Request) -> str | None:
+        """Return what a task asks for beyond the study, or None."""
+        raise NotImplementedError
+
+    def objection_to_round(self, effect: Book) -> str | None:
+        """Return what is wrong with a round that is charged to everybody, or None."""
+        return "no round of this method is charged to everybody"
+
+
+@runtime_checkable
+class Reaching(Protocol):
+    """A client that can tell how long an honest answer of it may be."""
+
+    def reach(self, task: Any, said: Said) -> Length | None:
+        """Return how long an answer is and may be; None where nothing bounds it."""
+        ...
+
+
+class Booking(ABC):
+    """What a simulation charges before its clients work, and how they use the permits."""
+
+    __slots__ = ()
+    everybody: ClassVar[bool] = False
+    task: ClassVar[type[Train] | type[Compute]] = Train
+
+    @abstractmethod
+    def requests(
+        self,
+        world: Simulation[Any],
+        state: Any,
+        effects: Sequence[Effect],
+        paid: Mapping[int, Sequence[Permit]],
+    ) -> Sequence[ChargeRequest]:
+        """Return what must be booked before these effects; clients hold the permits ``paid``."""
+
+    @abstractmethod
+    def site_requests(
+        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return what a site books itself before it works on a task; it holds ``permits``."""
+
+    @abstractmethod
+    def answer(self, client: Any, task: Request, permits: Sequence[Permit]) -> Answer | Gradient:
+        """Let a client work with the permits for its task."""
+
+    def round_requests(
+        self, world: Simulation[Any], client: int, effect: Book
+    ) -> Sequence[ChargeRequest]:
+        """Return what a site books itself for a round that is charged to everybody."""
+        return ()
+
+    def reissued(
+        self, world: Simulation[Any], blocks: Mapping[int, Sequence[Block]]
+    ) -> Sequence[ChargeRequest]:
+        """Return what was booked for these blocks: a run goes on, and permits are looked up."""
+        return ()
+
+    def kept(
+        self, world: Simulation[Any], state: Any, client: int, permits: Sequence[Permit]
+    ) -> Sequence[Permit]:
+        """Return the permits that a client has not worked off."""
+        return ()
+
+    def booked_until(self, world: Simulation[Any], client: int, number: int) -> bool:
+        """Return whether the ledger holds what a site proves that it was asked."""
+        return False
+
+    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
+        """Return the last round that the ledger knows of and this state does not lead to."""
+        return None
+
+    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
+        """Return the event of tasks that were forgotten."""
+        return Overtaken(number, client)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBooking(Booking):
+    """Every task is charged to its client by itself.
+
+    Attributes:
+        why: what a charge is for.
     """
-    own, told = moments.unpacked(packed)
-    hints = get_type_hints(kind)
-    rest: dict[str, Any] = {
-        name: msgspec.json.decode(value, type=hints[name])
-        for name, value in msgspec.json.decode(own.rest, type=dict[str, msgspec.Raw]).items()
-    }
-    return TrainingMoment(kind(**(rest | own.vectors)), **told)
+
+    why: str = "local steps"
+
+    def requests(
+        self,
+        world: Simulation[Any],
+        state: Any,
+        effects: Sequence[Effect],
+        paid: Mapping[int, Sequence[Permit]],
+    ) -> Sequence[ChargeRequest]:
+        """Return the price of each client's task, part by part."""
+        sent = (each for each in effects if isinstance(each, Send))
+        return [
+            one for each in sent for one in self.site_requests(world, each.site, each.message, ())
+        ]
+
+    def site_requests(
+        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return the price of a client's task, part by part."""
+        asked = training(task)
+        charges = [
+            Charge(
+                unit=world.units[client],
+                event=event,
+                count=count,
+                why=event.reason if isinstance(event, NonPrivate) else self.why,
+                method=world.method,
+                round=asked.round,
+                key=f"{world.charge_key_prefix}/round {asked.round}/client {client}/{part}",
+            )
+            for part, (event, count) in enumerate(world.clients[client].price(asked))
+        ]
+        return [ChargeRequest((client,), each, world.budgets[client]) for each in charges]
+
+    def answer(self, client: Client, task: Request, permits: Sequence[Permit]) -> Answer:
+        """Let a client work with all permits of its task."""
+        return client.answer(training(task), permits)
+
+    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
+        """Return the last round in the ledger, if it is later than the state's."""
+        booked = max((each.round for each in world.ledgers.ledger.entries()), default=0)
+        return booked if booked > state.number else None
+
+    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
+        """Return the event; what a round has most of are local steps."""
+        ledger, names = world.ledgers.ledger, world.ledgers.names
+        found = []
+        for unit in world.units:
+            rounds: dict[int, int] = {}
+            for each in ledger.entries(names[unit]):
+                if each.round <= number:
+                    rounds[each.round] = max(each.count, rounds.get(each.round, 0))
+            found.append(sum(rounds.values()))
+        return Overtaken(number, steps=tuple(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Clients:
-    """The clients of a run, and the world that they live in.
+class Simulation(ServerSide[S], SiteSide[S]):
+    """Clients of a federation, on one machine or at the ends of a network.
 
     Attributes:
+        regime: the rules.
+        booking: what is charged for tasks.
         clients: in the order of their numbers.
         units: ledger unit of each client.
-        pays: steps that each client can pay for; None without a limit.
-        clip: C.
-        latency, churn: the virtual world.
-        entropy: root of its randomness.
+        ledgers: where charges go.
+        budget: what any client may spend in all; ``budgets`` what each may.
+        payable: charges that each client can pay for, or all of them in common; None: no limit.
+        trips: virtual seconds of an answer, or how its client vanishes, by client and task.
         evaluate: of a model, the numbers for a row; slow.
         stride: rounds between two evaluations.
         method: the method's name, for the ledger.
         charge_key_prefix: run and environment, part of every charge's key.
+        continuous: whether tasks follow each other without a moment at which nobody works.
     """
 
-    clients: Sequence[Client]
+    regime: Rules[S]
+    booking: Booking
+    clients: Sequence[Any]
     units: Sequence[str]
-    pays: tuple[int, ...] | None
-    clip: float
-    latency: Latency
-    churn: Churn
-    entropy: Entropy
+    ledgers: LedgerSession
+    budget: Budget
+    budgets: Sequence[Budget]
+    payable: list[int] | None
+    trips: Callable[[int, Request], float | Absence]
     evaluate: Callable[[Vector], Mapping[str, float]]
     stride: int
     method: str
     charge_key_prefix: str
+    continuous: bool = False
+    _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
 
+    def first(self, weights: Vector) -> Moment[S]:
+        """Return the moment before the first task, from the initial model (d,)."""
+        return Moment(self.regime.start(weights))
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation(World[TrainingState]):
-    """A federation on one machine.
+    def unpack(self, packed: EncodedSnapshot) -> Moment[S]:
+        """Return the moment that was kept; see :class:`sordino.core.simulation.Play`."""
+        kept, told = moments.unpacked(packed)
+        return Moment(self.regime.unpacked(kept), **told)
 
-    Attributes:
-        regime: the rules.
-        given: who works, and where.
-        ledgers: where charges go.
-        budget: what a client may spend in all.
-    """
-
-    regime: Protocol
-    given: Clients
-    ledgers: LedgerSession
-    budget: Budget
-
-    @property
-    def units(self) -> Sequence[str]:
-        """Ledger unit of each client."""
-        return self.given.units
-
-    @property
-    def payable(self) -> list[int] | None:
-        """Steps that each client can pay for; None without a limit."""
-        return None if self.given.pays is None else list(self.given.pays)
-
-    @property
-    def clip(self) -> float:
-        """C."""
-        return self.given.clip
-
-    def unpack(self, packed: EncodedSnapshot) -> TrainingMoment:
-        """See :class:`sordino.core.simulation.Simulation`."""
-        kind = type(self.regime.start(np.zeros(0, np.float32)))
-        return unpacked(packed, kind)
-
-    def run(self, moment: TrainingMoment, watcher: RunListener[TrainingMoment]) -> TrainingMoment:
-        """See :meth:`sordino.core.kernel.Kernel.run`."""
+    def run(self, moment: Moment[S], watcher: RunListener[Moment[S]]) -> Moment[S]:
+        """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
-    # What the kernel asks: see :class:`sordino.core.world.World`.
+    # The kernel's questions: see :class:`sordino.core.world.World`.
 
-    def step(self, state: TrainingState, event: Event) -> tuple[TrainingState, Sequence[Effect]]:
-        """The regime's."""
-        return self.regime.step(state, event)
+    def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:
+        """Return what follows by the rules."""
+        found, effects = self.regime.step(state, event)
+        self._faults.extend(self.regime.faults(state, found))
+        return found, effects
 
-    def expects(self, state: TrainingState, site: int, number: int) -> bool:
-        """Whether an answer to this round would still be used."""
-        return state.ended is None and number == state.number
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """Return answers that the method could not use, each once."""
+        found = tuple(self._faults)
+        self._faults.clear()
+        return found
+
+    def expects(self, state: S, site: int, number: int) -> bool:
+        """Return whether an answer of this client to this task would still be used."""
+        return self.regime.expects(state, site, number)
+
+    def asked(self, state: S) -> Mapping[int, Request]:
+        """Return the task that each client works on."""
+        return self.regime.asked(state)
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> Answer:
+    ) -> Answer | Gradient:
         """Let the client work."""
-        return self.given.clients[site].answer(training(task), permits)
+        assert task is not None
+        return self.booking.answer(self.clients[site], task, permits)
 
     def trip(self, site: int, task: Request) -> float | Absence:
-        """Seconds of this client in this round, or how long it is away."""
-        return trip(self.given.latency, self.given.churn, self.given.entropy, site, training(task))
+        """Return the seconds of this client for this task, or how it vanishes."""
+        return self.trips(site, task)
 
     def requests(
-        self, state: TrainingState, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+        self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[ChargeRequest]:
-        """Every client the price of its own task."""
-        given = self.given
-        return [
-            ChargeRequest((each.site,), charge, self.budget)
-            for each in effects
-            if isinstance(each, Send)
-            for charge in charges(
-                given.clients[each.site],
-                given.units[each.site],
-                training(each.message),
-                given.method,
-                given.charge_key_prefix,
-            )
-        ]
+        """Return what must be booked before these effects."""
+        return self.booking.requests(self, state, effects, paid)
 
-    def measured(self, state: TrainingState, number: int) -> Mapping[str, Any]:
-        """What is told of the model, where it is due or the run is over."""
-        over = self.regime.step(state, Begin())[0].ended is not None
-        due = over or number % self.given.stride == 0
-        return self.given.evaluate(state.weights) if due else {}
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return what a site books itself before it works on a task."""
+        return self.booking.site_requests(self, site, task, permits)
+
+    def round_requests(self, site: int, effect: Book) -> Sequence[ChargeRequest]:
+        """Return what a site books itself for a round that is charged to everybody."""
+        return self.booking.round_requests(self, site, effect)
+
+    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]]) -> Sequence[ChargeRequest]:
+        """Return what was booked for these blocks."""
+        return self.booking.reissued(self, blocks)
+
+    def kept(self, state: S, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return the permits that a client has not worked off."""
+        return self.booking.kept(self, state, site, permits)
+
+    @property
+    def charges_everybody(self) -> bool:
+        """Each round is charged to all clients, whoever takes part."""
+        return self.booking.everybody
+
+    @property
+    def secret(self) -> bool:
+        """Who takes part in a round is a secret."""
+        return self.regime.secret
+
+    def steps_by(self, number: int) -> int:
+        """Return the local steps of a client that takes part in so many rounds."""
+        return self.regime.steps_by(number)
+
+    @property
+    def summing(self) -> Summing | None:
+        """What secure sums follow from; None where the server learns more."""
+        return self.regime.summing
+
+    def latest(self, state: S, site: int) -> int:
+        """Return the highest number of a task that this client can have been asked."""
+        return self.regime.latest(state, site)
+
+    def booked_until(self, state: S, site: int, number: int) -> bool:
+        """Return whether the ledger holds what a site proves that it was asked."""
+        return self.booking.booked_until(self, site, number)
+
+    def forgotten(self, state: S) -> int | None:
+        """Return the last round that the ledger knows of and this state does not lead to."""
+        return self.booking.forgotten(self, state)
+
+    def overtaken(self, site: int, number: int) -> Overtaken:
+        """Return the event of tasks that were forgotten."""
+        return self.booking.overtaken(self, site, number)
+
+    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+        """Return how long an answer is and may be, as its client says."""
+        client = self.clients[site]
+        if not isinstance(task, self.booking.task) or not isinstance(client, Reaching):
+            return None
+        return client.reach(task, said)
+
+    @property
+    def most(self) -> float:
+        """The length from which a vector of an answer is refused."""
+        return bearable(self.regime.growth)
+
+    def objection(self, site: int, task: Request) -> str | None:
+        """Return what a task asks for beyond the study, or None."""
+        return self.regime.objection(site, task)
+
+    def objection_to_round(self, site: int, effect: Book) -> str | None:
+        """Return what is wrong with a round that is charged to everybody, or None."""
+        return self.regime.objection_to_round(effect)
+
+    def measured(self, state: S, number: int) -> Mapping[str, Any]:
+        """Return the numbers of the model, where they are due or the run is over."""
+        due = number % self.stride == 0 or self.regime.over(state)
+        return self.evaluate(state.model) if due else {}
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """Return the row, or None; no client and no time of a secret cohort are shown."""
+        if not self.secret:
+            return row
+        return (
+            None
+            if isinstance(row, records.OfClient)
+            else msgspec.structs.replace(row, time=msgspec.UNSET)
+        )
 
 
 def training(task: Request | None) -> Train:
-    """A task, as one of training.
+    """Return a task, as one of training.
 
     Raises:
         TypeError: if it is another.
@@ -218,36 +509,26 @@ def training(task: Request | None) -> Train:
     return task
 
 
-def trip(
-    latency: Latency, churn: Churn, entropy: Entropy, site: int, task: Train
-) -> float | Absence:
-    """Seconds of a client in a round, or how long it is away."""
-    away = churn.away(entropy, site, task.round)
-    return (
-        Absence(until=task.round + away)
-        if away
-        else latency.draw(entropy, site, task.round, task.steps)
-    )
+def round_trips(
+    latency: Latency, churn: Churn, entropy: Entropy
+) -> Callable[[int, Request], float | Absence]:
+    """Return trips that are counted in rounds: who vanishes comes back after so many of them."""
+
+    def trip(client: int, task: Request) -> float | Absence:
+        asked = training(task)
+        away = churn.away(entropy, client, asked.round)
+        if away:
+            return Absence(until=asked.round + away)
+        return latency.draw(entropy, client, asked.round, asked.steps)
+
+    return trip
 
 
-def charges(
-    client: Client,
-    unit: str,
-    task: Train,
-    method: str,
-    charge_key_prefix: str,
-    why: str = "local steps",
-) -> list[Charge]:
-    """The price of a client's own task, part by part."""
-    return [
-        Charge(
-            unit=unit,
-            event=event,
-            count=count,
-            why=event.reason if isinstance(event, NonPrivate) else why,
-            method=method,
-            round=task.round,
-            key=f"{charge_key_prefix}/round {task.round}/client {client.index}/{part}",
-        )
-        for part, (event, count) in enumerate(client.price(task))
-    ]
+def arrival_trips(delays: Delays) -> Callable[[int, Request], float | Absence]:
+    """Return trips in seconds: who vanishes comes back after so many of them."""
+
+    def trip(client: int, task: Request) -> float | Absence:
+        away = delays.away(client, task.number)
+        return Absence(away) if away else delays.seconds(client, task.number)
+
+    return trip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
+from sordino.core.method import Method
 from sordino.core.study.base import Model, NoisyPrivacySpec, Study, World
 from sordino.core.study.data import Data
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
+from sordino.training.optimizer import Optimizer, Sgd
 
 
 class SampledPromise(NoisyPrivacySpec):
@@ -25,7 +27,7 @@ class SampledPromise(NoisyPrivacySpec):
 
 
 class HorizontalStudy(Study):
-    """What studies in rounds and on arrival share."""
+    """A study whose clients have examples of their own."""
 
     data: Data
     model: Model
@@ -107,31 +109,58 @@ class HorizontalStudy(Study):
 
     @property
     def pooled(self) -> bool:
-        """Whether all data lies in one place."""
+        """All data lies in one place."""
         return False
 
     @property
+    def given_epsilons(self) -> tuple[float, ...] | None:
+        """``privacy.epsilons``: of each client, where they differ."""
+        return None
+
+    @property
+    def given_multipliers(self) -> tuple[float, ...] | None:
+        """``privacy.noise_multipliers``: of each client, where they differ."""
+        return None
+
+    @property
+    def stalest(self) -> int | None:
+        """tau_max, the most updates that an answer may be behind, where there is such a bound."""
+        return None
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """The most that each client may spend; infinite where nothing is promised."""
+        given = self.given_epsilons
+        return (self.privacy.epsilon or math.inf,) * self.data.clients if given is None else given
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        """sigma of each client; none where noise is still to be calibrated."""
+        if (given := self.given_multipliers) is not None:
+            return given
+        sigma = self.privacy.noise_multiplier
+        return () if sigma is None else (sigma,) * self.data.clients
+
+    @property
     def noise_follows_size(self) -> bool:
-        """Whether the noise of a step weighs less the more examples there are: a batch is a share
-        of them, not a number.
-        """
+        """The noise of a step weighs less the more examples there are."""
         return False
 
     @property
     def hides_sizes(self) -> bool:
-        """Whether it is private how many examples a client has: clients are protected as a whole,
-        and weigh the same.
+        """It is private how many examples a client has: clients are protected as a whole, and weigh
+        the same.
         """
         return self.privacy.unit == "client" and getattr(self.method, "weights", "size") != "size"
 
     @property
     def of_persons(self) -> bool:
-        """See :class:`Study`."""
+        """Promises are about persons, who may have several rows."""
         return self.data.person is not None and self.privacy.unit == "sample"
 
     @property
     def pays_to_test(self) -> bool:
-        """See :class:`Study`."""
+        """Models are measured on private rows, which pay for it."""
         return self.data.testing == "private share"
 
     @property
@@ -144,8 +173,38 @@ class HorizontalStudy(Study):
 H = TypeVar("H", bound=HorizontalStudy)
 
 
+class SampledMethod(Method):
+    """A method whose clients take local steps of DP-SGD, each charged by itself.
+
+    Attributes:
+        learning_rate: eta.
+        optimizer: of the local steps, on noisy gradients.
+    """
+
+    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
+    optimizer: SerializeAsAny[Optimizer] = Sgd()
+
+
+class SampledStudy(HorizontalStudy):
+    """A study of such a method; ``horizon`` is left to its subclass."""
+
+    method: SerializeAsAny[SampledMethod]
+    privacy: SampledPromise
+
+    @model_validator(mode="after")
+    def _of_examples(self) -> SampledStudy:
+        if self.privacy.unit == "client":
+            raise ValueError("privacy.unit must be 'sample' or 'none': examples are protected")
+        if self.world.latency.on_arrival:
+            raise ValueError(
+                f"world.latency.kind '{self.world.latency.kind}' is for methods that work on "
+                "arrival"
+            )
+        return self
+
+
 def for_dimension(study: H, dimension: int) -> H:
-    """The same study, its mechanism for d numbers where its price depends on d."""
+    """Return the study, its mechanism for d numbers where its price depends on d."""
     noise = study.privacy.mechanism
     if study.privacy.unit == "none" or not noise.sized:
         return study

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sordino.core.balance import Balance
+from sordino.core.schedule import Curve
 from sordino.mechanisms import GaussianNoise, Noise
 from sordino.mechanisms.shared import SharedGrid
-from sordino.privacy import Event, PoissonSampled, most_steps
+from sordino.privacy import Event, PoissonSampled
 from sordino.privacy.rounding import epsilon_text
 
-ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
 
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """epsilon after each of ``counts`` charges, priced where it is looked at: hundreds of rounds
-    are planned, and few of them shown.
-    """
-
-    counts: tuple[int, ...]
-    price: Callable[[int], float]
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __getitem__(self, place: int) -> float:
-        return self.price(self.counts[place])
-
-    def __iter__(self) -> Iterator[float]:
-        return map(self.price, self.counts)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The price of a study.
 
@@ -68,19 +47,19 @@ class Plan:
         clients: epsilon, noise multiplier and weight of each client, where they differ.
     """
 
-    noise_multiplier: float
-    steps: int | None
-    most: dict[str, int | None]
-    rounds: int | None
-    used: int | None
-    epsilon: float
-    curve: Curve | tuple[float, ...]
-    ends: str
-    batches: tuple[float, float, float] | None
-    signal_to_noise: float | None
-    relative_noise: float | None
-    calibrated: bool
-    warnings: tuple[str, ...]
+    noise_multiplier: float = 0.0
+    steps: int | None = None
+    most: dict[str, int | None] = field(default_factory=dict)
+    rounds: int | None = None
+    used: int | None = None
+    epsilon: float = math.inf
+    curve: Curve | tuple[float, ...] = ()
+    ends: str = "rounds"
+    batches: tuple[float, float, float] | None = None
+    signal_to_noise: float | None = None
+    relative_noise: float | None = None
+    calibrated: bool = False
+    warnings: tuple[str, ...] = ()
     stages: tuple[Any, ...] = ()
     claimed: float | None = None
     gradients: str = ""
@@ -105,15 +84,3 @@ def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -
     return PoissonSampled(
         sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma)
     )
-
-
-def limits(
-    event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS
-) -> dict[str, int | None]:
-    """R_c under each accountant; None where epsilon is infinite."""
-    if math.isinf(epsilon):
-        return dict.fromkeys(accountants)
-    return {
-        name: most_steps(event, epsilon=epsilon, delta=delta, accountant=name)
-        for name in accountants
-    }

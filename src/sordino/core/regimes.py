@@ -219,7 +219,7 @@ def vocabulary(name: str | None) -> Vocabulary:
     Raises:
         StudyError: if there is no such regime.
     """
-    found: Vocabulary = _part(name, "vocabulary", "WORDS")
+    found: Vocabulary = _part(name, "records", "WORDS")
     return found
 
 

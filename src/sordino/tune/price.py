@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core.promise import looked
-from sordino.core.regimes import calibrated, plan
+from sordino.core.regimes import calibrated
+from sordino.core.schedule import Stages
 from sordino.privacy import Event, Repeated, Selected, accountant
 from sordino.privacy.event import Composed
 from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
-from sordino.regimes.synchronous.personal import epsilons, of_client
-from sordino.regimes.synchronous.plan import schedule, spending
+from sordino.regimes.synchronous.plan import charges, schedule, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again
 
@@ -146,7 +146,7 @@ def _refuse(study: HorizontalStudy) -> None:
             "--on private draws the number of its trials in secret, and each trial needs noise of "
             "its own, which noise from a seed is not: set privacy.entropy = 'system'"
         )
-    chosen = study.method.fixed_tau is None and len(schedule(study)) > 1
+    chosen = study.method.fixed_tau is None and scheduled(study)
     if study.method.adapts_noise or privacy.mechanism.sized or chosen:
         raise StudyError(
             "--on private needs runs whose price is known beforehand: noise that is chosen along "
@@ -178,21 +178,16 @@ def measured(study: HorizontalStudy) -> str:
     )
 
 
-def _histories(study: SynchronousStudy) -> tuple[tuple[tuple[Event, int], ...], ...]:
-    """The most that one run books: for each client where clients differ, else for all alike."""
-    own = study.privacy.noise_multipliers
-    if own is None:
-        return (_history(study),)
-    kinds = list(zip(epsilons(study), own, strict=True))
-    known = {kind: _history(of_client(study, kinds.index(kind))) for kind in set(kinds)}
-    return tuple(known[kind] for kind in kinds)
-
-
-def _history(study: SynchronousStudy) -> tuple[tuple[Event, int], ...]:
-    """The most that one run of a calibrated study books for a client."""
-    priced, _ = plan(study)
-    most = priced.steps if looked(study) else priced.used
-    return tuple(spending(study, most or 0))
+def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
+    """Return the most that one run books: for each client where clients differ, else for all."""
+    asked, kinds, found = schedule(study), {}, list[Stages]()
+    for first in asked.kinds.values():
+        if first not in kinds:
+            steps, used = charges(study, asked.affordable(first))
+            most = steps if looked(study) else used
+            kinds[first] = tuple(asked.spending(first, most or 0))
+        found.append(kinds[first])
+    return tuple(found) if study.privacy.epsilons is not None else (found[0],)
 
 
 def _together(history: tuple[tuple[Event, int], ...]) -> Event:

@@ -46,7 +46,6 @@ from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
-from sordino.regimes.synchronous.personal import epsilons
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price
 
@@ -234,7 +233,7 @@ def _charges(
     if price.own:  # clients with epsilons of their own
         assert isinstance(own, SynchronousStudy)
         events = dict(zip(units, price.own, strict=True))
-        most = dict(zip(units, epsilons(own), strict=True))
+        most = dict(zip(units, own.epsilons, strict=True))
     if price.tested is not None:
         events["test"], most["test"] = price.tested, whole
     charges = [

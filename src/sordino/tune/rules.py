@@ -31,8 +31,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.regimes import calibrated
 from sordino.data.features import RandomConvolutions, Scattering
 from sordino.data.features.scattering import LIMIT
-from sordino.regimes.synchronous.personal import multipliers, weights
-from sordino.regimes.synchronous.plan import planned_steps
+from sordino.regimes.synchronous.plan import planned_steps, weights
 from sordino.regimes.synchronous.sharing import honest, shared
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.optimizer import Sgd
@@ -53,8 +52,7 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
     assert isinstance(full, SynchronousStudy)
     privacy, told = full.privacy, Division.of(full, lambda: federation(examples(full)))
     length = math.sqrt(math.prod(told.shape)) / LIMIT
-    steps = planned_steps(full)
-    count = steps if isinstance(steps, int) else sum(number for _, number in steps)
+    count = planned_steps(full)
     noise = _noise(full, told.sizes)
     clip = _rounded(length / SHORT)
     rate = _rounded(
@@ -105,7 +103,7 @@ def _noise(study: SynchronousStudy, sizes: tuple[int, ...]) -> float:
     rate, sigma = study.privacy.sampling_rate, study.privacy.noise_multiplier or 0.0
     if shared(study):  # one noise for the sum of all, in parts of which ``honest`` are enough
         return sigma * math.sqrt(len(sizes) / honest(study)) / (rate * sum(sizes))
-    own = multipliers(study, len(sizes))
+    own = study.multipliers
     return math.hypot(
         *(
             p * each / (rate * n)

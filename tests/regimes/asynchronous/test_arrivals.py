@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import StudyError
+from sordino.clients.simulation import Moment, Simulation
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.plan import step_event
@@ -26,7 +27,6 @@ from sordino.core.run import log
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.regimes.asynchronous import plan as arrivals
-from sordino.regimes.asynchronous.simulation import Arrivals, Moment
 from sordino.training.perexample.sums import Paths
 
 STUDY = """
@@ -78,7 +78,7 @@ class Watch:
     def row(self, row: Row) -> None:
         self.rows.append(json.loads(text(row)))
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: Moment[Any]) -> None:
         self.saved.append((moment.pack(), len(self.rows)))
         if self.die_after is not None and len(self.saved) == self.die_after:
             raise KeyboardInterrupt
@@ -90,15 +90,15 @@ def made(
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(STUDY)
     built = builder.build(studies.read(folder / "study.toml", changes), folder, run, payable)
-    assert isinstance(built.simulation, Arrivals)
+    assert isinstance(built.simulation, Simulation)
     return built
 
 
-def booked(world: Arrivals) -> list[int]:
+def booked(world: Simulation[Any]) -> list[int]:
     return [sum(count for _, count in world.ledgers.spent(unit)) for unit in world.units]
 
 
-def booked_of(world: Arrivals, edge: int) -> int:
+def booked_of(world: Simulation[Any], edge: int) -> int:
     return booked(world)[edge]
 
 
@@ -141,14 +141,14 @@ def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_bu
 ) -> None:
     built, watch = made(tmp_path / "run", *changes), Watch()
     world: Any = built.simulation
-    recorded = [Recorded(edge, partial(booked_of, world, edge.index)) for edge in world.edges]
-    world = replace(world, edges=recorded)
+    recorded = [Recorded(edge, partial(booked_of, world, edge.index)) for edge in world.clients]
+    world = replace(world, clients=recorded)
     end = world.run(built.first, watch)
     assert end.ended is not None
     for edge, (given, count) in enumerate(zip(end.state.given, booked(world), strict=True)):
         assert recorded[edge].computed <= given <= count  # over-counted, never under-counted
         assert count <= world.regime.budget[edge]
-        assert count - given <= world.block + world.block // 4
+        assert count - given <= world.booking.block + world.booking.block // 4
     for unit, own in zip(world.units, world.budgets, strict=True):
         assert world.ledgers.epsilon(unit, own.delta, own.accountant) <= own.epsilon
 
@@ -182,7 +182,7 @@ def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) 
         tmp_path / "run", "privacy.epsilons=[1.0, 2.0, 3.0, 4.0]", 'world.latency={kind="cyclic"}'
     )
     world: Any = built.simulation
-    sigmas = [edge.mechanism.noise_multiplier for edge in world.edges]
+    sigmas = [edge.mechanism.noise_multiplier for edge in world.clients]
     assert sigmas == sorted(sigmas, reverse=True)
     assert len(set(sigmas)) == 4
     world.run(built.first, Watch())
@@ -236,7 +236,7 @@ def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> No
     literal = 'method={name="mapa", batch=30, form="paper", noised="first-layer"}'
     built = made(tmp_path / "run", literal, "model.name=mlp")
     world: Any = built.simulation
-    assert world.edges[0].noised == 64 * 200 + 200
+    assert world.clients[0].noised == 64 * 200 + 200
     end = world.run(built.first, Watch())
     assert np.isinf(world.ledgers.epsilon("client:0", 1e-3, "pld"))
     assert end.number == 120
@@ -247,12 +247,12 @@ def test_the_papers_form_takes_each_edges_own_epsilon_and_the_least_sets_the_sch
 ) -> None:
     own = 'method={name="mapa", batch=30, form="paper", iteration_epsilons=[0.4, 0.1, 0.2, 0.3]}'
     world: Any = made(tmp_path / "run", own).simulation
-    assert [edge.iteration_epsilon for edge in world.edges] == [0.4, 0.1, 0.2, 0.3]
+    assert [edge.iteration_epsilon for edge in world.clients] == [0.4, 0.1, 0.2, 0.3]
     least = 'method={name="mapa", batch=30, form="paper", iteration_epsilon=0.1}'
     alike: Any = made(tmp_path / "alike", least).simulation
     assert world.regime.schedule == alike.regime.schedule
     bound: Any = made(tmp_path / "bound", least.replace("}", ", bound=7}")).simulation
-    assert bound.clip == 7.0
+    assert bound.regime.schedule[0].clip == 7.0
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_what_cannot_be_reckoned_with_is_said_and_what_was_given_is_taken(tmp_pa
         made(tmp_path / "gone", "world.dropout=1.0")
     built = made(tmp_path / "noise", "privacy.noise_multipliers=[1.0, 2.0, 3.0, 4.0]")
     world: Any = built.simulation
-    assert [edge.mechanism.noise_multiplier for edge in world.edges] == [1.0, 2.0, 3.0, 4.0]
+    assert [edge.mechanism.noise_multiplier for edge in world.clients] == [1.0, 2.0, 3.0, 4.0]
     world.ledgers.close()
 
 
@@ -442,7 +442,7 @@ def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
     study: Any = studies.read(path, changes)
     priced, sizes = builder.plan(study)
     full: Any = builder.calibrated(study)
-    edges = zip(arrivals.rates(10, sizes), arrivals.multipliers(full), strict=True)
+    edges = zip(arrivals.rates(10, sizes), full.multipliers, strict=True)
     each = [
         accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3)
         for rate, z in edges

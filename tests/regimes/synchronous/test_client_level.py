@@ -33,8 +33,8 @@ from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
-from sordino.regimes.synchronous.protocol import State, Synchronous
-from sordino.regimes.synchronous.update import deviation
+from sordino.regimes.synchronous.outcome import State, deviation
+from sordino.regimes.synchronous.protocol import Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
 

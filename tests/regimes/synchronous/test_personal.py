@@ -11,12 +11,13 @@ import pytest
 from command import sordino
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
+from sordino.clients.simulation import Simulation
 from sordino.core import study as studies
 from sordino.core.regimes import build, calibrated
 from sordino.core.run.reading import load
 from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
-from sordino.regimes.synchronous import personal
-from sordino.regimes.synchronous.simulation import Simulation
+from sordino.regimes.synchronous.plan import weights
+from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.dpsgd import PrivateClient
 
@@ -67,7 +68,7 @@ def read(
 
 def test_each_client_adds_and_books_the_noise_of_its_own_epsilon(tmp_path: Path) -> None:
     study = calibrated(read(tmp_path))
-    sigmas = personal.multipliers(study, 4)
+    sigmas = study.multipliers
     assert sigmas[0] > sigmas[1] > sigmas[2] == sigmas[3]
     done = sordino(tmp_path, "run", "study.toml", "--out", "run", "-q", "--json")
     assert done.returncode == 0, done.stderr
@@ -102,13 +103,13 @@ def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
 def test_the_average_weighs_by_the_precision_of_the_noise(tmp_path: Path) -> None:
     study = calibrated(read(tmp_path))
     sizes = federation(study).sizes
-    own, sigmas = personal.weights(study, sizes), personal.multipliers(study, 4)
+    own, sigmas = weights(study, sizes), study.multipliers
     for p, q, m, n, s, t in zip(own, own[1:], sizes, sizes[1:], sigmas, sigmas[1:], strict=False):
         assert p / q == pytest.approx((m / n) * (t / s) ** 2)
     alike = calibrated(read(tmp_path, epsilons="epsilons = [4.0, 4.0, 4.0, 4.0]"))
     plain = calibrated(read(tmp_path, epsilons=""))
     assert alike.privacy.noise_multiplier == plain.privacy.noise_multiplier
-    assert personal.weights(alike, sizes) == pytest.approx(personal.weights(plain, sizes))
+    assert weights(alike, sizes) == pytest.approx(weights(plain, sizes))
 
 
 def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
@@ -120,7 +121,8 @@ def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
         built = build(study, folder, "run")
         simulation = built.simulation
         assert isinstance(simulation, Simulation)
-        assert [simulation.budget_of(i).epsilon for i in range(4)] == [4.0] * 4
+        assert [simulation.budgets[i].epsilon for i in range(4)] == [4.0] * 4
+        assert isinstance(simulation.regime, Synchronous)
         terms = simulation.regime.terms
         told.append((terms.noise, [terms.deviation(i) for i in range(4)], simulation.payable))
         simulation.ledgers.close()
@@ -131,13 +133,13 @@ def test_a_client_holds_its_own_budget(tmp_path: Path) -> None:
     built = build(calibrated(read(tmp_path)), tmp_path, "run")
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
-    assert [simulation.budget_of(i).epsilon for i in range(4)] == list(OWN)
+    assert [simulation.budgets[i].epsilon for i in range(4)] == list(OWN)
     noises = [
         client.mechanism.noise_multiplier
         for client in simulation.clients
         if isinstance(client, PrivateClient)
     ]
-    assert noises == list(personal.multipliers(calibrated(read(tmp_path)), 4))
+    assert noises == list(calibrated(read(tmp_path)).multipliers)
     simulation.ledgers.close()
 
 
@@ -146,10 +148,11 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
     built = build(study, tmp_path, "run")
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
+    assert isinstance(simulation.regime, Synchronous)
     terms = simulation.regime.terms
     assert terms.steps is not None
     assert terms.steps >= 6
-    sigmas = personal.multipliers(study, 4)
+    sigmas = study.multipliers
     for client, sigma in enumerate(sigmas):
         wanted = sigma * 1.0 / (0.2 * terms.sizes[client])
         assert terms.deviation(client) == pytest.approx(wanted, rel=0.01)

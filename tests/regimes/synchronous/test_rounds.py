@@ -16,6 +16,7 @@ import pytest
 from sordino.base.entropy import Seeded
 from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Train, Update
+from sordino.clients.simulation import Moment, Simulation, TaskBooking, round_trips
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import log
@@ -23,7 +24,6 @@ from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, Pois
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.synchronous.simulation import Moment, Simulation
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 N = 5
@@ -66,7 +66,7 @@ class Watch:
     """Keeps rows and moments; dies when told to."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    moments: list[tuple[Moment, int]] = field(default_factory=list)
+    moments: list[tuple[Moment[Any], int]] = field(default_factory=list)
     die_after: int | None = None
 
     def row(self, row: Row) -> None:
@@ -74,7 +74,7 @@ class Watch:
         if self.die_after is not None and len(self.rows) >= self.die_after:
             raise KeyboardInterrupt
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: Moment[Any]) -> None:
         self.moments.append((moment, len(self.rows)))
 
 
@@ -83,7 +83,7 @@ def evaluate(weights: np.ndarray) -> Mapping[str, float]:
 
 
 @contextmanager
-def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
+def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Moment[Any]]]:
     ledgers = LedgerSession.for_run(
         folder / "ledger.sqlite", {f"client:{i}": f"data {i}" for i in range(N)}
     )
@@ -107,17 +107,21 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
         cohort=options.pop("cohort", None),
         deadline=options.pop("deadline", None),
     )
+    budget = options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp"))
     simulation = Simulation(
         regime=regime,
         clients=[Toy(i, ledgers) for i in range(N)],
         ledgers=ledgers,
-        budget=options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp")),
+        booking=TaskBooking(),
+        budget=budget,
+        budgets=[budget] * N,
+        payable=[steps] * N,
         units=[f"client:{i}" for i in range(N)],
-        latency=options.pop("latency", Lognormal(shape=1.0)),
-        churn=options.pop("churn", Churn()),
-        entropy=Seeded(3),
+        trips=round_trips(
+            options.pop("latency", Lognormal(shape=1.0)), options.pop("churn", Churn()), Seeded(3)
+        ),
         evaluate=evaluate,
-        due=lambda number: True,
+        stride=1,
         method="toy",
         charge_key_prefix=options.pop("charge_key_prefix", "run/here"),
     )
@@ -128,12 +132,12 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
         ledgers.close()
 
 
-def booked(simulation: Simulation) -> list[int]:
+def booked(simulation: Simulation[Any]) -> list[int]:
     return [sum(count for _, count in simulation.ledgers.spent(unit)) for unit in simulation.units]
 
 
-def worked(simulation: Simulation) -> list[tuple[int, int, int]]:
-    return [entry for client in simulation.clients for entry in client.worked]  # type: ignore[attr-defined]
+def worked(simulation: Simulation[Any]) -> list[tuple[int, int, int]]:
+    return [entry for client in simulation.clients for entry in client.worked]
 
 
 def test_every_release_was_booked_before(tmp_path: Path) -> None:

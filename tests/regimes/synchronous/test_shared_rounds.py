@@ -39,8 +39,9 @@ from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.client_level import DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
-from sordino.regimes.synchronous.protocol import State, Synchronous
-from sordino.regimes.synchronous.shared import SharedSum
+from sordino.regimes.synchronous.outcome import State
+from sordino.regimes.synchronous.protocol import Synchronous
+from sordino.regimes.synchronous.sharing import SharedSum
 from sordino.training import models
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient

@@ -29,7 +29,8 @@ from sordino.core.effect import (
 from sordino.regimes.synchronous.method import Choice, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
-from sordino.regimes.synchronous.protocol import State, Synchronous
+from sordino.regimes.synchronous.outcome import State
+from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import SynchronousRound
 
 SIZES = (100, 200, 300, 400)

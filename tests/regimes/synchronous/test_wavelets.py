@@ -232,10 +232,10 @@ def test_the_median_is_taken_in_the_norm_that_gradients_are_clipped_in(tmp_path:
     import torch
 
     from sordino.base.entropy import Seeded
-    from sordino.clients.mechanism import Trial
+    from sordino.clients.pricing import Trial
     from sordino.mechanisms import Gaussian
     from sordino.mechanisms.haar import Basis, HaarGaussian
-    from sordino.regimes.synchronous.mechanism import gradient_clip
+    from sordino.regimes.synchronous.regime import gradient_clip
     from sordino.training import models
     from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat

@@ -1,196 +1,269 @@
-"""The objects of a study in which gradients are applied as they arrive."""
+"""The objects of a study of arrivals: its edges, its rules, and budgets reserved in blocks.
+
+A task is given, and its answer is due when its edge's delay has passed; the gradient is computed
+then, at the model that was sent, unless it has become too stale to be applied. Edges that hold the
+same model share it. Everything that is drawn (batch, noise, delay, absence) is numbered by edge and
+task, so the same study gives the same run whatever the host does, and a run that was killed gives
+the same end.
+
+Charging every gradient by itself would cost more than the gradient. An edge *reserves* a block of
+tasks in one durable entry before the first of them, an eighth of its share; whoever is about
+to run out reserves in the same transaction. What is left of the last block when the run ends is
+booked and not used: over-counted, never under-counted.
+
+A run that goes on in another environment reserves again what it had reserved: the run and its
+environment are part of every key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from sordino import data as datasets
-from sordino.base.entropy import Entropy, Seeded
-from sordino.clients.balance import remedy
-from sordino.clients.facts import horizontal
-from sordino.clients.mechanism import Trial
-from sordino.clients.setup import SharedSetup
-from sordino.clients.study import for_dimension
+from sordino.base.entropy import Seeded
+from sordino.base.message import Compute, Gradient
+from sordino.clients.assemble import Assembly
+from sordino.clients.simulation import Booking, Simulation, arrival_trips
+from sordino.core.effect import Effect, Request, Send
 from sordino.core.latency import Churn, Delays
-from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun, budget, open_ledgers
-from sordino.core.run.environment import charge_key_prefix
-from sordino.mechanisms import Bounded
-from sordino.privacy import Budget, LedgerSession
-from sordino.regimes.asynchronous import records
+from sordino.core.simulation import Block
+from sordino.core.world import ChargeRequest
+from sordino.privacy import Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
-from sordino.regimes.asynchronous.mechanism import announced, edge_mechanism
-from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
-from sordino.regimes.asynchronous.plan import epsilons, multipliers, price, rates, terms
-from sordino.regimes.asynchronous.protocol import Asynchronous
-from sordino.regimes.asynchronous.simulation import Arrivals
+from sordino.regimes.asynchronous.method import Noisy
+from sordino.regimes.asynchronous.plan import rates, terms
+from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.client import ModelKernels
 from sordino.training.perexample.clipping import summable
 from sordino.training.perexample.general import layers_of
 
-
-def build(
-    study: AsynchronousStudy,
-    setup: SharedSetup,
-    parts: list[datasets.Dataset],
-    folder: Path,
-    run: str,
-    payable: Sequence[int] | None,
-) -> PreparedRun:
-    """See :func:`sordino.core.regimes.build`; ``parts`` is emptied, to save memory."""
-    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
-    privacy, world = study.privacy, study.world
-    priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
-    noise = (
-        edge_mechanism(study, Trial.of(setup.kernels, setup.validation))
-        if privacy.unit != "none" and not study.method.literal
-        else None
-    )
-    if noise is not None:
-        priced = announced(priced, study, noise, sizes)
-    own = setup.entropy(study, run, folder)
-    units = [f"client:{i}" for i in range(len(sizes))]
-    if noise is not None:
-        summable(study.method.batch)
-    edges = _edges(study, parts, setup, noise, own, units)
-    fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
-    ledgers = open_ledgers(
-        study,
-        folder,
-        run,
-        fingerprints,
-        setup.shaping,
-        setup.records,
-        labels=setup.labels(units),
-        public=setup.published(study),
-    )
-    tested = setup.evaluation(study, ledgers, own, charge_key_prefix(study, run))
-    budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
-    pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
-    simulation = Arrivals(
-        regime=_rules(study, known, priced, edges, pays),
-        edges=edges,
-        ledgers=ledgers,
-        budget=budget(study, privacy.epsilon),
-        budgets=budgets,
-        units=units,
-        delays=Delays(
-            world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)
-        ),
-        evaluate=setup.measured(tested),
-        method=study.method.name,
-        charge_key_prefix=setup.charge_key_prefix(study, run),
-    )
-    first = simulation.first(setup.first())
-    facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
-    told = remedy(study, epsilons(study), "Raise noise_multiplier or lower method.batch")
-    return setup.built(
-        study,
-        priced,
-        simulation,
-        first,
-        facts=facts,
-        paid="gradient",
-        remedy=told,
-        evaluation=tested,
-    )
+SHARES = 8
+"""Blocks that an edge's expected share of the updates is reserved in."""
+LEAST = 4
+"""Tasks in a block: an entry of its own for each would cost as much as the gradient."""
 
 
-def _rules(
-    study: AsynchronousStudy,
-    known: EdgeTerms,
-    priced: Plan,
-    edges: Sequence[Edge],
-    pays: tuple[int, ...] | None,
-) -> Asynchronous:
-    return Asynchronous(
-        method=study.method,
-        terms=known,
-        schedule=priced.stages,
-        budget=pays,
-        exponent=study.participation.staleness_weight,
-        buffer=study.participation.buffer,
-        decay=study.method.average,
-        every=study.stride,
-        noise=tuple(edge.noise for edge in edges),
-    )
+@dataclass(frozen=True, slots=True)
+class BlockBooking(Booking):
+    """An edge reserves blocks of tasks.
 
+    Attributes:
+        share: tasks of an edge, if all are equally fast.
+        pays: tasks that each edge can pay for; None without a limit.
+    """
 
-def _edges(
-    study: AsynchronousStudy,
-    parts: list[datasets.Dataset],
-    setup: SharedSetup,
-    noise: Bounded | None,
-    entropy: Entropy,
-    units: Sequence[str],
-) -> list[Edge]:
-    """The edges; ``parts`` is emptied on the way."""
-    method = study.method
-    each, sigmas = rates(method.batch, setup.sizes), multipliers(study)
-    edges: list[Edge] = []
-    scratch = torch.empty_like(setup.kernels.flat.weights, dtype=torch.float64)
-    parts.reverse()
-    while parts:
-        index = len(edges)
-        told: dict[str, Any] = {
-            "index": index,
-            "unit": units[index],
-            "examples": setup.examples(parts.pop()),
-            "sampling_rate": each[index],
-            "regularisation": method.regularisation,
-            "kernels": setup.kernels,
-            "draws": entropy.stream("edge", index),
-            "scratch": scratch,
+    share: int
+    pays: tuple[int, ...] | None
+    task = Compute
+
+    @property
+    def block(self) -> int:
+        """Tasks that are reserved at once."""
+        return max(math.ceil(self.share / SHARES), min(LEAST, self.share))
+
+    def requests(
+        self,
+        world: Simulation[Any],
+        state: State,
+        effects: Sequence[Effect],
+        paid: Mapping[int, Sequence[Permit]],
+    ) -> Sequence[ChargeRequest]:
+        """Return a block for every edge whose task lies outside its own, or that runs out soon."""
+        short = {
+            each.site
+            for each in effects
+            if type(each) is Send and each.message.number > _last(paid.get(each.site, ()))
         }
-        if noise is not None:
-            edges.append(PrivateEdge(**told, mechanism=noise.scaled(noise.clip, sigmas[index])))
-        elif study.privacy.unit == "none":
-            edges.append(PlainEdge(**told))
-        elif isinstance(method, Noisy):
-            edges.append(
-                LiteralEdge(
-                    **told,
-                    iteration_epsilon=method.claims(study.edges)[index],
-                    batch=int(method.batch),
-                    noised=_first_layer(setup.kernels)
-                    if method.noised == "first-layer"
-                    else setup.kernels.flat.dim,
-                    reason=method.unpriced or "",
-                )
+        if not short:
+            return ()
+        near, pays = self.block // 4, self.pays
+        booked = {edge: _last(paid.get(edge, ())) for edge in (*short, *state.tasks)}
+        soon = (edge for edge in state.tasks if booked[edge] - state.given[edge] <= near)
+        short |= {edge for edge in soon if pays is None or booked[edge] < pays[edge]}
+        return [
+            self._reserve(
+                world,
+                edge,
+                booked[edge] + 1,
+                self.block if pays is None else min(self.block, pays[edge] - booked[edge]),
             )
-    return edges
+            for edge in sorted(short)
+        ]
+
+    def site_requests(
+        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return the block that holds the task, if no permit does.
+
+        It has the same ends whatever the edge remembers, so that a restart books none twice.
+        """
+        number = task.number
+        if any(each.holds(number) for each in permits):
+            return ()
+        first = (number - 1) // self.block * self.block + 1
+        most = self.block if self.pays is None else self.pays[client] - first + 1
+        return (self._reserve(world, client, first, min(self.block, most)),)
+
+    def answer(self, client: Edge, task: Request, permits: Sequence[Permit]) -> Gradient:
+        """Let an edge work, with the permit of the block that holds the task."""
+        if not isinstance(task, Compute):
+            raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
+        permit = (
+            permits[0]
+            if len(permits) == 1
+            else next((each for each in permits if each.holds(task.task)), None)
+        )
+        return client.answer(task, permit)
+
+    def reissued(
+        self, world: Simulation[Any], blocks: Mapping[int, Sequence[Block]]
+    ) -> Sequence[ChargeRequest]:
+        """Return the blocks that edges had reserved and not worked off."""
+        return [
+            self._reserve(world, edge, *block)
+            for edge, reserved in sorted(blocks.items())
+            for block in reserved
+        ]
+
+    def kept(
+        self, world: Simulation[Any], state: State, client: int, permits: Sequence[Permit]
+    ) -> Sequence[Permit]:
+        """Return those of the block that holds the edge's task, and of later ones."""
+        held = state.tasks.get(client)
+        return (
+            permits
+            if held is None
+            else [each for each in permits if held.task < each.round + each.count]
+        )
+
+    def booked_until(self, world: Simulation[Any], client: int, number: int) -> bool:
+        """Return whether a block in the ledger holds the task."""
+        entries = world.ledgers.ledger.entries(world.ledgers.names[world.units[client]])
+        return any(each.round <= number < each.round + each.count for each in entries)
+
+    def _reserve(self, world: Simulation[Any], edge: int, first: int, length: int) -> ChargeRequest:
+        """Return the charge of tasks ``first`` to ``first + length - 1`` of an edge."""
+        price = world.clients[edge].price
+        charge = Charge(
+            unit=world.units[edge],
+            event=price,
+            count=length,
+            why=price.reason if isinstance(price, NonPrivate) else "gradients, reserved",
+            method=world.method,
+            round=first,
+            key=f"{world.charge_key_prefix}/edge {edge}/task {first}",
+        )
+        return ChargeRequest((edge,), charge, world.budgets[edge])
+
+
+def _last(permits: Sequence[Permit]) -> int:
+    """Return the last task that is booked."""
+    return permits[-1].round + permits[-1].count - 1 if permits else 0
+
+
+class ArrivalsAssembly(Assembly[AsynchronousStudy]):
+    """The objects of a calibrated study of arrivals."""
+
+    paid = "gradient"
+    usual = "Raise noise_multiplier or lower method.batch"
+    continuous = True
+
+    def clients(self) -> Sequence[Edge]:
+        """Return an edge for each part, and empty ``parts``."""
+        if self.noise is not None:
+            summable(self.study.method.batch)
+        each, edges = rates(self.study.method.batch, self.setup.sizes), list[Edge]()
+        scratch = torch.empty_like(self.setup.kernels.flat.weights, dtype=torch.float64)
+        self.parts.reverse()
+        while self.parts:
+            given: dict[str, Any] = {
+                "index": len(edges),
+                "unit": self.units[len(edges)],
+                "examples": self.setup.examples(self.parts.pop()),
+                "sampling_rate": each[len(edges)],
+                "regularisation": self.study.method.regularisation,
+                "kernels": self.setup.kernels,
+                "draws": self.entropy.stream("edge", len(edges)),
+                "scratch": scratch,
+            }
+            edges.append(self._edge(len(edges), given))
+        return edges
+
+    def _edge(self, index: int, given: dict[str, Any]) -> Edge:
+        method, noise = self.study.method, self.noise
+        if noise is not None:
+            sigma = self.study.multipliers[index]
+            return PrivateEdge(**given, mechanism=noise.scaled(noise.clip, sigma))
+        if self.study.privacy.unit == "none":
+            return PlainEdge(**given)
+        assert isinstance(method, Noisy)
+        kernels = self.setup.kernels
+        return LiteralEdge(
+            **given,
+            iteration_epsilon=method.claims(self.study.edges)[index],
+            batch=int(method.batch),
+            noised=_first_layer(kernels) if method.noised == "first-layer" else kernels.flat.dim,
+            reason=method.unpriced or "",
+        )
+
+    def affordable(self, clients: Sequence[Edge], ledgers: LedgerSession) -> tuple[int, ...] | None:
+        """Return the updates that each edge can still pay for; None if nothing is promised."""
+        if self.study.privacy.unit == "none" or self.study.form == "paper":
+            return None
+        events = {
+            edge_unit: edge.price for edge_unit, edge in zip(self.units, clients, strict=True)
+        }
+        most = dict(zip(self.units, self.budgets, strict=True))
+        here = ledgers.remaining(events, most)
+        left = [
+            # another site has a ledger of its own
+            here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())
+            for unit in self.units
+        ]
+        if all(steps is None for steps in left):
+            return None
+        endless = int(np.iinfo(np.int64).max)
+        return tuple(endless if steps is None else min(steps, endless) for steps in left)
+
+    def rules(self, clients: Sequence[Edge], pays: tuple[int, ...] | None) -> Asynchronous:
+        """Return the rules of edges that can pay for so many gradients each."""
+        study = self.study
+        return Asynchronous(
+            method=study.method,
+            terms=terms(study, self.setup.kernels.flat.dim),
+            schedule=self.plan.stages,
+            budget=pays,
+            exponent=study.participation.staleness_weight,
+            buffer=study.participation.buffer,
+            decay=study.method.average,
+            every=study.stride,
+            noise=tuple(edge.noise for edge in clients),
+        )
+
+    def booking(self, rules: Asynchronous) -> BlockBooking:
+        """Return what is charged: blocks of tasks."""
+        share = math.ceil(rules.terms.updates * rules.buffer / rules.terms.edges)
+        return BlockBooking(share, rules.budget)
+
+    def trips(self) -> Any:
+        """Return the virtual time that answers take."""
+        world, edges = self.study.world, len(self.setup.sizes)
+        churn = Churn(dropout=world.dropout, rejoin=world.rejoin)
+        return arrival_trips(Delays(world.latency, churn, Seeded(self.study.seed), edges))
+
+    @property
+    def clip(self) -> float:
+        """G of the first stage."""
+        stage: float = self.plan.stages[0].clip
+        return stage
 
 
 def _first_layer(kernels: ModelKernels) -> int:
-    """Numbers of the first layer that has any; its weights and its bias go together."""
+    """Return the numbers of the first layer that has any; its weights and its bias go together."""
     return sum(slot.size for slot in layers_of(kernels.flat)[0])
-
-
-def _payable(
-    study: AsynchronousStudy,
-    edges: Sequence[Edge],
-    ledgers: LedgerSession,
-    units: Sequence[str],
-    budgets: Sequence[Budget],
-) -> tuple[int, ...] | None:
-    """Updates that each edge can still pay for, by its ledger; None if nothing is promised."""
-    if study.privacy.unit == "none" or study.form == "paper":
-        return None
-    events = {unit: edge.price for unit, edge in zip(units, edges, strict=True)}
-    most = dict(zip(units, budgets, strict=True))
-    here = ledgers.remaining(events, most)
-    left = [
-        # another site has a ledger of its own
-        here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())
-        for unit in units
-    ]
-    if all(steps is None for steps in left):
-        return None
-    endless = int(np.iinfo(np.int64).max)
-    return tuple(endless if steps is None else min(steps, endless) for steps in left)

@@ -22,10 +22,10 @@ from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
+from sordino.clients.simulation import Simulation
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.asynchronous.regime import REGIME
-from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.client import Examples, ModelKernels
 
@@ -52,11 +52,13 @@ def arrivals(study: AsynchronousStudy, canaries: int, alpha: float, name: str) -
     with tempfile.TemporaryDirectory() as folder:
         built = REGIME.assembled(study, divided, Path(folder), "audit", None)
         simulation = built.simulation
-        assert isinstance(simulation, Arrivals)
-        first = simulation.edges[0]
+        assert isinstance(simulation, Simulation)
+        first = simulation.clients[0]
         assert isinstance(first, PrivateEdge)
         edge, coins = _planted(study, divided, first, canaries)
-        played(replace(built, simulation=replace(simulation, edges=[edge, *simulation.edges[1:]])))
+        played(
+            replace(built, simulation=replace(simulation, clients=[edge, *simulation.clients[1:]]))
+        )
         spent = simulation.ledgers.spent(simulation.units[0])
         simulation.ledgers.close()
     assert isinstance(edge.mechanism, Watched)

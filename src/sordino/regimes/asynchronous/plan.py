@@ -1,4 +1,4 @@
-r"""What a study of arrivals will cost, before anything runs.
+r"""The price of a study of arrivals, before anything runs.
 
 Edge k draws its batches with q_k = b / n_k. With T updates, K edges and M gradients to an update,
 an edge's fair share is ceil(T M / K) tasks; edges that are faster than others are given more. So
@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import cast
 
 from sordino.base.errors import StudyError
 from sordino.base.modules import raised
+from sordino.clients import pricing
+from sordino.clients.pricing import KINDS
 from sordino.core.method import METHODS
-from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
+from sordino.core.plan import Plan
+from sordino.core.schedule import Schedule
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
-from sordino.privacy import accountant, epsilon_after, noise_multiplier
-from sordino.privacy.budget import left_out
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 
-KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
-    """q_k = b / n_k of every edge, of many different ones in steps of 3 %.
+    """Return q_k = b / n_k of every edge; of many different ones in steps of 3 %.
 
     Each kind of event is priced by itself.
 
@@ -48,93 +49,55 @@ def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
 
 
 def share(study: AsynchronousStudy) -> int:
-    """Tasks of an edge, if all are equally fast."""
+    """Return the tasks of an edge, if all are equally fast."""
     return math.ceil(study.budget.updates * study.participation.buffer / study.edges)
 
 
 def planned(study: AsynchronousStudy) -> int:
-    """Tasks of an edge that noise is calibrated for."""
+    """Return the tasks of an edge that noise is calibrated for."""
     if study.budget.tasks is not None:
         return study.budget.tasks
     even = study.world.latency.even and study.world.latency.spread == 0 and study.world.dropout == 0
     return share(study) if even else math.ceil(SPARE * share(study))
 
 
+def schedule(study: AsynchronousStudy, sizes: Sequence[int]) -> Schedule:
+    """Return what a study that promises something charges its edges, with the noise it states."""
+    each = rates(study.method.batch, sizes)
+    return pricing.schedule(study, each, planned(study), "gradients")
+
+
 def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
-    """The same study with its noise filled in: one multiplier, or one for each edge's epsilon."""
-    privacy = study.privacy
+    """Return the study with its noise filled in: one multiplier, or one for each edge's epsilon."""
+    privacy, given = study.privacy, study.privacy.noise_multipliers
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
-    if privacy.noise_multipliers is not None:
-        return study.model_copy(
-            update={
-                "privacy": privacy.model_copy(
-                    update={"noise_multiplier": max(privacy.noise_multipliers)}
-                )
-            }
-        )
-    if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
-        raise StudyError(
-            "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
-            "of the two"
-        )
-    if study.method.literal:
+    if privacy.epsilon is not None and study.method.literal and given is None:
         # which that form does not use
-        return study.model_copy(
-            update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})}
-        )
-    found: dict[tuple[float, float], float] = {}
-    targets = [
-        (rate, epsilon)
-        for rate, epsilon in zip(rates(study.method.batch, sizes), epsilons(study), strict=True)
-    ]
-    if privacy.epsilons is None:
-        targets = [max(targets)] * len(targets)
-    for rate, epsilon in set(targets):
-        found[rate, epsilon] = noise_multiplier(
-            sampling_rate=rate,
-            steps=planned(study),
-            epsilon=epsilon,
-            delta=privacy.delta,
-            accountant=privacy.accountant,
-            release=privacy.mechanism.event,
-        )
-    each = tuple(found[target] for target in targets)
-    update = {
-        "noise_multiplier": max(each),
-        "noise_multipliers": each if privacy.epsilons is not None else None,
-    }
+        given = (1.0,) * len(sizes)
+    sigmas = given or tuple(schedule(study, sizes).calibrated().multipliers.values())
+    update: dict[str, object] = {"noise_multiplier": max(sigmas)}
+    if privacy.epsilons is not None:
+        update["noise_multipliers"] = sigmas
     return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
 
-def epsilons(study: AsynchronousStudy) -> tuple[float, ...]:
-    """epsilon_k of every edge."""
-    own = study.privacy.epsilons
-    return own if own is not None else (study.privacy.epsilon or math.inf,) * study.edges
-
-
-def multipliers(study: AsynchronousStudy) -> tuple[float, ...]:
-    """z_k of every edge of a calibrated study."""
-    own = study.privacy.noise_multipliers
-    return own if own is not None else (study.privacy.noise_multiplier or 0.0,) * study.edges
-
-
 def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:
-    """The public facts of a calibrated study."""
+    """Return the public facts of a calibrated study."""
     private = study.privacy.unit != "none"
     return EdgeTerms(
         dimension=dimension,
         edges=study.edges,
         batch=study.method.batch,
         clip=study.privacy.clip if private else math.inf,
-        noise=max(multipliers(study)) if private else 0.0,
+        noise=max(study.multipliers) if private else 0.0,
         staleness=study.stalest,
         updates=study.budget.updates,
     )
 
 
 def _stages(method: AsynchronousMethod, known: EdgeTerms) -> tuple[Stage, ...]:
-    """What a method's schedule is, if it is one: without gaps, from the first update to the last.
+    """Return a method's stages, without gaps, from the first update to the last.
 
     Raises:
         StudyError: if it is none.
@@ -160,7 +123,7 @@ def _stages(method: AsynchronousMethod, known: EdgeTerms) -> tuple[Stage, ...]:
 
 
 def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
-    """The method's stages.
+    """Return the method's stages.
 
     Raises:
         StudyError: where they leave the numbers that can be reckoned with.
@@ -184,10 +147,10 @@ def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
 
 
 def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-    """The plan of a study over edges of these sizes and a model of this dimension."""
+    """Return the plan of a study over edges of these sizes and a model of this dimension."""
     full = calibrate(study, sizes)
     privacy, known = full.privacy, terms(full, dimension)
-    stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
+    stages, batch = _schedule(full, known), full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
         return _uncharged(full, math.inf, (), stages)
     if isinstance(full.method, Noisy) and full.method.literal:
@@ -195,35 +158,16 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         claimed = share(full) * max(full.method.claims(full.edges))
         claim = _uncharged(full, claimed, told, stages)
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
-    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    rate, z, epsilon = dearest(full, sizes)
-    event = step_event(rate, z, privacy.mechanism)
-    most = limits(event, epsilon, privacy.delta, names)
-    steps, wanted = most[privacy.accountant], share(full)
-    used = wanted if steps is None else min(wanted, steps)
-    points = sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
-    delta, chosen = privacy.delta, accountant(privacy.accountant)
-    curve = Curve(
-        tuple(points),
-        lambda count: chosen.epsilon([(event, count)], delta, quick=count != points[-1]),
-    )
-    return Plan(
-        noise_multiplier=z,
-        steps=steps,
-        most=most,
-        rounds=updates,
-        used=used,
-        epsilon=curve[-1],
-        curve=curve,
-        ends="privacy" if steps is not None and wanted > steps else "rounds",
-        batches=(batch,) * 3,
-        signal_to_noise=batch / (z * math.sqrt(dimension)),
-        relative_noise=z / (rate * sum(sizes)),
+    asked, wanted = schedule(full, sizes), share(full)
+
+    def counts(used: int) -> list[int]:
+        return sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
+
+    found = pricing.price(full, asked, wanted, dimension, (batch,) * 3, sizes, counts)
+    return replace(
+        found,
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=(
-            *warnings(full, sizes, steps, known, stages),
-            *left_out(privacy.delta, epsilon, numbers=used * dimension),
-        ),
+        warnings=(*warnings(full, sizes, found.steps, known, stages), *found.warnings),
         stages=stages,
     )
 
@@ -231,41 +175,16 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
 def _uncharged(
     study: AsynchronousStudy, epsilon: float, told: tuple[str, ...], stages: tuple[Stage, ...]
 ) -> Plan:
-    """A plan without a proven bound: of a study without privacy, or of what a paper claims."""
+    """Return a plan without a proven bound: without privacy, or of a paper's claim."""
     return Plan(
-        noise_multiplier=0.0,
-        steps=None,
-        most={},
         rounds=study.budget.updates,
         used=share(study),
         epsilon=epsilon,
         curve=(epsilon,),
-        ends="rounds",
         batches=(study.method.batch,) * 3,
-        signal_to_noise=None,
-        relative_noise=None,
-        calibrated=False,
         warnings=told,
         stages=stages,
     )
-
-
-def dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """q, z and epsilon of the edge that spends most in its share; of many, by the Rényi bound."""
-    privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
-    edges = set(
-        zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True)
-    )
-    named = privacy.accountant if len(edges) <= KINDS else "rdp"
-
-    def spent(edge: tuple[float, float, float]) -> tuple[float, float]:
-        rate, z, epsilon = edge
-        (after,) = epsilon_after(
-            step_event(rate, z, privacy.mechanism), [wanted], delta=delta, accountant=named
-        )
-        return min(after, epsilon), rate / z
-
-    return max(edges, key=spent) if len(edges) > 1 else edges.pop()
 
 
 def warnings(
@@ -275,20 +194,9 @@ def warnings(
     known: EdgeTerms,
     stages: Sequence[Stage],
 ) -> list[str]:
-    """What is allowed but should be looked at."""
-    found = []
-    privacy, smallest, method = study.privacy, min(sizes), study.method
-    if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
-        found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest "
-            "edge's examples: it would allow giving one example away. Choose less than "
-            f"{1.0 / smallest:.1g}"
-        )
-    if steps == 0:
-        found.append(
-            "the privacy budget does not pay for a single gradient: raise epsilon or "
-            "noise_multiplier"
-        )
+    """Return what is allowed but should be looked at."""
+    method = study.method
+    found = pricing.warnings(study.privacy.delta, min(sizes), steps, "edge", "gradient")
     noise = known.noise * math.sqrt(known.dimension) / known.batch
     if noise > 1.0 and not method.literal:
         found.append(

@@ -24,13 +24,15 @@ The run ends (*halt*) after T updates, or when every edge has left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from sordino.base.message import Compute, Gradient, Vector
+from sordino.clients.simulation import Rules
 from sordino.core import records
 from sordino.core.effect import (
     Arrived,
@@ -44,9 +46,11 @@ from sordino.core.effect import (
     Left,
     Log,
     Overtaken,
+    Request,
     Send,
     Stop,
 )
+from sordino.core.simulation import EncodedSnapshot
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regimes.asynchronous.records import AsynchronousRound
 
@@ -105,12 +109,57 @@ class State:
         """Updates done."""
         return self.version
 
+    @property
+    def taken(self) -> int:
+        """Tasks of the edge that was given most."""
+        return max(self.given)
+
+    @property
+    def model(self) -> Vector:
+        """x_avg."""
+        return self.average
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as it is kept. A model of several edges is kept once."""
+        vectors: dict[str, Vector] = {"weights": self.weights, "average": self.average}
+        vectors |= {f"version.{task.version}": task.weights for task in self.tasks.values()}
+        if self.buffer[0] is not None:
+            vectors["buffer"] = self.buffer[0]
+        rest = _Rest(
+            version=self.version,
+            given=self.given,
+            tasks=[(edge, task.task, task.version, task.clip) for edge, task in self.tasks.items()],
+            gone=sorted(self.gone),
+            buffered=self.buffer[1],
+            staleness=sorted(self.since.staleness.items()),
+            stale=self.since.stale,
+            dropped=self.since.dropped,
+            squares=self.since.squares,
+            ended=self.ended,
+        )
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a kept state that is no vector."""
+
+    version: int
+    given: list[int]
+    tasks: list[tuple[int, int, int, float | None]]
+    gone: list[int]
+    buffered: int
+    staleness: list[tuple[int, int]]
+    stale: int
+    dropped: int
+    squares: float
+    ended: str | None
+
 
 Effects = Sequence[Effect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asynchronous:
+class Asynchronous(Rules[State]):
     """The rules of an asynchronous run.
 
     Attributes:
@@ -176,7 +225,7 @@ class Asynchronous:
         match event:
             case Arrived(Gradient() as gradient):
                 return self._received(state, gradient)
-            case Lapsed(edge, task) if self.expects(state, edge, task) and self.lapses(state, edge):
+            case Lapsed(edge, task) if self.holds(state, edge, task) and self.lapses(state, edge):
                 return self._stale(state, edge)
             case Left(edge):
                 if state.tasks.pop(edge, None) is None:
@@ -199,8 +248,51 @@ class Asynchronous:
                 return (*self._row(state), Closed(state.version), *self._finish(state, why))
         return ()
 
-    def objection(self, task: Compute) -> str | None:
-        """What a task asks for beyond the study, as far as an edge can tell by itself; or None."""
+    def unpacked(self, packed: EncodedSnapshot) -> State:
+        """Return the state that was packed.
+
+        Raises:
+            ValueError: if it cannot be one.
+        """
+        rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors
+        tasks = {
+            edge: Compute(
+                task=task, version=version, weights=vectors[f"version.{version}"], clip=clip
+            )
+            for edge, task, version, clip in rest.tasks
+        }
+        return State(
+            weights=vectors["weights"],
+            average=vectors["average"],
+            given=rest.given,
+            stage=self.stage(rest.version),
+            version=rest.version,
+            tasks=tasks,
+            gone=set(rest.gone),
+            buffer=(vectors.get("buffer"), rest.buffered),
+            since=Since(Counter(dict(rest.staleness)), rest.stale, rest.dropped, rest.squares),
+            ended=rest.ended,
+        )
+
+    def over(self, state: State) -> bool:
+        """Return whether no task follows."""
+        return state.ended is not None
+
+    def asked(self, state: State) -> Mapping[int, Request]:
+        """Return the task that each edge works on."""
+        return state.tasks
+
+    def latest(self, state: State, client: int) -> int:
+        """Return the highest number of a task that this edge was given."""
+        return state.given[client]
+
+    def objection(self, client: int, task: Request) -> str | None:
+        """Return what a task asks for beyond the study, as far as an edge can tell; or None."""
+        if not isinstance(task, Compute):
+            return f"it asks for {type(task).__name__}, and edges are asked for gradients"
+        most = None if self.budget is None else self.budget[client]
+        if most is not None and task.task > most:
+            return f"it is task {task.task}, and this edge's budget pays for {most}"
         if task.task < 1 or not 0 <= task.version < self.terms.updates:
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip
@@ -209,7 +301,11 @@ class Asynchronous:
         return None
 
     def expects(self, state: State, client: int, task: int) -> bool:
-        """Whether an answer of this edge to this task would count."""
+        """Return whether an answer of this edge to this task would be applied."""
+        return self.holds(state, client, task) and not self.lapses(state, client)
+
+    def holds(self, state: State, client: int, task: int) -> bool:
+        """Return whether an answer of this edge to this task would count, stale or not."""
         held = state.tasks.get(client)
         return state.ended is None and held is not None and held.task == task
 

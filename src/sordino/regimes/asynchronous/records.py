@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.clients.records import Horizontal, Measured
 from sordino.core.records import Count, Maybe, Real
+from sordino.core.vocabulary import ON_TEST_SET, Vocabulary
 
 
 class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
@@ -40,3 +41,19 @@ class AsynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
 
 
 FACTS, ROUND = Asynchronous, AsynchronousRound
+WORDS = Vocabulary(
+    regime="asynchronous",
+    round="update",
+    rounds="updates",
+    closed="done",
+    steps="gradients",
+    steps_of_one="gradients of one edge",
+    client="edge",
+    a_client="an edge",
+    clients="edges",
+    told=(("stage", ""), ("clip", ".4g"), ("staleness", ".1f")),
+    trail="staleness",
+    counted={"stale": "too stale", "dropped": "dropped", "lost": "lost", "left": "left for good"},
+    steps_end=False,  # who has spent its budget leaves, and the others go on
+    accuracy=ON_TEST_SET,
+)

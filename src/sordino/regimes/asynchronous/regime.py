@@ -7,24 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.clients.division import examples, federation
-from sordino.clients.mechanism import Trial
 from sordino.clients.promise import BATCHES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
-from sordino.core.plan import Plan, step_event
+from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import Paragraph
 from sordino.data import Dataset
-from sordino.privacy import Budget, Event, PoissonSampled
-from sordino.privacy.records import Burden
-from sordino.regimes.asynchronous import contract, mechanism, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.regimes.asynchronous.template import TEMPLATE
+from sordino.regimes.asynchronous import plan, report
+from sordino.regimes.asynchronous.method import check
+from sordino.regimes.asynchronous.study import TEMPLATE, AsynchronousStudy
 
 if TYPE_CHECKING:
     from sordino.clients.setup import SharedSetup
-    from sordino.mechanisms import Bounded
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
@@ -43,28 +39,31 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     budget = "updates"
     template = TEMPLATE
     charged = "gradients"
+    carried = True
+
+    def wanted(self, study: AsynchronousStudy) -> int:
+        """Return the gradients of an edge that noise is calibrated for."""
+        return plan.planned(study)
+
+    def share(self, study: AsynchronousStudy) -> int:
+        """Return the gradients of an edge, if all are equally fast."""
+        return plan.share(study)
+
+    def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
+        """Return q of every edge."""
+        return plan.rates(study.method.batch, sizes)
 
     def calibrate(self, study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
-        """See :class:`HorizontalRegime`."""
+        """Return the study with its noise filled in, for edges of these sizes."""
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.core.regimes.Regime`: sampling rates follow from examples."""
+        """Return the study with its noise filled in: sampling rates follow from examples."""
         return plan.calibrate(self.sized(study), federation(examples(study)).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-        """See :class:`HorizontalRegime`."""
+        """Return the plan of a study over edges of these sizes and a model of this dimension."""
         return plan.price(study, sizes, dimension)
-
-    def mechanism(self, study: AsynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
-        """See :class:`HorizontalRegime`."""
-        return mechanism.edge_mechanism(study, trial)
-
-    def announced(
-        self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]
-    ) -> Plan:
-        """See :class:`HorizontalRegime`."""
-        return mechanism.announced(priced, study, noise, sizes)
 
     def assemble(
         self,
@@ -75,61 +74,26 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         run: str,
         payable: Sequence[int] | None,
     ) -> PreparedRun:
-        """See :class:`HorizontalRegime`."""
-        from sordino.regimes.asynchronous import assemble  # a plan does not wait for what trains
+        """Return the objects of a calibrated study; empty ``parts``, to save memory."""
+        # torch is not needed to plan
+        from sordino.regimes.asynchronous.assemble import ArrivalsAssembly
 
-        return assemble.build(study, setup, parts, folder, run, payable)
-
-    def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
-        """See :class:`HorizontalRegime`."""
-        return plan.rates(study.method.batch, sizes)
-
-    def wanted(self, study: AsynchronousStudy) -> int:
-        """See :class:`HorizontalRegime`."""
-        return plan.planned(study)
-
-    def event(
-        self, study: AsynchronousStudy, sizes: Sequence[int], client: int, sigma: float
-    ) -> Event:
-        """See :class:`HorizontalRegime`."""
-        return step_event(self.rates(study, sizes)[client], sigma, study.privacy.mechanism)
-
-    def steps(
-        self,
-        study: AsynchronousStudy,
-        sizes: Sequence[int],
-        own: Budget,
-        burden: Burden,
-    ) -> int | None:
-        """See :class:`HorizontalRegime`."""
-        sigmas = plan.multipliers(study)
-        event = burden.of(lambda client: self.event(study, sizes, client, sigmas[client]))
-        return own.remaining_steps(event, burden.spent)
-
-    def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
-        """See :class:`HorizontalRegime`."""
-        return plan.epsilons(study)
-
-    def spending(
-        self, study: AsynchronousStudy, true: Event, sigma: float, rate: float, charges: int
-    ) -> Sequence[tuple[Event, int]]:
-        """See :class:`HorizontalRegime`."""
-        return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
+        return ArrivalsAssembly(self, study, setup, parts, folder, run).built(payable)
 
     def bounded(self, study: AsynchronousStudy) -> bool:
-        """See :class:`HorizontalRegime`."""
+        """Return whether a mechanism bounds what edges send; the literal form has none."""
         return not study.method.literal
 
     def check(self, method: Method) -> None:
-        """Walk through its schedule."""
-        contract.check(method)
+        """Hold a method against its contract: walk through its schedule."""
+        check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        return narrate.told(study, plan)
+        """Return a plan, for people."""
+        return report.plan_told(study, plan)
 
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return what the promise rests on."""
         return resting_on(study, OF_EDGES)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from sordino.clients.pricing import most_table
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import client_budgets, held, holders, unseen
+from sordino.core.plan import Plan
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Course, Fact, RegimeReport
+from sordino.core.statements import Course, Fact, Paragraph, RegimeReport, Table
+from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous import figures as arrivals
+from sordino.regimes.asynchronous.method import Stage as PlannedStage
+from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.report.words import bound, plain
 
 
@@ -129,6 +134,50 @@ def _stage(stage: Stage, last: float) -> list[str]:
         "falls with t" if rate is None else plain(rate),
         plain(number(stage.slowing), 3),
         plain(number(stage.variance)),
+    ]
+
+
+def plan_told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
+    """Return a plan, for people."""
+    found: list[Paragraph] = []
+    found.append(
+        Table(
+            "Stages",
+            ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"],
+            [_planned_stage(s, study) for s in priced.stages],
+        )
+    )
+    if not priced.most:
+        found.append(f"no privacy: epsilon is infinite; {study.budget.updates} updates")
+        return found
+    made = "calibrated" if priced.calibrated else "given"
+    found.append(
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch "
+        f"{study.method.batch:g}, clip {study.privacy.clip:g}"
+    )
+    title = "Most gradients of the edge that spends fastest,"
+    found.append(most_table(title, "gradients", study, priced))
+    found.append(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
+    found.append(
+        f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "
+        "a faster one sends more"
+    )
+    return found
+
+
+def _planned_stage(stage: PlannedStage, study: AsynchronousStudy) -> list[str]:
+    first = stage.start + 1
+    last = min(stage.end, study.budget.updates)
+    rate = f"{stage.rate:.4g}" if stage.rate is not None else "falls"
+    clip = "-" if math.isinf(stage.clip) else f"{stage.clip:.4g}"
+    return [
+        str(stage.number),
+        f"{first} to {last}",
+        str(stage.length),
+        clip,
+        rate,
+        f"{stage.slowing:.3g}",
+        f"{stage.variance:.4g}",
     ]
 
 

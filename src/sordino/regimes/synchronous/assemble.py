@@ -1,280 +1,345 @@
-"""The objects of a study in rounds."""
+"""The objects of a study in rounds: its clients, its rules, and what a round is charged for."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import msgspec
 
-from sordino import data as datasets
-from sordino.base.entropy import Entropy, Seeded
-from sordino.clients.balance import remedy
-from sordino.clients.facts import horizontal
-from sordino.clients.mechanism import Trial
-from sordino.clients.setup import SharedSetup
-from sordino.clients.study import for_dimension
-from sordino.core.latency import Churn
-from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun, budget, open_ledgers
+from sordino.base.message import Answer
+from sordino.clients.assemble import Assembly
+from sordino.clients.simulation import Booking, Simulation, TaskBooking, training
+from sordino.core.effect import Book, Effect, Overtaken, Request
 from sordino.core.run.environment import charge_key_prefix
+from sordino.core.world import ChargeRequest
 from sordino.mechanisms import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Budget, LedgerSession
+from sordino.privacy import Charge, LedgerSession, Permit
+from sordino.privacy.records import Records
 from sordino.privacy.records.group import CLIENT, SAMPLE
-from sordino.regimes.synchronous import personal, records, sums
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.clients import Makes
-from sordino.regimes.synchronous.mechanism import announced, mechanism
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import (
-    aggregated,
-    charged_per_round,
-    schedule,
-    scheduled_steps,
-    shares,
-    spending,
-    step,
-)
+from sordino.regimes.synchronous.plan import charged_per_round, scales, scheduled, weights
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.synchronous.sharing import fewest, honest, shared
-from sordino.regimes.synchronous.simulation import Moment, Simulation
+from sordino.regimes.synchronous.records import Sum
+from sordino.regimes.synchronous.records import Synchronous as Facts
+from sordino.regimes.synchronous.sharing import (
+    adder,
+    aggregated,
+    contribution_weights,
+    fewest,
+    honest,
+    rule,
+    shared,
+    shares,
+)
 from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.training.client import Client, Examples
+from sordino.training.dpsgd import PlainClient, PrivateClient
+from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
+from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 
-def build(
-    study: SynchronousStudy,
-    setup: SharedSetup,
-    parts: list[datasets.Dataset],
-    folder: Path,
-    run: str,
-    payable: Sequence[int] | None,
-) -> PreparedRun:
-    """See :func:`sordino.core.regimes.build`; ``parts`` is emptied, to save memory."""
-    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
-    described = charge_key_prefix(study, run)
-    privacy = study.privacy
-    priced = personal.price(for_dimension(study, flat.dim), sizes, flat.dim)
-    whole = aggregated(study)
-    units, fingerprints = _units(
-        whole, setup.fingerprints, not setup.records and setup.mine is None
-    )
-    noise = _noise(study, setup)
-    if noise is not None:
-        priced = announced(priced, study, noise, max(sizes))
-    own = setup.entropy(study, run, folder)
-    fixed = sums.rule(study, sizes, flat.dim) if noise is not None and shared(study) else None
-    made = Makes(study=study, setup=setup, noise=noise, entropy=own, units=units, sums=fixed)
-    clients = made.all(parts)
-    kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
-    known = [
-        replace(one, kind=kind, summed=shared(study)) if one.unit in fingerprints else one
-        for one in setup.records
-    ]
-    ledgers = open_ledgers(
-        study,
-        folder,
-        run,
-        setup.units(fingerprints),
-        setup.shaping,
-        known,
-        labels=setup.labels(units),
-        public=setup.published(study),
-    )
-    most = budget(study, privacy.epsilon)
-    budgets = [budget(study, epsilon) for epsilon in personal.epsilons(study)]
-    tested = setup.evaluation(study, ledgers, own, charge_key_prefix(study, run))
-    pays = _payable(study, priced, ledgers, units, budgets) if payable is None else tuple(payable)
-    terms = _terms(study, sizes, flat.dim, pays, noise)
-    regime = _rules(study, terms, pays, noise, own, units, fixed)
-    simulation = Simulation(
-        regime=regime,
-        clients=clients,
-        ledgers=ledgers,
-        budget=most,
-        budgets=budgets,
-        units=units,
-        latency=study.world.latency,
-        churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
-        entropy=entropy,
-        evaluate=setup.measured(tested),
-        due=lambda number: number % study.stride == 0,
-        method=study.method.name,
-        # a round of whole clients is one release of the aggregator, in whatever life it is booked
-        charge_key_prefix=described if whole else setup.charge_key_prefix(study, run),
-        life=setup.charge_key_prefix(study, run).removeprefix(described) if fixed and whole else "",
-    )
-    first = Moment(regime.start(setup.first()))
-    facts = _facts(study, setup, priced, simulation)
-    paid = "round" if privacy.unit == "client" else "local step"
-    remedies = remedy(
-        study, personal.epsilons(study), "Raise noise_multiplier or lower sampling_rate"
-    )
-    return setup.built(
-        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedies, evaluation=tested
-    )
+@dataclass(frozen=True, slots=True)
+class RoundBooking(Booking):
+    """A round is charged to all clients at once, whoever takes part.
 
+    One unit stands for all, or each client has its own.
 
-def _noise(study: SynchronousStudy, setup: SharedSetup) -> Bounded | None:
-    if study.privacy.unit == "none":
-        return None
-    return mechanism(study, setup.sizes, Trial.of(setup.kernels, setup.validation))
+    Attributes:
+        why: what a charge is for.
+        life: of this process, where it draws noise anew that rounds of whole clients are charged
+            for; else empty.
+    """
 
+    why: str = "a round"
+    life: str = ""
+    everybody = True
 
-def _facts(
-    study: SynchronousStudy, setup: SharedSetup, priced: Plan, simulation: Simulation
-) -> records.Synchronous:
-    """What the run's record says of it, with the grid of a shared sum."""
-    found = horizontal(records.Synchronous, study, setup, priced, simulation)
-    if priced.shared is None:
+    def requests(
+        self,
+        world: Simulation[Any],
+        state: Any,
+        effects: Sequence[Effect],
+        paid: Mapping[int, Sequence[Permit]],
+    ) -> Sequence[ChargeRequest]:
+        """Return the round, charged to all."""
+        booked = (each for each in effects if isinstance(each, Book))
+        return [one for each in booked for one in self._round(world, each)]
+
+    def site_requests(
+        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return the whole round, under its key.
+
+        A round that this process has not booked itself, another one may have answered, and
+        forgotten that: with noise that is drawn anew, what is computed now is another release.
+        """
+        asked = training(task)
+        (event, _), *_ = world.clients[client].price(asked)
+        booked = {permit.key for permit in permits if permit.new}
+        return [
+            replace(each, charge=replace(each.charge, key=each.charge.key + self.life))
+            for each in self.round_requests(world, client, Book(asked.round, event))
+            if each.charge.key not in booked
+        ]
+
+    def round_requests(
+        self, world: Simulation[Any], client: int, effect: Book
+    ) -> Sequence[ChargeRequest]:
+        """Return the round, charged to a site's own unit."""
+        unit = world.units[client]
+        return [each for each in self._round(world, effect) if each.charge.unit == unit]
+
+    def answer(self, client: Client, task: Request, permits: Sequence[Permit]) -> Answer:
+        """Let a client work with the permits of the round."""
+        return client.answer(training(task), permits)
+
+    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
+        """Return the last round in the ledger, if it is later than the state's."""
+        return TaskBooking().forgotten(world, state)
+
+    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
+        """Return the event of rounds that were forgotten."""
+        return TaskBooking().overtaken(world, client, number)
+
+    def _round(self, world: Simulation[Any], effect: Book) -> list[ChargeRequest]:
+        number, units = effect.number, list(dict.fromkeys(world.units))
+        key = f"{world.charge_key_prefix}/round {number}"
+        found = []
+        for unit in units:
+            charge = Charge(
+                unit=unit,
+                event=effect.fact,
+                count=1,
+                why=self.why,
+                method=world.method,
+                round=number,
+                key=key if len(units) == 1 else f"{key}/{unit}",
+            )
+            sites = tuple(i for i, each in enumerate(world.units) if each == unit)
+            found.append(ChargeRequest(sites, charge, world.budget))
         return found
-    grid = {name: getattr(priced.shared, name) for name in records.Sum.__struct_fields__[2:]}
-    told = records.Sum(honest=honest(study), fewest=fewest(study), **grid)
-    return msgspec.structs.replace(found, shared=told)
 
 
-def _rules(
-    study: SynchronousStudy,
-    terms: Terms,
-    pays: tuple[int, ...] | None,
-    noise: Bounded | None,
-    own: Entropy,
-    units: Sequence[str],
-    fixed: SharedNoise | None,
-) -> Synchronous:
-    whole = aggregated(study)
-    return Synchronous(
-        method=study.method,
-        terms=terms,
-        budget=None if whole else pays,
-        payable=_payable_rounds(study, pays, whole),
-        aggregator=None
-        if noise is None or not whole or fixed is not None
-        else _aggregator(study, terms, noise, own, units),
-        adder=None if fixed is None else sums.adder(study, terms.sizes, terms, fixed),
-        learner=noise if isinstance(noise, Learning) else None,
-        entropy=own,
-        cohort=study.participation.cohort,
-        deadline=study.participation.deadline,
-        momentum=study.method.momentum,
-        decay=study.method.average,
-    )
+class RoundsAssembly(Assembly[SynchronousStudy]):
+    """The objects of a calibrated study in rounds."""
 
+    @property
+    def whole(self) -> bool:
+        """Whole clients are protected by noise on their sum."""
+        return aggregated(self.study)
 
-def _units(
-    together: bool, fingerprints: Sequence[str], own: bool
-) -> tuple[list[str], dict[str, str]]:
-    """Each client's unit in the ledger, and whose data each unit is.
+    @property
+    def sums(self) -> SharedNoise | None:
+        """What the grids of sums follow from, where clients share the noise."""
+        if self.noise is None or not shared(self.study):
+            return None
+        return rule(self.study, self.setup.sizes, self.setup.kernels.flat.dim)
 
-    Where whole clients are protected, every round charges all of them alike: in a ledger of the run
-    they share one unit. In one that knows records each has its own, so that who joins or leaves
-    resets nobody's budget.
-    """
-    if together and own:
-        joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
-        return ["clients"] * len(fingerprints), {"clients": joined}
-    units = [f"client:{i}" for i in range(len(fingerprints))]
-    return units, dict(zip(units, fingerprints, strict=True))
+    def named(self) -> tuple[list[str], dict[str, str]]:
+        """Return each client's unit in the ledger, and the fingerprint of each unit's data.
 
+        Where whole clients are protected, every round charges all of them alike: in a ledger of the
+        run they share one unit. In one that knows records each has its own, so that who joins or
+        leaves resets nobody's budget.
+        """
+        prints = self.setup.fingerprints
+        if self.whole and not self.setup.records and self.setup.mine is None:
+            joined = hashlib.sha256("".join(prints).encode()).hexdigest()
+            return ["clients"] * len(prints), {"clients": joined}
+        return super().named()
 
-def _aggregator(
-    study: SynchronousStudy,
-    terms: Terms,
-    noise: Bounded,
-    entropy: Entropy,
-    units: Sequence[str],
-) -> PrivateSum:
-    return PrivateSum(
-        mechanism=noise,
-        shares=tuple(shares(study, terms.sizes)),
-        units=tuple(dict.fromkeys(units)),
-        sampling_rate=study.privacy.sampling_rate,
-        entropy=entropy,
-    )
+    def records(self) -> Sequence[Records]:
+        """Return who is in each client's data: of whole clients, or of examples."""
+        study = self.study
+        whole = isinstance(study.method, ClientLevel) and study.privacy.unit == "client"
+        kind = CLIENT if whole else SAMPLE
+        return [
+            replace(one, kind=kind, summed=shared(study)) if one.unit in self.prints else one
+            for one in self.setup.records
+        ]
 
+    @property
+    def key_prefix(self) -> str:
+        """What the keys of all charges begin with.
 
-def _payable(
-    study: SynchronousStudy,
-    priced: Plan,
-    ledgers: LedgerSession,
-    units: list[str],
-    budgets: Sequence[Budget],
-) -> tuple[int, ...] | None:
-    """Steps that each client can still pay for, given what its ledger already holds.
+        A round of whole clients is one release of the aggregator, in whatever life it is booked.
+        """
+        return charge_key_prefix(self.study, self.run) if self.whole else super().key_prefix
 
-    A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
-    """
-    if priced.steps is None or study.privacy.noise_multiplier is None:
-        return None
-    whole = aggregated(study)
-    if isinstance(study.method, ClientLevel) and not whole:
-        return None  # noisy models, whose price nobody could pay
-    if study.form == "paper" or ledgers.prices is None:
-        return (priced.steps,) * len(set(units))
-    most = dict(zip(dict.fromkeys(units), budgets, strict=False))
-    here = [unit for unit in most if unit in ledgers.names]  # other sites have ledgers of their own
-    alone = len(set(budgets)) == 1 and len(set(ledgers.names.values())) == len(ledgers.names)
-    scheduled = len(schedule(study)) > 1
-    if scheduled and study.data.person is None and alone:
-        own = budgets[0].accountant
-        left = {
-            unit: min(scheduled_steps(study, own, each) for each in ledgers.histories(unit))
-            for unit in here
+    @property
+    def clip(self) -> float:
+        """C, or S, of the first round."""
+        return math.inf if self.noise is None else self.noise.clip
+
+    def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
+        """Return the charges that each client can still pay for; None without a limit.
+
+        A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
+        Nobody could pay the price of noisy models.
+        """
+        if isinstance(self.study.method, ClientLevel) and not self.whole:
+            return None
+        return super().affordable(clients, ledgers)
+
+    def payable(self, pays: tuple[int, ...] | None) -> list[int] | None:
+        """Return the charges of each client, or the rounds of all, where rounds are charged."""
+        return None if pays is None else [min(pays)] if self.whole else list(pays)
+
+    def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Synchronous:
+        """Return the rules of clients that can pay for so many charges each."""
+        study, terms, fixed = self.study, self._terms(pays), self.sums
+        return Synchronous(
+            method=study.method,
+            terms=terms,
+            budget=None if self.whole else pays,
+            payable=self._payable_rounds(pays),
+            aggregator=self._aggregator() if self.whole and fixed is None else None,
+            adder=None if fixed is None else adder(study, terms.sizes, terms, fixed),
+            learner=self.noise if isinstance(self.noise, Learning) else None,
+            entropy=self.entropy,
+            cohort=study.participation.cohort,
+            deadline=study.participation.deadline,
+            momentum=study.method.momentum,
+            decay=study.method.average,
+        )
+
+    def booking(self, rules: Synchronous) -> Booking:
+        """Return what is charged: each task, or rounds."""
+        if not rules.together:
+            return TaskBooking() if rules.adder is None else TaskBooking(rules.adder.condition)
+        if rules.adder is None:
+            return RoundBooking()
+        described = charge_key_prefix(self.study, self.run)
+        life = self.setup.charge_key_prefix(self.study, self.run).removeprefix(described)
+        return RoundBooking(rules.adder.condition, life)
+
+    def facts(self) -> Facts:
+        """Return what the run's record says, with the grid of a shared sum."""
+        found, grid = super().facts(), self.plan.shared
+        assert isinstance(found, Facts)
+        if grid is None:
+            return found
+        told = Sum(
+            honest=honest(self.study),
+            fewest=fewest(self.study),
+            bits=grid.bits,
+            step=grid.step,
+            deviation=grid.deviation,
+            rounding=grid.rounding,
+            growth=grid.growth,
+            overflow=grid.overflow,
+        )
+        return msgspec.structs.replace(found, shared=told)
+
+    def _payable_rounds(self, pays: tuple[int, ...] | None) -> int | None:
+        """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
+        if pays is None:
+            return None
+        if self.whole:
+            return min(pays)
+        each = charged_per_round(self.study) or 1
+        return min(pays) // each if scheduled(self.study) else None
+
+    def _aggregator(self) -> PrivateSum | None:
+        if self.noise is None:
+            return None
+        return PrivateSum(
+            mechanism=self.noise,
+            shares=tuple(shares(self.study, self.setup.sizes)),
+            units=tuple(dict.fromkeys(self.units)),
+            sampling_rate=self.study.privacy.sampling_rate,
+            entropy=self.entropy,
+        )
+
+    def _terms(self, pays: tuple[int, ...] | None) -> Terms:
+        study, noise, sizes = self.study, self.noise, self.setup.sizes
+        privacy = study.privacy
+        return Terms(
+            dimension=self.setup.kernels.flat.dim,
+            sizes=sizes,
+            weights=weights(study, sizes),
+            sampling_rate=privacy.sampling_rate,
+            learning_rate=study.method.learning_rate,
+            clip=self.clip,
+            noise=0.0 if noise is None else noise.vector_multiplier,
+            rounds=study.budget.rounds,
+            steps=None if pays is None or self.whole else min(pays),
+            sigma=privacy.noise_multiplier or 0.0 if privacy.unit != "none" else 0.0,
+            scales=scales(study),
+            epsilon=privacy.epsilon
+            if privacy.epsilon is not None and study.form == "sound"
+            else math.inf,
+            delta=privacy.delta or 0.0,
+            accountant=privacy.accountant,
+        )
+
+    def clients(self) -> Sequence[Client]:
+        """Return a client for each part, and empty ``parts``."""
+        fixed, clients = self.sums, list[Client]()
+        self.parts.reverse()
+        while self.parts:
+            clients.append(self._client(len(clients), self.setup.examples(self.parts.pop()), fixed))
+        return clients
+
+    def _client(self, i: int, examples: Examples, fixed: SharedNoise | None) -> Client:
+        method, noise = self.study.method, self.noise
+        if noise is not None and isinstance(method, ClientLevel):
+            return self._whole(i, examples, noise, method, fixed)
+        given: dict[str, Any] = {
+            "index": i,
+            "unit": self.units[i],
+            "examples": examples,
+            "sampling_rate": self.study.privacy.sampling_rate,
+            "kernels": self.setup.kernels,
+            "entropy": self.entropy,
         }
-        return tuple(left.get(unit, priced.steps) for unit in most)
-    # Rows of one person weigh more than a schedule knows: then its dearest event stands for all.
-    sigma = study.privacy.noise_multiplier
-    booked = (
-        [dict.fromkeys(most, event) for event, _ in spending(study, priced.steps)]
-        if scheduled
-        else [{unit: step(study, sigma * personal.scale(study, i)) for i, unit in enumerate(most)}]
-    )
-    payable = [ledgers.remaining(events, most) for events in booked]
-    found = []
-    for unit in most:
-        each = [one[unit] for one in payable] if unit in here else [None]
-        found.append(min(priced.steps if steps is None else steps for steps in each))
-    return tuple(found)
+        if noise is not None and fixed is not None:
+            return SummedClient(**given, mechanism=noise, part=self._part(i, fixed))
+        given |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
+        if noise is None:
+            return PlainClient(**given)
+        each = self.study.privacy.noise_multipliers
+        scaled = noise if each is None else noise.scaled(noise.clip, each[i])
+        return PrivateClient(**given, mechanism=scaled, realised=method.realised)
 
+    def _whole(
+        self,
+        i: int,
+        examples: Examples,
+        noise: Bounded,
+        method: ClientLevel,
+        fixed: SharedNoise | None,
+    ) -> Client:
+        """Return a client that is protected as a whole."""
+        privacy = self.study.privacy
+        work = LocalWork(
+            index=i,
+            examples=examples,
+            learning_rate=method.learning_rate,
+            gradient_clip=privacy.clip if self.study.form == "paper" else None,
+            batch=method.batch,
+            proximal=method.proximal,
+            optimizer=method.optimizer,
+            kernels=self.setup.kernels,
+            entropy=self.entropy,
+        )
+        given = {each.name: getattr(work, each.name) for each in fields(work)}
+        given["unit"] = self.units[i]
+        if not method.aggregated:
+            return NoisyModelClient(**given, noise_multiplier=noise.noise_multiplier)
+        given |= {"mechanism": noise, "sampling_rate": privacy.sampling_rate}
+        if fixed is None:
+            return LocalClient(**given)
+        watched = self.setup.mine is not None  # in one process nobody is
+        return SummedLocalClient(**given, part=self._part(i, fixed), watched=watched)
 
-def _payable_rounds(
-    study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool
-) -> int | None:
-    """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
-    if pays is None:
-        return None
-    if whole:
-        return min(pays)
-    return min(pays) // (charged_per_round(study) or 1) if len(schedule(study)) > 1 else None
-
-
-def _terms(
-    study: SynchronousStudy,
-    sizes: tuple[int, ...],
-    dimension: int,
-    payable: tuple[int, ...] | None,
-    noise: Bounded | None,
-) -> Terms:
-    sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
-    return Terms(
-        dimension=dimension,
-        sizes=sizes,
-        weights=personal.weights(study, sizes),
-        sampling_rate=study.privacy.sampling_rate,
-        learning_rate=study.method.learning_rate,
-        clip=math.inf if noise is None else noise.clip,
-        noise=0.0 if noise is None else noise.vector_multiplier,
-        rounds=study.budget.rounds,
-        steps=None if payable is None or aggregated(study) else min(payable),
-        sigma=sigma,
-        scales=personal.scales(study),
-        epsilon=study.privacy.epsilon
-        if study.privacy.epsilon is not None and study.form == "sound"
-        else math.inf,
-        delta=study.privacy.delta or 0.0,
-        accountant=study.privacy.accountant,
-    )
+    def _part(self, i: int, fixed: SharedNoise) -> Part:
+        weight = contribution_weights(self.study, self.setup.sizes)[i]
+        return Part(client=i, rule=fixed, weight=weight, entropy=self.entropy)

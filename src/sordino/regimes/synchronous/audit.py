@@ -28,14 +28,15 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
+from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import aggregated
+from sordino.regimes.synchronous.plan import scheduled
+from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.regime import REGIME
-from sordino.regimes.synchronous.sharing import shared
-from sordino.regimes.synchronous.simulation import Simulation
+from sordino.regimes.synchronous.sharing import aggregated, shared
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.local import LocalClient
 
@@ -115,7 +116,7 @@ def _refuse(study: SynchronousStudy) -> None:
             "privacy.noise: --attack canaries plants clients where one aggregator adds the noise; "
             "set privacy.noise = 'own', and see --attack mechanism for shared noise"
         )
-    if method.weights != "equal" or method.clipping != "fixed" or REGIME.scheduled(study):
+    if method.weights != "equal" or method.clipping != "fixed" or scheduled(study):
         raise StudyError(
             "method: --attack canaries plants clients of equal weight under one bound; set weights "
             "= 'equal', clipping = 'fixed' and no schedule"
@@ -181,7 +182,9 @@ def _planted(
     """The same run with canaries for the clients from ``real`` on, and its aggregator watched."""
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
-    aggregator = simulation.regime.aggregator
+    rules = simulation.regime
+    assert isinstance(rules, Synchronous)
+    aggregator = rules.aggregator
     assert aggregator is not None
     if not isinstance(aggregator.mechanism, Gaussian | CountedGaussian) or (
         aggregator.mechanism.measure != "flat"
@@ -196,7 +199,7 @@ def _planted(
         for i, each in enumerate(simulation.clients[real:])
     ]
     watched = Watched(aggregator.mechanism, sent, sent.places)
-    regime = replace(simulation.regime, aggregator=replace(aggregator, mechanism=watched))
+    regime = replace(rules, aggregator=replace(aggregator, mechanism=watched))
     everybody = [*simulation.clients[:real], *planted]
     return replace(built, simulation=replace(simulation, regime=regime, clients=everybody)), watched
 

@@ -1,29 +1,176 @@
-"""What came of a round: how far the model moves, what the method remembers, the row of the log."""
+"""The state of a run in rounds, and the outcome of one: how far the model moves, what the method
+remembers, the row of the log. Vectors are (d,) and never written to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 
-from sordino.base.message import Contribution, Update, Vector
+from sordino.base.message import Answer, Contribution, Update, Vector
+from sordino.core.simulation import EncodedSnapshot
 from sordino.mechanisms import Learning
+from sordino.privacy import Permit
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.regimes.synchronous.shared import SharedSum
-from sordino.regimes.synchronous.state import State
-from sordino.regimes.synchronous.update import Vector64, deviation, mean_change, terms_under
+from sordino.regimes.synchronous.sharing import SharedSum
+
+Vector64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Where a synchronous run stands. Vectors are (d,) and never written to.
+
+    Attributes:
+        round: rounds begun; 0 before the first.
+        weights: w, the global model.
+        velocity: v of server momentum.
+        average: w_avg; the weights themselves where decay is 0.
+        steps: local steps given to every client so far.
+        present: clients that are thought to be within reach.
+        memory: the method's own.
+        open: whether a round is under way.
+        tau: local steps of the open round.
+        waiting: clients of the open round that have not answered.
+        cohort: how many were asked in the open round.
+        answers: answers of the open round.
+        arrived: clients whose contributions to the open round's sum came, ascending.
+        total: the sum of what they sent (d,), modulo 2^bits; None before any came, or where it
+            could not be opened.
+        opening: whether that sum was asked to be opened: nothing more is added to it.
+        models: last model that each client sent, for a paper's literal form only.
+        seen: what releases have taught about the mechanism's shape.
+        note: the method's remark on the open round.
+        faults: clients whose answers the method could not use in the round that was closed last,
+            and why.
+        permits: that the open round's release was booked, where it is the round that is charged.
+        ended: why the run is over, or None.
+    """
+
+    round: int
+    weights: Vector
+    velocity: Vector
+    average: Vector
+    steps: tuple[int, ...]
+    present: frozenset[int]
+    memory: msgspec.Struct
+    open: bool = False
+    tau: int = 0
+    waiting: frozenset[int] = frozenset()
+    cohort: int = 0
+    answers: tuple[Answer, ...] = ()
+    arrived: tuple[int, ...] = ()
+    total: NDArray[np.uint64] | None = None
+    opening: bool = False
+    models: tuple[Vector | None, ...] = ()
+    seen: tuple[float, ...] = ()
+    note: str | None = None
+    faults: tuple[tuple[int, str], ...] = ()
+    permits: tuple[Permit, ...] = ()
+    ended: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Rounds begun."""
+        return self.round
+
+    @property
+    def taken(self) -> int:
+        """Local steps of the client that took most."""
+        return max(self.steps)
+
+    @property
+    def model(self) -> Vector:
+        """w_avg."""
+        return self.average
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state between two rounds as it is kept."""
+        vectors: dict[str, Vector] = {
+            "weights": self.weights,
+            "velocity": self.velocity,
+            "average": self.average,
+        }
+        vectors |= {f"model.{i}": model for i, model in enumerate(self.models) if model is not None}
+        rest = Kept(
+            round=self.round,
+            steps=list(self.steps),
+            present=sorted(self.present),
+            memory=msgspec.Raw(msgspec.json.encode(self.memory)),
+            models=len(self.models) or None,
+            note=self.note,
+            ended=self.ended,
+            seen=self.seen,
+        )
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a kept state that is no vector."""
+
+    round: int
+    steps: list[int]
+    present: list[int]
+    memory: msgspec.Raw
+    models: int | None
+    note: str | None
+    ended: str | None
+    seen: tuple[float, ...] = ()
+
+
+def terms_under(terms: Terms, contract: RoundNoise) -> Terms:
+    """Return the terms with C and sigma of one round."""
+    if not terms.sigma:
+        return terms
+    noise = terms.noise * contract.noise_multiplier / terms.sigma
+    return replace(terms, clip=contract.clip, noise=noise)
+
+
+def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:
+    """Return the weighted mean of how far the clients moved; None where nobody answered."""
+    if not answers:
+        return None
+    total = sum(terms.weights[a.client] for a in answers)
+    mean = np.zeros(weights.shape, np.float64)
+    for answer in answers:
+        mean += (terms.weights[answer.client] / total) * answer.weights
+    return mean - weights
+
+
+def deviation(terms: Terms, tau: int, answered: Sequence[int]) -> float:
+    """Return the noise in the mean of tau plain steps, of deviation 1 in a step's sum."""
+    total = sum(terms.weights[i] for i in answered)
+    spread = sum((terms.weights[i] / total / terms.batch(i)) ** 2 for i in answered)
+    return float(terms.learning_rate * (tau * spread) ** 0.5)
+
+
+def after(
+    state: State, change: Vector64 | None, momentum: float, decay: float
+) -> tuple[Vector, Vector, Vector]:
+    """Return w, v and w_avg after a round."""
+    if change is None:
+        return state.weights, state.velocity, state.average
+    velocity = momentum * state.velocity + change
+    weights = (state.weights + velocity).astype(np.float32)
+    average = weights
+    if decay != 0.0 and state.round != 1:  # the random start is no model to average in
+        average = (decay * state.average + (1.0 - decay) * weights).astype(np.float32)
+    return weights, velocity.astype(np.float32), average
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """See the module's docstring.
+    """The outcome of a round.
 
     Attributes:
         moved: Delta (d,); None where the model stays.
@@ -50,7 +197,10 @@ def of_models(
     contract: RoundNoise,
     left: Remaining | None,
 ) -> Outcome:
-    """Of a round in which clients sent models; ``left`` before the next one, if there is one."""
+    """Return the outcome of a round in which clients sent models.
+
+    ``left`` is what remains before the next one, if there is one.
+    """
     sent = [a for a in _ordered(state) if isinstance(a, Update)]
     memory, answers, faults, void = _folded(method, terms, state.memory, sent, left)
     row = SynchronousRound(
@@ -106,7 +256,7 @@ def of_updates(
     contract: RoundNoise,
     aggregator: PrivateSum,
 ) -> Outcome:
-    """Of a round in which an aggregator added up bounded updates."""
+    """Return the outcome of a round in which an aggregator added up bounded updates."""
     contributed = [a for a in _ordered(state) if isinstance(a, Contribution)]
     released = aggregator.release(
         contributed, contract, state.round, len(state.weights), state.permits, state.seen
@@ -122,7 +272,7 @@ def of_updates(
 def of_sum(
     method: SynchronousMethod, terms: Terms, state: State, contract: RoundNoise, adder: SharedSum
 ) -> Outcome:
-    """Of a round in which a sum was opened; or void, where too few contributions came."""
+    """Return the outcome of a round whose sum was opened, or void, where too few came."""
     clients = state.arrived
     row = SynchronousRound(
         cohort=state.cohort, answered=len(clients), missing=state.cohort - len(clients)
@@ -147,7 +297,7 @@ def learned(
     aggregator: PrivateSum | None,
     found: Outcome,
 ) -> tuple[float, ...]:
-    """What a mechanism with a shape of its own has learned after the round's release."""
+    """Return what a mechanism has learned of its shape after the round's release."""
     if learner is None or found.moved is None:
         return state.seen
     answered = [a.client for a in found.answers]
@@ -158,7 +308,7 @@ def learned(
 
 
 def models(state: State, found: Outcome) -> tuple[Vector | None, ...]:
-    """The last model of each client, where a paper's literal form keeps them."""
+    """Return the last model of each client, where a paper's literal form keeps them."""
     kept = list(state.models)
     for answer in found.answers if kept else ():
         kept[answer.client] = answer.weights

@@ -7,34 +7,39 @@ relative to the data is sigma / (q n), and it falls as q grows, at a cost in com
 
 Expected signal to noise: a mean of clipped gradients is at most C long, the noise in it
 sigma C sqrt(d) / B_i, so one client's step has a ratio of at most B_i / (sigma sqrt(d)).
+
+Clients with epsilons of their own (``privacy.epsilons``). A client's noise multiplier sigma_i is
+calibrated for its epsilon_i, over the steps that all take. A client with little epsilon sends much
+noise, and an average by size would be as noisy as its worst part. So a client counts in the average
+by its usual weight times 1 / sigma_i^2, as the precision of its noise says, which is what it was
+before if all epsilons are equal. Weights follow from epsilons, sizes, delta, q and the number of
+steps, all of which are public, so they cost nothing; they tilt what is learned towards the data of
+those who allow more.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sordino.base.errors import StudyError
-from sordino.core.plan import ACCOUNTANTS, Curve, Plan, limits
-from sordino.privacy import (
-    Composed,
-    Event,
-    Gaussian,
-    PoissonSampled,
-    Pure,
-    accountant,
-    noise_multiplier,
-)
+from sordino.clients.regime import calibrated
+from sordino.core.plan import Plan
+from sordino.core.schedule import NoisyCharges, Schedule, least, runs_of
+from sordino.mechanisms.shared import SharedGrid
+from sordino.privacy import Budget, Composed, Event, Gaussian, noise_multiplier
 from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.sharing import aggregated, honest, rule, shared, shares
 from sordino.regimes.synchronous.study import SynchronousStudy
+
+NOTICEABLE = 1.05
+"""The growth of noise by rounding that a plan warns of."""
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:
-    """What one step releases: a noisy sum, and a noisy loss with it where a method asks for one.
+    """Return one step's release by noise multiplier: a noisy sum, and a noisy loss if asked for.
 
     A method that asks for the loss once a round is priced as if it did in every step.
     """
@@ -45,130 +50,223 @@ def release(study: SynchronousStudy) -> Callable[[float], Event]:
     return lambda sigma: Composed(events=(mechanism.event(sigma), beside))
 
 
-def step(study: SynchronousStudy, sigma: float) -> Event:
-    """One step as it is booked, at this noise multiplier."""
-    return PoissonSampled(sampling_rate=study.privacy.sampling_rate, event=release(study)(sigma))
-
-
 def charged_per_round(study: SynchronousStudy) -> int | None:
-    """How often a round's event is booked: tau times, once for clients; None if chosen."""
+    """Return how often a round's event is booked: tau times, once for clients; None if chosen."""
     return 1 if study.privacy.unit == "client" else study.method.fixed_tau
 
 
-def schedule(study: SynchronousStudy) -> list[tuple[float, int]]:
-    """Factors on sigma and the rounds at each, in order: one for most methods."""
-    rounds = study.budget.rounds
-    factors = [study.method.scale(number / rounds)[1] for number in range(rounds)]
-    return [(factor, len(list(run))) for factor, run in itertools.groupby(factors)]
-
-
-def planned_steps(study: SynchronousStudy) -> int | list[tuple[float, int]]:
-    """What noise is calibrated for: steps of one client, on a schedule if there is one.
+def planned_charges(study: SynchronousStudy) -> tuple[tuple[float, int], ...]:
+    """Return factors on sigma, and the charges at each that noise is calibrated for, in order.
 
     With a cohort smaller than the federation a client takes part in a random number of rounds:
     three standard deviations more than its share are paid for.
     """
-    rounds, method, parts = study.budget.rounds, study.method, schedule(study)
+    rounds, method = study.budget.rounds, study.method
+    parts = runs_of(method.scale(number / rounds)[1] for number in range(rounds))
     if len(parts) > 1 or study.privacy.unit == "client":
-        return [(factor, count * (charged_per_round(study) or 1)) for factor, count in parts]
+        return tuple((factor, count * (charged_per_round(study) or 1)) for factor, count in parts)
+    ((factor, _),) = parts
     if study.budget.steps is not None:
-        return study.budget.steps
+        return ((factor, study.budget.steps),)
     share = (
         1.0
         if study.participation.cohort is None
         else study.participation.cohort / study.data.clients
     )
     taken = min(rounds, math.ceil(rounds * share + 3.0 * math.sqrt(rounds * share * (1.0 - share))))
-    return taken * (method.fixed_tau or 2)
+    return ((factor, taken * (method.fixed_tau or 2)),)
 
 
-def calibrate(study: SynchronousStudy) -> SynchronousStudy:
-    """The same study with its noise multiplier filled in, if it was left out."""
+def planned_steps(study: SynchronousStudy) -> int:
+    """Return how many charges of one client noise is calibrated for."""
+    return sum(count for _, count in planned_charges(study))
+
+
+def scheduled(study: SynchronousStudy) -> bool:
+    """Return whether the noise follows a public schedule, so that charges differ."""
+    return len(planned_charges(study)) > 1
+
+
+def schedule(study: SynchronousStudy) -> Schedule:
+    """Return what a study that promises something charges its clients, with the noise it states."""
     privacy = study.privacy
-    if privacy.unit == "none" or privacy.noise_multiplier is not None:
-        return study
-    if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
-        raise StudyError(
-            "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
-            "of the two"
-        )
-    sigma = noise_multiplier(
-        sampling_rate=privacy.sampling_rate,
-        steps=planned_steps(study),
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        accountant=privacy.accountant,
+    units = [f"client:{i}" for i in range(study.data.clients)]
+    each = NoisyCharges(
         release=release(study),
+        stages=planned_charges(study),
+        sampling_rate=privacy.sampling_rate,
     )
-    return study.model_copy(
-        update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})}
+    asked = Schedule(
+        budgets={
+            unit: Budget(epsilon, privacy.delta or 1e-5, privacy.accountant)
+            for unit, epsilon in zip(units, study.epsilons, strict=True)
+        },
+        charged="rounds" if privacy.unit == "client" else "local steps",
+        noisy=dict.fromkeys(units, each),
+        pace=charged_per_round(study) or 1,
     )
+    return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
+
+
+def scales(study: SynchronousStudy) -> tuple[float, ...]:
+    """Return sigma_i over the largest of them; nothing where all clients are alike."""
+    each, largest = study.privacy.noise_multipliers, study.privacy.noise_multiplier
+    return () if each is None or not largest else tuple(sigma / largest for sigma in each)
+
+
+def weights(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
+    """Return p_i of every client in the average, adding up to 1."""
+    total, equal = sum(sizes), study.method.weights == "equal"
+    usual = tuple(1.0 / len(sizes) if equal else n / total for n in sizes)
+    factors = scales(study)
+    if not factors:
+        return usual
+    precise = [p / s**2 for p, s in zip(usual, factors, strict=True)]
+    return tuple(p / sum(precise) for p in precise)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Clients of a study with the same epsilon and noise, as its plan sees them."""
+
+    unit: str
+    study: SynchronousStudy
+    most: dict[str, int | None]
+    steps: int | None
+    used: int
 
 
 def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-    """The plan of a study over clients of these sizes and a model of this dimension."""
-    full = calibrate(study)
-    privacy, rounds = full.privacy, full.budget.rounds
-    tau = full.method.fixed_tau
+    """Return the plan of a study over clients of these sizes and a model of this dimension.
+
+    With epsilons of clients' own: steps that all clients can pay for, and epsilon of the one that
+    spends most. Where clients share the noise: with the grid of the first round.
+
+    Raises:
+        StudyError: if no noise is enough, or the modulus of a shared sum is too small.
+    """
+    full = calibrated(study, lambda: schedule(study))
+    privacy, rounds, tau = full.privacy, full.budget.rounds, full.method.fixed_tau
     batches = _batches(full, sizes)
-    if (
-        privacy.unit == "none"
-        or privacy.delta is None
-        or privacy.epsilon is None
-        or privacy.noise_multiplier is None
-    ):
+    if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
         used = None if tau is None else tau * rounds
-        return Plan(
-            0.0,
-            None,
-            {},
-            rounds,
-            used,
-            math.inf,
-            (math.inf,) * rounds,
-            "rounds",
-            batches,
-            None,
-            None,
-            False,
-            (),
-        )
-    sigma = privacy.noise_multiplier
-    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    if len(schedule(full)) > 1:
-        most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
-    else:
-        most = limits(step(full, sigma), privacy.epsilon, privacy.delta, names)
-    # Noisy models are not held to a budget that nobody could keep: the claim is then for all
-    # rounds.
-    steps = most[privacy.accountant] if getattr(full.method, "aggregated", True) else None
-    pace = charged_per_round(full) or (
-        1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
+        return Plan(rounds=rounds, used=used, curve=(math.inf,) * rounds, batches=batches)
+    asked = schedule(full)
+    kinds = [_kind(full, asked, unit) for unit in dict.fromkeys(asked.kinds.values())]
+    steps = least(each.steps for each in kinds)
+    dearest = kinds[0]
+    if len(kinds) > 1:
+        dearest = max(kinds, key=lambda each: asked.epsilon(each.unit, each.used))
+    pace, used = _pace(full, steps)
+    curve = asked.curve(
+        dearest.unit, [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
     )
-    used = pace * rounds if steps is None else min(pace * rounds, steps)
-    spent = curve(full, pace, used)
+    spent = curve[-1]
     raw = full.method.unpriced is not None
-    return Plan(
-        noise_multiplier=sigma,
+    warned = [
+        line
+        for each in kinds
+        for line in (
+            *warnings(each.study, sizes, each.steps, dimension),
+            *_left_out(each.study, each.used, dimension),
+        )
+    ]
+    signals = [
+        batches[1] / ((each.study.privacy.noise_multiplier or 0.0) * math.sqrt(dimension))
+        for each in kinds
+    ]
+    found = Plan(
+        noise_multiplier=privacy.noise_multiplier or 0.0,
         steps=steps,
-        most=most,
+        most={name: least(each.most[name] for each in kinds) for name in kinds[0].most},
         rounds=rounds,
         used=used,
-        epsilon=math.inf if raw else spent[-1],
-        claimed=spent[-1] if raw else None,
-        curve=spent,
+        epsilon=math.inf if raw else spent,
+        claimed=spent if raw else None,
+        curve=curve,
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
-        signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
-        relative_noise=sigma
-        / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
-        calibrated=study.privacy.noise_multiplier is None,
-        warnings=(*warnings(full, sizes, steps, dimension), *_left_out(full, used, dimension)),
+        signal_to_noise=max(signals),
+        relative_noise=_relative(full, sizes),
+        calibrated=not study.multipliers,
+        clients=()
+        if privacy.epsilons is None
+        else tuple(zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True)),
+        warnings=tuple(dict.fromkeys(warned)),
     )
+    return _of_shared_noise(full, found, sizes, dimension) if shared(full) else found
+
+
+def _pace(study: SynchronousStudy, steps: int | None) -> tuple[int, int]:
+    """Return the charges of a round, and of all rounds, where ``steps`` can be paid for."""
+    rounds = study.budget.rounds
+    chosen = 1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
+    pace = charged_per_round(study) or chosen
+    return pace, pace * rounds if steps is None else min(pace * rounds, steps)
+
+
+def _kind(study: SynchronousStudy, asked: Schedule, unit: str) -> _Kind:
+    privacy = study.privacy
+    changed = {
+        "epsilon": asked.budgets[unit].epsilon,
+        "noise_multiplier": asked.multipliers[unit],
+        "epsilons": None,
+        "noise_multipliers": None,
+    }
+    one = study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
+    most = asked.most(unit)
+    steps, used = charges(study, most[privacy.accountant])
+    return _Kind(unit, one, most, steps, used)
+
+
+def charges(study: SynchronousStudy, most: int | None) -> tuple[int | None, int]:
+    """Return R_c, and the charges that a client uses, where its budget pays for ``most``.
+
+    Noisy models are not held to a budget that nobody could keep: their claim is for all rounds.
+    """
+    method = study.method
+    steps = None if isinstance(method, ClientLevel) and not method.aggregated else most
+    return steps, _pace(study, steps)[1]
+
+
+def _of_shared_noise(
+    study: SynchronousStudy, priced: Plan, sizes: Sequence[int], dimension: int
+) -> Plan:
+    """Return the plan of sums whose noise clients share."""
+    privacy, sigma, rounds = study.privacy, priced.noise_multiplier, study.budget.rounds
+    fixed = rule(study, sizes, dimension)
+    factors = dict.fromkeys(study.method.scale(number / rounds) for number in range(rounds))
+    # every round's, lest a run end where its schedule comes to one that no modulus can hold
+    grids = [fixed.grid(privacy.clip * clip, sigma * noise) for clip, noise in factors]
+    # of n parts of the noise, H are booked
+    excess = len(sizes) / honest(study)
+    batch = sum(shares(study, sizes)) if aggregated(study) else sum(sizes)
+    growth = grids[0].growth
+    signal = privacy.sampling_rate * batch / (sigma * growth * math.sqrt(excess * dimension))
+    numbers = len(sizes) * dimension * fixed.rounds
+    more = left_out(
+        privacy.delta, privacy.epsilon, numbers=numbers, more=max(map(fixed.unbooked, grids))
+    )
+    return replace(
+        priced,
+        signal_to_noise=signal,
+        warnings=(*priced.warnings, *_coarse(grids), *more),
+        shared=grids[0],
+    )
+
+
+def _coarse(grids: Sequence[SharedGrid]) -> list[str]:
+    grid = max(grids, key=lambda each: each.growth)
+    if grid.growth <= NOTICEABLE:
+        return []
+    return [
+        f"a modulus of {grid.bits} bits leaves a grid so coarse that rounding adds "
+        f"{100 * (grid.growth - 1):.0f} % to the noise: raise privacy.bits"
+    ]
 
 
 def _left_out(study: SynchronousStudy, used: int, dimension: int) -> tuple[str, ...]:
-    """Of one client's noise; sums of shared noise have more (:mod:`.sums`)."""
+    """Of one client's noise; sums of shared noise have more."""
     privacy = study.privacy
     if privacy.noise == "shared" or study.form != "sound":
         return ()
@@ -184,92 +282,23 @@ def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, floa
     return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
 
 
-def shares(study: SynchronousStudy, sizes: Sequence[int]) -> list[float]:
-    """w_i in (0, 1] of every client in a sum of clients' updates."""
-    return (
-        [1.0] * len(sizes)
-        if study.method.weights == "equal"
-        else [size / max(sizes) for size in sizes]
-    )
-
-
-def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
-    """What the first ``charges`` charges of a calibrated study come to, along its schedule.
-
-    A method that chooses how many steps a round takes is booked at one noise: all charges alike.
-    """
-    privacy, each, parts = study.privacy, charged_per_round(study) or 1, schedule(study)
-    if len(parts) == 1:
-        event = step(study, (privacy.noise_multiplier or 0.0) * parts[0][0])
-        return [(event, charges)] if charges else []
-    found: list[tuple[Event, int]] = []
-    for factor, rounds in parts:
-        count = min(rounds * each, charges)
-        charges -= count
-        found.append((step(study, (privacy.noise_multiplier or 0.0) * factor), count))
-    return [(event, count) for event, count in found if count]
-
-
-def spent_by(
-    study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
-) -> list[tuple[Event, int]]:
-    """So many charges of a client, along its schedule, where one at ``sigma`` is ``true``."""
-    if len(schedule(study)) == 1 or not isinstance(true, Gaussian | Pure):
-        return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
-    level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
-    return spending(
-        study.model_copy(
-            update={"privacy": study.privacy.model_copy(update={"noise_multiplier": level})}
-        ),
-        charges,
-    )
-
-
-def aggregated(study: SynchronousStudy) -> bool:
-    """Whether whole clients are protected by noise on their sum."""
-    return isinstance(study.method, ClientLevel) and study.method.aggregated
-
-
-def scheduled_steps(
-    study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()
-) -> int:
-    """The most charges of a scheduled study, in whole rounds, within its budget after ``spent``."""
-    privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
-    assert privacy.epsilon is not None
-    assert privacy.delta is not None
-    delta = privacy.delta
-
-    def price(rounds: int) -> float:
-        return chosen.epsilon([*spent, *spending(study, rounds * each)], delta)
-
-    return each * max(
-        bisect.bisect_right(range(study.budget.rounds + 1), privacy.epsilon, key=price) - 1, 0
-    )
-
-
-def curve(study: SynchronousStudy, pace: int, used: int) -> Curve:
-    """epsilon after each round of ``pace`` charges, until ``used``; finely bounded at the end."""
-    delta, chosen = study.privacy.delta, accountant(study.privacy.accountant)
-    assert delta is not None
-    after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
-    event = step(study, study.privacy.noise_multiplier or 0.0)
-    scheduled = len(schedule(study)) > 1
-
-    def price(count: int) -> float:
-        spent = spending(study, count) if scheduled else [(event, count)]
-        return chosen.epsilon(spent, delta, quick=count != used)
-
-    return Curve(tuple(after), price)
+def _relative(study: SynchronousStudy, sizes: Sequence[int]) -> float:
+    """sigma / (q n); where clients differ, of equal clients with as much noise in their average."""
+    privacy = study.privacy
+    if privacy.epsilons is None:
+        counted = len(sizes) if privacy.unit == "client" else sum(sizes)
+        return (privacy.noise_multiplier or 0.0) / (privacy.sampling_rate * counted)
+    each = zip(weights(study, sizes), study.multipliers, sizes, strict=True)
+    parts = [p * sigma / (privacy.sampling_rate * n) for p, sigma, n in each if n]
+    return math.hypot(*parts) / math.sqrt(len(sizes))
 
 
 def warnings(
     study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
 ) -> list[str]:
-    """What is allowed but should be looked at."""
+    """Return what is allowed but should be looked at."""
     found = []
     privacy, smallest = study.privacy, min(sizes)
-    if privacy.unit == "none":
-        return ["this run promises no privacy: epsilon is infinite"]
     if privacy.unit == "client":
         return _of_clients(study, sizes, steps, dimension)
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
@@ -329,7 +358,7 @@ def _of_clients(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the grid: what this q and tau would give at the study's epsilon and rounds.
+    """A cell of the grid: a q and a tau at the study's epsilon and rounds.
 
     Attributes:
         sampling_rate: q.
@@ -355,14 +384,15 @@ def advise(
     rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
     taus: Sequence[int] = (1, 2, 5),
 ) -> list[Cell]:
-    """The grid, least noisy first within each tau; ``seen`` is told how many cells are done, and
-    of how many.
+    """Return the grid, by tau and then by sampling rate.
+
+    ``seen`` is called with how many cells are done, and of how many.
 
     Raises:
         StudyError: for a study that promises nothing, where there is nothing to weigh.
     """
     privacy = study.privacy
-    if privacy.unit == "client" or len(schedule(study)) > 1:
+    if privacy.unit == "client" or scheduled(study):
         raise StudyError(
             "--advise weighs the sampling rate and tau of single examples at one noise; this "
             "study protects clients or has a schedule"

@@ -18,7 +18,7 @@ round, drawn or not, because what is charged for is the chance of being drawn. W
 how many, is a secret: it depends on who is in the federation, and nobody has paid for it. No row of
 the log says it, and local steps are counted as if everybody had taken them.
 
-Where clients share the noise (:mod:`sordino.regimes.synchronous.shared`), everybody within reach
+Where clients share the noise (:mod:`sordino.regimes.synchronous.sharing`), everybody within reach
 sends residues, which are added up as they come. Their sum is opened once, when the round closes;
 Delta is what it stands for. With fewer than M contributions the round is void: nothing is opened,
 charges stay. Where fewer than M are within reach, nobody is asked or charged.
@@ -38,14 +38,17 @@ log, and the state stays as it is.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from sordino.base.entropy import Entropy
-from sordino.base.message import Contribution, Masked, Update, Vector
+from sordino.base.entropy import Entropy, drawable
+from sordino.base.errors import StudyError
+from sordino.base.message import Contribution, Masked, Train, Update, Vector
+from sordino.clients.simulation import Rules
 from sordino.core import records
 from sordino.core.effect import (
     Arrived,
@@ -63,15 +66,19 @@ from sordino.core.effect import (
     Open,
     Overtaken,
     Refused,
+    Request,
     Send,
     Stop,
     Summed,
     Wake,
     Woke,
 )
+from sordino.core.simulation import EncodedSnapshot
+from sordino.core.world import Summing
 from sordino.mechanisms import Learning
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import Event as Price
-from sordino.regimes.synchronous import cohort, outcome
+from sordino.regimes.synchronous import outcome
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import (
     Remaining,
@@ -80,15 +87,12 @@ from sordino.regimes.synchronous.method import (
     Terms,
     Wants,
 )
-from sordino.regimes.synchronous.shared import SharedSum
-from sordino.regimes.synchronous.state import State
-from sordino.regimes.synchronous.update import after
-
-__all__ = ["State", "Synchronous"]
+from sordino.regimes.synchronous.outcome import Kept, State, after
+from sordino.regimes.synchronous.sharing import SharedSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synchronous:
+class Synchronous(Rules[State]):
     """The rules of a synchronous run.
 
     Attributes:
@@ -230,9 +234,52 @@ class Synchronous:
             and client in state.waiting
         )
 
-    def over(self, state: State) -> bool:
-        """Whether no further round can be opened after the one that was closed."""
-        return self.begin(state)[0].ended is not None
+    def unpacked(self, packed: EncodedSnapshot) -> State:
+        """Return the state that was packed.
+
+        Raises:
+            ValueError: if it cannot be one.
+        """
+        rest, vectors = msgspec.json.decode(packed.rest, type=Kept), packed.vectors
+        remembered: Any = msgspec.json.decode(rest.memory, type=self.method.memory)
+        return State(
+            round=rest.round,
+            weights=vectors["weights"],
+            velocity=vectors["velocity"],
+            average=vectors["average"],
+            steps=tuple(rest.steps),
+            present=frozenset(rest.present),
+            memory=remembered,
+            models=tuple(vectors.get(f"model.{i}") for i in range(rest.models or 0)),
+            note=rest.note,
+            ended=rest.ended,
+            seen=rest.seen,
+        )
+
+    def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
+        """Return the clients whose answers the method could not use in the round that closed."""
+        return () if after.faults is before.faults else after.faults
+
+    def steps_by(self, number: int) -> int:
+        """Return the local steps of a client that takes part in so many rounds."""
+        return number * (self.method.fixed_tau or 1)
+
+    @property
+    def summing(self) -> Summing | None:
+        """What secure sums follow from, where clients share the noise; or None."""
+        return None if self.adder is None else self.adder.summing
+
+    @property
+    def growth(self) -> float:
+        """How long answers of length 1 can make the model in a whole run.
+
+        Of models, w' = mean + momentum (w - w_before), whose poles have the absolute value
+        sqrt(momentum); of bounded updates of length 1, each round moves the model by 1/q_c, and by
+        what momentum repeats.
+        """
+        if self.aggregator is None:
+            return float((1.0 - self.momentum**0.5) ** -2)
+        return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - self.momentum))
 
     def affordable(self, state: State, client: int) -> int | None:
         """Steps that a client can still pay for; None without a limit."""
@@ -305,11 +352,11 @@ class Synchronous:
     def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
         """Who is asked; whom a secret sample of clients has drawn."""
         if self.aggregator is None:
-            found = cohort.drawn(self.entropy, solvent, self.cohort, number)
+            found = cohort(self.entropy, solvent, self.cohort, number)
             # a sum of fewer is not opened: nobody is charged for one that cannot be
             return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
-        return cohort.sampled(self.entropy, rate, count, state.present, number)
+        return sample(self.entropy, rate, count, state.present, number)
 
     def priced(self, contract: RoundNoise) -> Price | None:
         """What a round releases of every client, where it is charged to all at once."""
@@ -332,7 +379,7 @@ class Synchronous:
         contract = self.method.round_noise(state.memory, self.terms, number)
         given = contract if self.together or contract != self.plain else None
         order = self.terms.order if self.method.adapts_noise else None
-        sends = [Send(i, cohort.task(state, i, self.wants, given, order)) for i in chosen]
+        sends = [Send(i, task_of(state, i, self.wants, given, order)) for i in chosen]
         return state, (*sends, *wake)
 
     def _arrived(
@@ -415,3 +462,108 @@ class Synchronous:
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))
+
+    def objection(self, client: int, task: Request) -> str | None:
+        """Return what a task asks for beyond the study, as far as a client can tell; or None.
+
+        A client knows the method and its public schedule. Where earlier releases decide about C or
+        sigma, it accepts what it is told: the price follows sigma, and C does not change it.
+        """
+        if not isinstance(task, Train):
+            return f"it asks for {type(task).__name__}, and clients of rounds are asked to train"
+        method, terms, number = self.method, self.terms, task.round
+        if not 1 <= number <= terms.rounds:
+            return f"it is of round {number}, and the study has {terms.rounds}"
+        most = terms.steps if method.fixed_tau is None else method.fixed_tau
+        if self.adder is not None and not self.adder.whole:
+            most = 1
+        if not task.steps >= 1 or (most is not None and task.steps > most):
+            # the budget may be a site's own, below that of the study
+            own = method.fixed_tau is None and most == terms.steps
+            bound = "this client's budget pays for" if own else "the study has"
+            return f"it asks for {task.steps} local steps, and {bound} {most}"
+        wants = self.wants
+        if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
+            return "it asks for more than the model after the local steps"
+        loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
+        if loss != wants.loss:
+            return "it asks for the loss otherwise than the study does"
+        if task.order != (terms.order if method.adapts_noise else None):
+            return f"it fixes the Rényi order {task.order}, and the study another"
+        if task.shape and self.learner is None:
+            return "it shapes the noise, and the study's mechanism has one shape"
+        return self._objection_to_noise(task) or self._objection_to_shape(task)
+
+    def objection_to_round(self, effect: Book) -> str | None:
+        """Return what is wrong with the booking of a round, as far as a client can tell."""
+        if not self.together:
+            return "no round of this method is charged to everybody"
+        if not 1 <= effect.number <= self.terms.rounds:
+            return f"it is of round {effect.number}, and the study has {self.terms.rounds}"
+        method, terms = self.method, self.terms
+        noise = method.round_noise(method.start(terms), terms, effect.number)
+        if not method.adapts_noise and effect.fact != self.priced(noise):
+            return (
+                f"round {effect.number} would release {effect.fact}, and the study says otherwise"
+            )
+        return None
+
+    def _objection_to_shape(self, task: Train) -> str | None:
+        try:
+            if self.learner is not None:
+                self.learner.shaped(task.shape)
+        except (StudyError, ArithmeticError, ValueError) as error:
+            return f"no noise has the shape that it asks for ({error})"
+        return None
+
+    def _objection_to_noise(self, task: Train) -> str | None:
+        method, terms = self.method, self.terms
+        if (task.clip is None) != (task.noise_multiplier is None):
+            return "it sets only one of the clip and the noise multiplier"
+        first = method.round_noise(method.start(terms), terms, task.round)
+        clip = terms.clip if task.clip is None else task.clip
+        sigma = terms.sigma if task.noise_multiplier is None else task.noise_multiplier
+        if not (SMALLEST <= clip <= LARGEST or (task.clip is None and not terms.sigma)):
+            return f"its clip is {clip}"
+        if not method.adapts_clip and clip != first.clip:
+            return f"its clip is {clip}, and the study's is {first.clip}"
+        if method.adapts_noise:
+            return None if 0.0 < sigma <= terms.sigma else f"its noise multiplier is {sigma}"
+        if sigma != first.noise_multiplier:
+            return f"its noise multiplier is {sigma}, and the study's is {first.noise_multiplier}"
+        return None
+
+
+def cohort(entropy: Entropy, solvent: Sequence[int], size: int | None, number: int) -> list[int]:
+    """Return the cohort of a round, in ascending order: uniform, without replacement."""
+    if size is None or len(solvent) <= size:
+        return list(solvent)
+    found = entropy.at("cohort", number).choice(len(solvent), size=size, replace=False)
+    return sorted(solvent[int(j)] for j in found)
+
+
+def sample(
+    entropy: Entropy, rate: float, count: int, present: Collection[int], number: int
+) -> list[int]:
+    """Return a Poisson sample of all clients, those of it that are within reach."""
+    uniform = entropy.at("cohort", number).random(count)
+    return [int(i) for i in np.flatnonzero(uniform < drawable(rate)) if int(i) in present]
+
+
+def task_of(
+    state: State, client: int, wants: Wants, given: RoundNoise | None, order: float | None
+) -> Train:
+    """Return the task of a client of the open round; ``given``: C and sigma, if not its own."""
+    return Train(
+        round=state.round,
+        steps=state.tau,
+        weights=state.weights,
+        wants_first=wants.first,
+        probe=state.models[client] if wants.raw else None,
+        clip=None if given is None else given.clip,
+        noise_multiplier=None if given is None else given.noise_multiplier,
+        order=order,
+        shape=state.seen,
+        loss_bound=None if wants.loss is None else wants.loss[0],
+        loss_noise=0.0 if wants.loss is None else wants.loss[1],
+    )

@@ -1,4 +1,4 @@
-"""What a run in rounds leaves in its files."""
+"""The files of a run in rounds, and the words for what is in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.clients.records import Horizontal, Measured
 from sordino.core.records import Count, Maybe, Real, Record
+from sordino.core.vocabulary import ON_TEST_SET, Vocabulary
 
 
 class Sum(Record, frozen=True, kw_only=True):
@@ -61,3 +62,20 @@ class SynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
 
 
 FACTS, ROUND = Synchronous, SynchronousRound
+WORDS = Vocabulary(
+    regime="synchronous",
+    round="round",
+    rounds="rounds",
+    closed="closed",
+    steps="local steps",
+    steps_of_one="local steps of one client",
+    client="client",
+    a_client="a client",
+    clients="clients",
+    told=(("tau", ""), ("steps", "")),
+    trail="tau",
+    counted={"late": "late", "lost": "lost"},
+    lacking="missing",
+    steps_end=True,
+    accuracy=ON_TEST_SET,
+)

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
+from sordino.base.message import Train
 from sordino.clients.division import examples, federation
-from sordino.clients.mechanism import Trial
+from sordino.clients.pricing import LOOKED_AT, Trial, exposed
 from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
+from sordino.core.schedule import Schedule
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.data import Dataset
-from sordino.privacy import Budget, Event
-from sordino.privacy.records import Burden
-from sordino.regimes.synchronous import (
-    contract,
-    mechanism,
-    narrate,
-    personal,
-    plan,
-    sharing,
-)
+from sordino.mechanisms import NoiseRequest
+from sordino.privacy import Gaussian
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.regimes.synchronous import plan, report, sharing
+from sordino.regimes.synchronous.method import check
+from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.methods.fixed import Clipped
+from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
 
 if TYPE_CHECKING:
     from sordino.clients.setup import SharedSetup
@@ -52,26 +53,33 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     budget = "rounds"
     template = TEMPLATE
     charged = "local steps"
+    carried = True
 
-    def calibrate(self, study: SynchronousStudy, sizes: Sequence[int]) -> SynchronousStudy:
-        """See :class:`HorizontalRegime`."""
-        if study.privacy.epsilons is not None:
-            return personal.calibrated(study)
-        return plan.calibrate(study)
+    def wanted(self, study: SynchronousStudy) -> int:
+        """Return the charges of a client that noise is calibrated for."""
+        return plan.planned_steps(study)
+
+    def schedule(self, study: SynchronousStudy, sizes: Sequence[int]) -> Schedule:
+        """Return what a study charges its clients."""
+        return plan.schedule(study)
 
     def price(self, study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-        """See :class:`HorizontalRegime`."""
-        return personal.price(study, sizes, dimension)
+        """Return the plan of a study over clients of these sizes and a model of this dimension."""
+        return plan.price(study, sizes, dimension)
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
-        """See :class:`HorizontalRegime`."""
-        return mechanism.mechanism(study, sizes, trial)
+        """Return the mechanism that a calibrated study begins with."""
+        return shaped(study, sizes, trial)
 
     def announced(
         self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]
     ) -> Plan:
-        """See :class:`HorizontalRegime`."""
-        return mechanism.announced(priced, study, noise, max(sizes))
+        """Return the plan with what a literal form claims beside what it gives."""
+        true, where = noise.event(), "privacy.mechanism.form"
+        if isinstance(study.method, ClientLevel) and not study.method.aggregated:
+            level = priced.noise_multiplier / (max(sizes) * study.method.tau)
+            true, where = Gaussian(noise_multiplier=level), "method.form"
+        return exposed(priced, study, plan.schedule(study), "client:0", true, where)
 
     def assemble(
         self,
@@ -82,98 +90,137 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         run: str,
         payable: Sequence[int] | None,
     ) -> PreparedRun:
-        """See :class:`HorizontalRegime`."""
-        from sordino.regimes.synchronous import assemble  # a plan does not wait for what trains
+        """Return the objects of a calibrated study; empty ``parts``, to save memory."""
+        from sordino.regimes.synchronous.assemble import (
+            RoundsAssembly,  # torch is not needed to plan
+        )
 
-        return assemble.build(study, setup, parts, folder, run, payable)
-
-    def rates(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
-        """See :class:`HorizontalRegime`."""
-        return (study.privacy.sampling_rate,) * len(sizes)
-
-    def wanted(self, study: SynchronousStudy) -> int:
-        """See :class:`HorizontalRegime`."""
-        steps = plan.planned_steps(study)
-        return steps if isinstance(steps, int) else sum(count for _, count in steps)
-
-    def event(
-        self, study: SynchronousStudy, sizes: Sequence[int], client: int, sigma: float
-    ) -> Event:
-        """See :class:`HorizontalRegime`."""
-        return plan.step(study, sigma * personal.scale(study, client))
-
-    def epsilons(self, study: SynchronousStudy) -> tuple[float, ...]:
-        """See :class:`HorizontalRegime`."""
-        return personal.epsilons(study)
-
-    def steps(
-        self,
-        study: SynchronousStudy,
-        sizes: Sequence[int],
-        own: Budget,
-        burden: Burden,
-    ) -> int | None:
-        """See :class:`HorizontalRegime`."""
-        if not self.scheduled(study):
-            return super().steps(study, sizes, own, burden)
-        if len(burden.units) == 1 and study.data.person is None:
-            return plan.scheduled_steps(study, own.accountant, burden.spent)
-
-        # As the run does: its dearest event stands for all.
-        def alike(event: Event) -> Callable[[int], Event]:
-            return lambda _: event
-
-        most = [
-            own.remaining_steps(burden.of(alike(event)), burden.spent)
-            for event, _ in plan.spending(study, self.wanted(study))
-        ]
-        return min((steps for steps in most if steps is not None), default=None)
-
-    def spending(
-        self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
-    ) -> Sequence[tuple[Event, int]]:
-        """See :class:`HorizontalRegime`."""
-        return plan.spent_by(study, true, sigma, rate, charges)
-
-    def scheduled(self, study: SynchronousStudy) -> bool:
-        """See :class:`HorizontalRegime`."""
-        return len(plan.schedule(study)) > 1
+        return RoundsAssembly(self, study, setup, parts, folder, run).built(payable)
 
     def whole(self, study: SynchronousStudy) -> bool:
-        """See :class:`HorizontalRegime`."""
-        return plan.aggregated(study)
+        """Return whether whole clients are protected by noise on their sum."""
+        return sharing.aggregated(study)
 
     def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
-        """See :class:`~sordino.core.regimes.Regime`."""
-        return narrate.told(study, plan)
+        """Return a plan, for people."""
+        return report.plan_told(study, plan)
 
     def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
-        """Other sampling rates and tau."""
+        """Return other sampling rates and tau."""
         sized = self.sized(study)
         cells = plan.advise(sized, federation(examples(sized)).sizes, seen)
-        return Advice(cells, narrate.advised(sized, cells))
+        return Advice(cells, report.advised(sized, cells))
 
     def check(self, method: Method) -> None:
-        """Play some rounds with made-up releases."""
-        contract.check(method)
+        """Hold a method against its contract, in some rounds with made-up releases."""
+        check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return what the promise rests on."""
         if sharing.shared(study):
             return resting_on(study, sharing.resting(study, SIZES, BATCHES))
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
 
     def released(self, study: SynchronousStudy) -> str | None:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return what the promise is about, where clients share the noise."""
         return sharing.RELEASED if sharing.shared(study) else None
 
     def summing(self, study: SynchronousStudy) -> Summing | None:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return what secure sums follow from, where clients share the noise."""
         return sharing.summing(study) if sharing.shared(study) else None
 
     def against(self, study: SynchronousStudy) -> str:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return against whom the promise holds."""
         return sharing.against(study) if sharing.shared(study) else super().against(study)
+
+
+def shaped(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
+    """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""
+    privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
+    adaptive, clip = False, privacy.clip
+    if isinstance(method, ClientLevel):
+        adaptive = method.clipping == "adaptive"
+        if adaptive:
+            # Andrew et al. 2021, section 3
+            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
+        if method.clipping == "proxy":
+            clip = proxy_clip(study, method, sizes, trial)
+        bound = method.learning_rate * method.tau * privacy.clip
+        largest = float(max(sizes)) if method.weights == "size" else 1.0
+    made = privacy.mechanism.made(
+        NoiseRequest(
+            unit=privacy.unit,
+            clip=clip,
+            noise_multiplier=privacy.noise_multiplier or 0.0,
+            parameters=trial.parameters,
+            energies=trial.energies if study.data.validation else None,
+            counted=(privacy.clipped_fraction or adaptive) and privacy.noise == "own",
+            count_deviation=deviation,
+            update_bound=bound,
+            largest=largest,
+        )
+    )
+    if isinstance(method, Clipped) and method.clipping == "proxy":
+        return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
+    return made
+
+
+def gradient_clip(made: Bounded, trial: Trial) -> float:
+    """Return C: the median norm of public examples' gradients at the first model.
+
+    It is the norm of the mechanism, in which gradients will be clipped.
+    """
+    import torch
+
+    from sordino.training.dpsgd import bound_of
+
+    kernels, (x, y) = trial.look()
+    out = torch.empty_like(kernels.flat.weights, dtype=torch.float64)
+    seen = kernels.clipped(x[:LOOKED_AT], y[:LOOKED_AT], bound_of(made), out)
+    return _median(seen.norms.tolist(), "gradient")
+
+
+def proxy_clip(
+    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], trial: Trial
+) -> float:
+    """Return S: the median norm of first updates, of median-sized clients of public examples."""
+    import torch
+
+    from sordino.training.client import Examples
+    from sordino.training.local import LocalWork
+
+    kernels, public = trial.look()
+    size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
+    start, norms = kernels.flat.weights.clone(), []
+    for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
+        work = LocalWork(
+            index=index,
+            examples=Examples(public[0][part : part + size], public[1][part : part + size]),
+            learning_rate=method.learning_rate,
+            batch=method.batch,
+            proximal=method.proximal,
+            optimizer=method.optimizer,
+            kernels=kernels,
+            entropy=Seeded(study.seed),  # round 0 is nobody else's
+        )
+        moved = work.train(Train(round=0, steps=method.tau, weights=start.cpu().numpy()))
+        norms.append(float(torch.linalg.vector_norm(moved)))
+    kernels.flat.load(start)
+    return _median(norms, "update")
+
+
+def _median(norms: Sequence[float], of: str) -> float:
+    found = statistics.median(norms)
+    if not (found > 0 and math.isfinite(found)):
+        raise StudyError(
+            f"method.clipping 'proxy' found a median {of} of length {found}: "
+            + (
+                "lower method.learning_rate, or set privacy.clip"
+                if of == "update"
+                else "choose other public examples or another model, or leave clipping out"
+            )
+        )
+    return found
 
 
 REGIME = SynchronousRegime()

@@ -1,4 +1,4 @@
-r"""What a study of events will cost: each entity, with label and all features, is on its own.
+r"""The price of a study of events: each entity, with label and all features, is on its own.
 
 There is no batch to hide in and no sampling. One appearance of an entity releases (soundness of the
 parts is argued in docs/mathematics.md, Events)
@@ -22,8 +22,10 @@ import math
 from collections.abc import Sequence
 
 from sordino.base.errors import StudyError
-from sordino.core.plan import ACCOUNTANTS, Plan
+from sordino.core.plan import Plan
+from sordino.core.schedule import ENDLESS, NoisyCharges, Schedule, Stages
 from sordino.privacy import (
+    Budget,
     Composed,
     Event,
     Gaussian,
@@ -31,9 +33,6 @@ from sordino.privacy import (
     Nothing,
     Pure,
     Repeated,
-    accountant,
-    most_steps,
-    noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
 from sordino.privacy.budget import left_out
@@ -54,12 +53,12 @@ FEATURE_COST = (
 
 
 def party(index: int) -> str:
-    """Ledger unit of a party's features."""
+    """Return the ledger unit of a party's features."""
     return f"party:{index}"
 
 
 def label_epsilon(study: VerticalStudy) -> float:
-    """What one response may cost."""
+    """Return the epsilon of one response."""
     privacy = study.privacy
     whole = privacy.epsilon or math.inf
     part = privacy.label_epsilon or (whole if privacy.unit == "label" else QUARTER * whole)
@@ -67,7 +66,7 @@ def label_epsilon(study: VerticalStudy) -> float:
 
 
 def calibrate(study: VerticalStudy) -> VerticalStudy:
-    """The same study with its noise filled in: one multiplier for embeddings and updates alike.
+    """Return the study with its noise filled in: one multiplier for embeddings and updates alike.
 
     Raises:
         StudyError: where no noise is enough.
@@ -94,14 +93,8 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
         embedding = (privacy.embedding or privacy.update).noise_multiplier or sigma
         return Repeated(_features(study, embedding, update), holders)
 
-    found = noise_multiplier(
-        sampling_rate=1.0,
-        steps=privacy.appearances,
-        epsilon=left,
-        delta=privacy.delta,
-        accountant=privacy.accountant,
-        release=release,
-    )
+    noisy = NoisyCharges(release=release, stages=((1.0, privacy.appearances),))
+    found = noisy.calibrated(Budget(left, privacy.delta, privacy.accountant))
     filled = {
         name: one.model_copy(update={"noise_multiplier": one.noise_multiplier or found})
         for name, one in (("embedding", privacy.embedding), ("update", privacy.update))
@@ -110,7 +103,7 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
 
 
 def unprotected(study: VerticalStudy) -> str | None:
-    """Why a party's features have no finite price; None where they have one."""
+    """Return why a party's features have no finite price; None where they have one."""
     privacy = study.privacy
     if privacy.embedding is None:
         return "embeddings are sent without noise"
@@ -128,7 +121,7 @@ def unprotected(study: VerticalStudy) -> str | None:
 
 
 def features(study: VerticalStudy) -> Event:
-    """What one appearance of an entity releases of its features at one party."""
+    """Return what one appearance of an entity releases of its features at one party."""
     if (reason := unprotected(study)) is not None or study.privacy.embedding is None:
         return NonPrivate(reason=reason or "")
     return _features(
@@ -146,7 +139,7 @@ def _features(study: VerticalStudy, embedding: float, update: float) -> Event:
 
 
 def label(study: VerticalStudy) -> Event:
-    """What one response releases of a label."""
+    """Return what one response releases of a label."""
     return (
         NonPrivate(reason="labels are told as they are")
         if study.privacy.unit == "none"
@@ -155,17 +148,17 @@ def label(study: VerticalStudy) -> Event:
 
 
 def units(study: VerticalStudy) -> tuple[str, ...]:
-    """The ledger's units."""
+    """Return the ledger's units."""
     return (ENTITIES, LABELS, *(party(m) for m in range(study.data.parties)))
 
 
 def promised(study: VerticalStudy) -> str:
-    """The unit whose epsilon is promised."""
+    """Return the unit whose epsilon is promised."""
     return ENTITIES if study.privacy.unit == "entity" else LABELS
 
 
 def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Event, int], ...]:
-    """(Unit, event, how often) of appearances ``first`` to ``last`` of an entity, from 1."""
+    """Return (unit, event, how often) of appearances ``first`` to ``last`` of an entity, from 1."""
     count, parties = last - first + 1, study.data.parties
     responses = (1 if first == 1 else 0) if study.privacy.memoised else count
     told, held = label(study), features(study)
@@ -174,56 +167,54 @@ def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Eve
     return tuple(each for each in found if each[2])
 
 
+def schedule(study: VerticalStudy) -> Schedule:
+    """Return what the appearances of an entity charge each unit of the ledger, on and on.
+
+    With memoised responses its label is charged at the first appearance alone.
+    """
+    privacy, parties = study.privacy, study.data.parties
+    told, held = label(study), features(study)
+    everywhere: Event = Repeated(held, parties)
+
+    def stages(rest: Event) -> Stages:
+        both = Composed((told, rest))
+        return ((both, 1), (rest, ENDLESS)) if privacy.memoised else ((both, ENDLESS),)
+
+    found: dict[str, Stages] = {ENTITIES: stages(everywhere), LABELS: stages(Nothing())}
+    found |= {party(m): ((held, ENDLESS),) for m in range(parties)}
+    most = privacy.epsilon if privacy.unit != "none" and privacy.epsilon is not None else math.inf
+    budget = Budget(most, privacy.delta or 1e-5, privacy.accountant)
+    return Schedule(budgets=dict.fromkeys(found, budget), charged="appearances", stages=found)
+
+
 def payable(study: VerticalStudy, spent: Spent = ()) -> int | None:
-    """For how many events of an entity the budget pays after ``spent``; None for any number."""
-    privacy = study.privacy
-    if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
+    """Return for how many events of an entity the budget pays after ``spent``; None: any number."""
+    if study.privacy.unit == "none" or study.privacy.delta is None:
         return None
-    before: list[tuple[Event, int]] = [*spent, *([(label(study), 1)] if privacy.memoised else [])]
-    if accountant(privacy.accountant).epsilon(before, privacy.delta) > privacy.epsilon:
-        return 0
-    if privacy.unit == "label" and privacy.memoised:
-        return None
-    held: Event = (
-        Nothing() if privacy.unit == "label" else Repeated(features(study), study.data.parties)
-    )
-    each = held if privacy.memoised else Composed((label(study), held))
-    return most_steps(
-        each,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        accountant=privacy.accountant,
-        spent=before,
-    )
+    return schedule(study).affordable(promised(study), spent)
 
 
 def price(study: VerticalStudy) -> Plan:
-    """The plan of a calibrated study."""
+    """Return the plan of a calibrated study."""
     privacy, events = study.privacy, study.horizon
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-        return _plan(0.0, None, {}, events, None, math.inf, (), ())
-    chosen, most = accountant(privacy.accountant), payable(study)
+        return Plan(rounds=events, curve=(math.inf,))
+    asked, unit = schedule(study), promised(study)
+    most = asked.affordable(unit)
     times = privacy.appearances if most is None else max(1, min(most, privacy.appearances))
-    shown = [unit for unit in units(study) if unit != ENTITIES or privacy.unit == "entity"]
-    booked: dict[str, list[tuple[Event, int]]] = {unit: [] for unit in shown}
-    for unit, event, count in charges(study, 1, times):
-        booked.get(unit, []).append((event, count))
-    spent = {unit: chosen.epsilon(each, privacy.delta) for unit, each in booked.items()}
-    releases = tuple((unit, _in_words(study, unit), epsilon) for unit, epsilon in spent.items())
+    shown = [each for each in asked.stages if each != ENTITIES or privacy.unit == "entity"]
+    spent = {each: asked.epsilon(each, times) for each in shown}
     noise = privacy.embedding.noise_multiplier if privacy.embedding is not None else None
-    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    by_name: dict[str, int | None] = (
-        {name: payable(_with_accountant(study, name)) for name in names} if most is not None else {}
-    )
-    return _plan(
-        noise or 0.0,
-        most,
-        by_name,
-        events,
-        times,
-        spent[promised(study)],
-        (*warnings(study), *_left_out(study, times)),
-        releases,
+    return Plan(
+        noise_multiplier=noise or 0.0,
+        steps=most,
+        most=asked.most(unit) if most is not None else {},
+        rounds=events,
+        used=times,
+        epsilon=spent[unit],
+        curve=(spent[unit],),
+        warnings=(*warnings(study), *_left_out(study, times)),
+        releases=tuple((each, _in_words(study, each), epsilon) for each, epsilon in spent.items()),
     )
 
 
@@ -234,40 +225,6 @@ def _left_out(study: VerticalStudy, times: int) -> tuple[str, ...]:
         return ()
     numbers = study.data.parties * times * study.model.embedding
     return left_out(privacy.delta, privacy.epsilon, numbers=numbers)
-
-
-def _with_accountant(study: VerticalStudy, name: str) -> VerticalStudy:
-    return study.model_copy(
-        update={"privacy": study.privacy.model_copy(update={"accountant": name})}
-    )
-
-
-def _plan(
-    noise: float,
-    most: int | None,
-    by_name: dict[str, int | None],
-    events: int,
-    used: int | None,
-    epsilon: float,
-    told: tuple[str, ...],
-    releases: tuple[tuple[str, str, float], ...],
-) -> Plan:
-    return Plan(
-        noise_multiplier=noise,
-        steps=most,
-        most=by_name,
-        rounds=events,
-        used=used,
-        epsilon=epsilon,
-        curve=(epsilon,),
-        ends="rounds",
-        batches=None,
-        signal_to_noise=None,
-        relative_noise=None,
-        calibrated=False,
-        warnings=told,
-        releases=releases,
-    )
 
 
 def _in_words(study: VerticalStudy, unit: str) -> str:
@@ -295,7 +252,7 @@ def _in_words(study: VerticalStudy, unit: str) -> str:
 
 
 def warnings(study: VerticalStudy) -> Sequence[str]:
-    """What to look at before running."""
+    """Return what to look at before running."""
     found, privacy = [], study.privacy
     if privacy.memoised and study.data.repeats:
         found.append(

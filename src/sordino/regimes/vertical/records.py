@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
 from sordino.core.run.reading import Run
+from sordino.core.vocabulary import Accuracy, Vocabulary
 
 Scalar = bool | int | float | str | None
 
@@ -108,3 +109,30 @@ FACTS, ROUND = Vertical, VerticalRound
 def vertical(run: Run) -> Vertical:
     """What a run says of parties with features of their own; nothing where there are none."""
     return run.about.facts if isinstance(run.about.facts, Vertical) else Vertical()
+
+
+ON_THE_STREAM = Accuracy(
+    name="accuracy over the stream",
+    told="accuracy over the stream",
+    share="Share of the events predicted correctly, each before it was learned from",
+    final="Accuracy over the whole stream, each event predicted before it was learned from",
+    curve=("error", "run-time error (%)"),
+    curve_is="Share of wrong predictions in the events of the last five rows of the log",
+    streamed=True,
+)
+
+WORDS = Vocabulary(
+    regime="vertical",
+    round="event",
+    rounds="events",
+    closed="played",
+    steps="activations",
+    steps_of_one="activations of one party",
+    client="party",
+    a_client="a party",
+    clients="parties",
+    told=(("error", ".3f"), ("accumulated", ".3f"), ("regret", ".1e")),
+    trail="error",
+    steps_end=False,
+    accuracy=ON_THE_STREAM,
+)

@@ -19,6 +19,7 @@ from sordino.extend.attacks import (
     Flat,
     Labels,
     PoissonSampled,
+    Schedule,
     Seeded,
     accountant,
     federation,
@@ -117,7 +118,7 @@ def attacked(
         full,
         noise,
         full.horizon if used is None else used,
-        max(rules.rates(full, divided.sizes)),
+        rules.schedule(full, divided.sizes),
         asked,
     )
     return Attacked(
@@ -130,7 +131,11 @@ def _delta(study: HorizontalStudy) -> float:
 
 
 def _levels(
-    study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]
+    study: HorizontalStudy,
+    noise: Bounded,
+    steps: int,
+    charges: Schedule,
+    asked: Sequence[NoiseLevel],
 ) -> list[Level]:
     """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's.
 
@@ -145,7 +150,7 @@ def _levels(
     for sigma in sorted(
         {own if one.sigma is None else one.sigma for one in asked if one.claimed is None}
     ):
-        once, whole = _costs(study, noise, steps, rate, sigma)
+        once, whole = _costs(study, noise, steps, charges, sigma)
         found.append(
             Level(sigma=sigma, own=NoiseLevel() in asked and sigma == own, once=once, whole=whole)
         )
@@ -156,19 +161,21 @@ def _levels(
 
 
 def _costs(
-    study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float
+    study: HorizontalStudy, noise: Bounded, steps: int, charges: Schedule, sigma: float
 ) -> tuple[float, float]:
     """Epsilon of one release and of all planned, at another noise multiplier, as it is booked."""
     if sigma == 0.0:
         return math.inf, math.inf
     privacy, delta = study.privacy, _delta(study)
     chosen, true = accountant(privacy.accountant), noise.scaled(noise.clip, sigma).event()
+    unit = max(charges.noisy, key=lambda each: charges.noisy[each].sampling_rate)
+    rate = charges.noisy[unit].sampling_rate
     event = PoissonSampled(sampling_rate=rate, event=true)
     once = chosen.epsilon([(event, 1)], delta)
     if study.method.unpriced is not None:
         return once, math.inf
     return once, math.inf if math.isinf(once) else chosen.epsilon(
-        regime.of(study).spending(study, true, sigma, rate, steps), delta
+        charges.released(unit, true, sigma, steps), delta
     )
 
 
