@@ -84,7 +84,6 @@ class Plan:
 
     def _repr_html_(self) -> str:
         from sordino.core import regimes
-from sordino.core.schedule import ACCOUNTANTS
 
         told = regimes.of(self.study.checked).told(self.study.checked, self._price)
         parts = [shown.sentences([f"warning: {each}" for each in self.warnings])]
