@@ -140,9 +140,7 @@ class HorizontalNetwork(NetworkRegime):
         have = divided(agreement, own, (index, data))
         built = self.regime.assembled(own, have, folder, run, payable, mine=index)
         world: Any = built.simulation
-        return SiteObjects(
-            built, world, world.units[index], world.budgets[index], world.payable
-        )
+        return SiteObjects(built, world, world.units[index], world.budgets[index], world.payable)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """See :class:`~sordino.core.network.NetworkRegime`."""
