@@ -267,7 +267,8 @@ class ServerModel:
         self.server.unpack(below("server.", kept))
         last = [kept[f"last.{m}"].copy() for m in range(self.rules.parties)]
         self.state = EventState(last, closed=closed, dropped=dropped)
-        self.away = {int(site) for site in kept["away"]}
+        # checkpoints of before name none
+        self.away = {int(site) for site in kept.get("away", ())}
         self.due = {
             m: Derivative(m, closed, self.server.settings.bits, kept[f"due.{m}"].tobytes())
             for m in range(self.rules.parties)
