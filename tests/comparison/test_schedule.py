@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.comparison import folders, result, schedule, tables
+from sordino.comparison import result, runner, schedule, tables
 from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.comparison.tables import content
 from sordino.core import study as studies
@@ -93,18 +93,18 @@ def test_what_differs_is_named_and_trivia_is_not(tmp_path: Path) -> None:
     one = side(tmp_path, "a").study
     path = tmp_path / "again.toml"
     path.write_text("# a remark\n" + studies.write(one))
-    assert folders.differing(studies.read(path), one) == []
-    assert folders.differing(one, side(tmp_path, "a", "budget.rounds=21").study) == [
+    assert runner.differing(studies.read(path), one) == []
+    assert runner.differing(one, side(tmp_path, "a", "budget.rounds=21").study) == [
         "budget.rounds is 20 there, 21 here"
     ]
 
 
 def test_rounds_of_a_log_that_is_being_written(tmp_path: Path) -> None:
-    assert folders.rounds_done(tmp_path) == 0
+    assert runner.rounds_done(tmp_path) == 0
     (tmp_path / "rounds.jsonl").write_text(
         '{"kind": "round", "round": 3}\n{"kind": "late", "round": 3}\n{"kind": "round", "rou'
     )
-    assert folders.rounds_done(tmp_path) == 3
+    assert runner.rounds_done(tmp_path) == 3
 
 
 def test_one_comparison_at_a_time(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_a_run_leaves_that_begins_just_now_is_not_swept_away(tmp_path: Path
     for name in (".seed-0.0123abcd", ".seed-1.0123abcd"):
         (tmp_path / name).mkdir()
     with locked(tmp_path / ".seed-1.0123abcd"):
-        folders.sweep([tmp_path / "seed-0", tmp_path / "seed-1"])
+        runner.sweep([tmp_path / "seed-0", tmp_path / "seed-1"])
         assert [each.name for each in tmp_path.iterdir()] == [".seed-1.0123abcd"]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sordino.audit.intervals import Interval
-from sordino.audit.rows import rows
+from sordino.audit.intervals import Interval, rows
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.mechanisms import RandomisedResponse, grid, single

@@ -10,9 +10,8 @@ from pathlib import Path
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
 from sordino.audit.canaries import own_mechanism
-from sordino.audit.intervals import Interval, IntervalsTold, failed
+from sordino.audit.intervals import Interval, IntervalsTold, Row, failed, rows
 from sordino.audit.lira import FORMS, Form, Inferred
-from sordino.audit.rows import Row, rows
 from sordino.base.errors import StudyError
 from sordino.base.files import there
 from sordino.clients.study import HorizontalStudy

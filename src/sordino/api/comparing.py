@@ -14,7 +14,7 @@ from sordino.comparison import result, runner, schedule, tables
 from sordino.comparison.over import over as asked_over
 from sordino.comparison.play import compared
 from sordino.comparison.result import At, Difference, Member
-from sordino.comparison.sides import Reads, sides_of
+from sordino.comparison.schedule import Reads, sides_of
 from sordino.core import study as studies
 
 if TYPE_CHECKING:

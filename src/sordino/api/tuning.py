@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.base.errors import StudyError
-from sordino.comparison import folders, runner, schedule
+from sordino.comparison import runner, schedule
 from sordino.comparison.play import play
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
@@ -93,7 +93,7 @@ class PublicTrials:
         if warning is not None:
             say(warning)
         with locked(self._folder, make=True):
-            folders.sweep(task.folder for task in tasks)
+            runner.sweep(task.folder for task in tasks)
             failed = play(tasks, at_once, quiet)
         scored = public.scored(tasks, failed)
         table(f"Accuracy on {self.on}", scored)
@@ -122,7 +122,7 @@ class PublicTrials:
         """Return the file to write, all trials, and how many run at once."""
         target = _free(self.out, self.found[0].study)
         folder = self._folder
-        folders.refuse_file(folder)
+        runner.refuse_file(folder)
         with public.place_of(self.on, folder, only_plan=only_plan) as place:
             sides = public.sides(self.found, self.path, self.on, place, declared=self.declared)
             seeds = schedule.seeds_of(sides[0].study, self.count)
@@ -130,7 +130,7 @@ class PublicTrials:
                 self.jobs, [side.study.execution.threads for side in sides]
             )
             tasks = schedule.tasks(sides, seeds, folder)
-            folders.states(tasks)
+            runner.states(tasks)
         if (file := public.file_of(self.on)) is not None:
             public.keep_digest(file, folder / "data.sha256", write=not only_plan)
         say(

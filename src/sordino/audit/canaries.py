@@ -10,7 +10,7 @@ import torch
 
 from sordino import data as datasets
 from sordino.audit.bounds import Scores
-from sordino.audit.intervals import Interval
+from sordino.audit.intervals import Interval, Row
 from sordino.audit.mechanisms import Subject
 from sordino.audit.planted import (
     Coins,
@@ -21,7 +21,6 @@ from sordino.audit.planted import (
     likelihoods,
     trained,
 )
-from sordino.audit.rows import Row
 from sordino.audit.worlds import releases
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -118,7 +117,7 @@ def prepared(study: HorizontalStudy) -> Prepared:
 
 
 def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
-    """White box and black box; see :class:`~sordino.audit.rows.Rows`."""
+    """White box and black box; see :class:`~sordino.audit.intervals.Rows`."""
     ready = prepared(study)
     return [
         lambda alpha: white_box(ready, canaries, alpha, name),

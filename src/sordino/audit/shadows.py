@@ -28,8 +28,8 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from sordino import data as datasets
+from sordino.audit.intervals import alone
 from sordino.audit.lira import Observed, confidence
-from sordino.audit.rows import alone
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import check_below

@@ -15,7 +15,7 @@ from sordino.cli.run import AsJson, Set
 
 if TYPE_CHECKING:
     from sordino.core.run.session import Outcome
-    from sordino.live.console.running import Running
+    from sordino.live.console import Running
     from sordino.network.session import Shown
 
 
@@ -271,8 +271,7 @@ def proof(
 
 
 def _progress(quiet: bool) -> Running:
-    from sordino.live.console import display
-    from sordino.live.console.running import Running
+    from sordino.live.console import Running, display
 
     return Running(display, quiet)
 

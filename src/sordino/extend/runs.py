@@ -14,7 +14,6 @@ from sordino.base.modules import tell as tell
 from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
-from sordino.comparison import folders as folders
 from sordino.comparison import runner as runner
 from sordino.comparison.play import STOPPED as STOPPED
 from sordino.comparison.runner import Job as Job

@@ -16,7 +16,7 @@ import msgspec
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below
 from sordino.core.records import Count, Maybe, Real
-from sordino.live.view import Answer, Loopback
+from sordino.live.loopback import Answer, Loopback
 
 NAME = "status.json"
 HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from sordino.base.compiled import watched as compiling
 from sordino.data.notices import noticed, watched
-from sordino.live.console import display
-from sordino.live.console.making import Making
-from sordino.live.console.running import Running
+from sordino.live.console import Making, Running, display
 
 if TYPE_CHECKING:
     from sordino.core.records import Row

@@ -22,10 +22,8 @@ from sordino.base.files import MIB
 from sordino.core import records
 from sordino.core.records import Round
 from sordino.core.run.reading import load
-from sordino.live.view import Live, view
-from sordino.live.view.follow import Follower, events
-from sordino.live.view.loopback import Loopback
-from sordino.live.view.site import Site
+from sordino.live.loopback import Loopback
+from sordino.live.view import Follower, Live, Site, events, view
 
 SECRET = 90210
 ABOUT: dict[str, Any] = {

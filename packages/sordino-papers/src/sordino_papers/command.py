@@ -126,12 +126,12 @@ def _played(
     Args:
         making: jobs and whether to be quiet; None to make no runs.
     """
-    from sordino.extend.runs import folders, locked, runner
+    from sordino.extend.runs import locked, runner
     from sordino_papers import play
     from sordino_papers.results import Results, collected
     from sordino_papers.write import Reproduced, write
 
-    folders.refuse_file(out)
+    runner.refuse_file(out)
     failed: dict[Path, str] = {}
     with locked(out, make=True), say.stoppable():
         if making is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.extend.runs import STOPPED, StudyError, folders, known, replace_file, runner, write
+from sordino.extend.runs import STOPPED, StudyError, known, replace_file, runner, write
 from sordino_papers.cells import Cell, Grid, told
 from sordino_papers.results import Damaged, loaded, read, seconds_of
 from sordino_papers.worker import Answer, Order
@@ -115,7 +115,7 @@ def play(
 
     A damaged run counts as failed, and is left as it is: it may be all that is left of something.
     """
-    folders.sweep(run.folder for run in runs)
+    runner.sweep(run.folder for run in runs)
     todo, damaged = _missing(runs)
     before = len(runs) - len(todo) - len(damaged)
     seen = Seen(

@@ -10,8 +10,7 @@ raw. A tracker that fails is dropped with a warning and never stops the run.
 from __future__ import annotations
 
 from sordino.base.registry import register_all
-from sordino.live.track.base import STORE, Tracker, known_names, maker, register
-from sordino.live.track.tracking import Tracking
+from sordino.live.track.base import STORE, Tracker, Tracking, known_names, maker, register
 
 register_all(__name__, __path__)
 

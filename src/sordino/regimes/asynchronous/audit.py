@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.audit.intervals import Interval
+from sordino.audit.intervals import Interval, Row, alone, played
 from sordino.audit.planted import PlantedSum, Promised, Watched, likelihoods
-from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
@@ -31,7 +30,7 @@ from sordino.training.client import Examples, ModelKernels
 
 
 def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.audit.rows.Rows`."""
+    """See :class:`~sordino.audit.intervals.Rows`."""
     if study.privacy.unit != "sample" or study.method.unpriced is not None:
         raise StudyError(
             f"method.name = {study.method.name!r}: no epsilon is promised that canaries could "

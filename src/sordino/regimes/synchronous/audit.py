@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit import canaries as examples
-from sordino.audit.intervals import Interval
+from sordino.audit.intervals import Interval, Row, alone, played
 from sordino.audit.planted import Promised, Watched, likelihoods
-from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
@@ -97,7 +96,7 @@ class CanaryClient(LocalClient):
 
 
 def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.audit.rows.Rows`."""
+    """See :class:`~sordino.audit.intervals.Rows`."""
     if study.privacy.unit != "client":
         return examples.rows(study, canaries, name)
     _refuse(study)

@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Scores
-from sordino.audit.intervals import Interval
+from sordino.audit.intervals import Interval, Row, alone, played
 from sordino.audit.onerun import one_run
 from sordino.audit.planted import Coins, Promised
-from sordino.audit.rows import Row, alone, played
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Single
