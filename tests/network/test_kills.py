@@ -245,7 +245,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     assert digest(last.state) == digest(found.kernels[-1].state)
 
 
-@pytest.mark.parametrize("name", some("synchronous", "asynchronous", "shared-client", "events"))
+@pytest.mark.parametrize("name", some("asynchronous", "shared-client", "events"))
 def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
     name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

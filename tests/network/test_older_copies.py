@@ -63,7 +63,11 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        *((name, "the folder") for name in LONG),
+        *((name, "the folder") for name in ("asynchronous", "client", "shared")),
+        *(
+            pytest.param(name, "the folder", marks=pytest.mark.nightly)
+            for name in ("synchronous", "shared-client", "events")
+        ),
         ("client", ""),
         ("shared-client", ""),
         ("events", ""),
@@ -82,7 +86,9 @@ def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
     found.failed.clear()
 
 
-@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "shared"])
+@pytest.mark.parametrize(
+    "name", ["asynchronous", "shared", pytest.param("synchronous", marks=pytest.mark.nightly)]
+)
 def test_a_journal_that_lost_its_end_is_gone_past_and_no_task_is_asked_for_again(
     name: str, federate: Makes, tmp_path: Path
 ) -> None:

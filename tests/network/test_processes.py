@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +44,29 @@ def running(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=file, stderr=file)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+class OneByHand:
+    """As :mod:`warm`; the server is started as a user starts it, and imports everything anew."""
+
+    @staticmethod
+    def Popen(command: list[str], **given: Any) -> Any:  # noqa: N802
+        popen: Any = subprocess.Popen if "serve" in command else warm.Popen
+        return popen(command, **given)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("asynchronous", "client", "shared"),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("synchronous", "shared-client")
+        ),
+    ],
+)
 def test_a_scripted_run_over_tls_is_the_simulation_byte_for_byte(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name != "client":  # whose processes are started as a user starts them
-        monkeypatch.setattr(demo, "subprocess", warm)
+    monkeypatch.setattr(demo, "subprocess", OneByHand if name == "client" else warm)
     study = study_of(tmp_path, name, clients=2)
     (tmp_path / "whole.toml").write_text(studies.write(study))
     laid = demo.lay_out(study, tmp_path / "out", scripted=True)

@@ -88,8 +88,15 @@ class Seen:
         return opened
 
 
-@pytest.mark.parametrize("name", ["shared", "shared-client"])
-@pytest.mark.parametrize("phase", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        *(("shared", phase) for phase in (1, 3)),
+        *(("shared-client", phase) for phase in (2, 4)),
+        *(pytest.param("shared", phase, marks=pytest.mark.nightly) for phase in (2, 4)),
+        *(pytest.param("shared-client", phase, marks=pytest.mark.nightly) for phase in (1, 3)),
+    ],
+)
 def test_a_site_that_drops_out_in_any_step_is_recovered_from(
     name: str, phase: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +283,7 @@ def test_steps_that_do_not_fit_leave_their_site_out_and_are_counted(
         assert any(why in each for each in refused), (why, refused)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_steps_whose_bytes_were_changed_do_no_harm(
     seed: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,8 +358,15 @@ def _summing(agreed: Agreed) -> Any:
     return regimes.of(agreed.study).summing(agreed.study)
 
 
-@pytest.mark.parametrize("kills", [0, 5])
-@pytest.mark.parametrize("name", ["shared", "shared-client"])
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("shared-client", 0),
+        ("shared", 5),
+        pytest.param("shared", 0, marks=pytest.mark.nightly),
+        pytest.param("shared-client", 5, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_script_with_drop_outs_ends_with_the_model_of_the_simulation(
     name: str, kills: int, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

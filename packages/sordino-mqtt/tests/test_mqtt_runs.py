@@ -42,7 +42,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "LONGEST_PAUSE", 0.1)
 
 
-@pytest.mark.parametrize("trouble", ["none", "repeats", "kills of the broker"])
+@pytest.mark.parametrize("trouble", ["repeats", "kills of the broker"])
 def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
     trouble: str, tmp_path: Path, swift: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,9 +62,9 @@ def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
 
 
 def test_a_run_whose_broker_is_killed_goes_on(tmp_path: Path, swift: None) -> None:
-    run = Run(tmp_path, updates=400)
+    run = Run(tmp_path, updates=200)
 
     run.play(run.killed)
     assert len(run.models()) == 1
-    assert run.done["server"].rounds == 400
+    assert run.done["server"].rounds == 200
     assert any("no connection to the broker" in text for text in run.words)
