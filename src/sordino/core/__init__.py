@@ -1,1 +1,1 @@
-"""What every regime is run by: study files, plans, ledgers, checkpoints, sessions."""
+"""The core that runs every regime: study files, plans, ledgers, checkpoints, sessions."""

@@ -1,4 +1,4 @@
-"""What the ledgers of data have left for a study: spent, still payable, and what would help."""
+"""Balances of a study on ledgers of data: spent, still payable, and what would help."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def remedies(
     event: Callable[[float], Event] | None,
     sigma: float,
 ) -> list[str]:
-    """What stands in the way of a study, and the remedy, of the client that has least left.
+    """Return what stands in the way of a study, and the remedy, of the client that has least left.
 
     Args:
         clients: with what is left of each.

@@ -1,4 +1,5 @@
-"""What a regime is told and what it asks for: one set of events and effects for all regimes.
+"""Events and effects: what a regime is told and what it asks for, one set of events and effects for
+all regimes.
 
 A regime has ``step(state, event) -> (state, effects)``; it does no I/O and reads no clock. Time
 reaches it as :class:`Woke`, the outside world as the other events, and what it wants done it
@@ -44,7 +45,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretched:
-    """What came of a :class:`Stretch`.
+    """The outcome of a :class:`Stretch`.
 
     Attributes:
         number: of its first event.
@@ -73,7 +74,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
+    """The charge that :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
 
     permits: tuple[Permit, ...]
 

@@ -195,7 +195,7 @@ class Kernel(Generic[S, M]):
             self.tell(Lapsed(site, number))
 
     def answer(self, site: int, number: int) -> Said | None:
-        """What a site says to what it was last asked; None if nothing."""
+        """Return what a site says to what it was last asked; None if nothing."""
         return self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
 
     def tell(self, event: Event) -> None:

@@ -82,7 +82,7 @@ class Latency(Section):
         return self
 
     def checked(self, seconds: object) -> float:
-        """What a draw gave, if it is a time.
+        """Return what a draw gave, if it is a time.
 
         Raises:
             ValueError: if it is none.
@@ -159,7 +159,7 @@ class Constant(Latency):
     kind: Literal["constant"] = "constant"
 
     def trip(self, rng: np.random.Generator) -> float:
-        """See :class:`Latency`."""
+        """Draw base_i, seconds."""
         return self.typical
 
 
@@ -170,7 +170,7 @@ class Exponential(Latency):
     kind: Literal["exponential"] = "exponential"
 
     def trip(self, rng: np.random.Generator) -> float:
-        """See :class:`Latency`."""
+        """Draw base_i, seconds."""
         return self.typical * float(rng.exponential())
 
 
@@ -181,7 +181,7 @@ class Lognormal(Latency):
     kind: Literal["lognormal"] = "lognormal"
 
     def trip(self, rng: np.random.Generator) -> float:
-        """See :class:`Latency`."""
+        """Draw base_i, seconds."""
         return self.typical * float(rng.lognormal(0.0, self.shape))
 
 
@@ -192,7 +192,7 @@ class Pareto(Latency):
     kind: Literal["pareto"] = "pareto"
 
     def trip(self, rng: np.random.Generator) -> float:
-        """See :class:`Latency`."""
+        """Draw base_i, seconds."""
         return self.typical * math.exp(
             min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST))
         )
@@ -221,7 +221,7 @@ class Trace(Latency):
     kind: Literal["trace"] = "trace"
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
-        """See :class:`Latency`."""
+        """Return measured seconds of (client, task)."""
         measured = read_trace(self.file or Path(), clients)
         return lambda client, task: measured[client][(task - 1) % len(measured[client])]
 

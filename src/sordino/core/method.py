@@ -15,7 +15,7 @@ from sordino.core import regimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What the list of methods says.
+    """A row of the list of methods.
 
     Attributes:
         regime: the name of the regime that it works in.
@@ -46,22 +46,22 @@ class Method(Section):
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """Return its name in tables."""
         return self.name
 
     @property
     def private(self) -> bool:
-        """Whether clients add noise."""
+        """Return whether clients add noise."""
         return self.about.units != ("none",)
 
     @property
     def adapts_noise(self) -> bool:
-        """Whether sigma depends on earlier releases: only a fixed Rényi order bounds that."""
+        """Return whether sigma depends on earlier releases; a fixed Rényi order bounds that."""
         return False
 
     @property
     def unpriced(self) -> str | None:
-        """Why what clients send has no finite price; None where it has one."""
+        """Return why what clients send has no finite price; None where it has one."""
         return None
 
 

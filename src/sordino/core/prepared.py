@@ -37,7 +37,7 @@ PUBLIC = "public"
 
 
 class Paid(Protocol):
-    """What is measured on private rows, at a price."""
+    """A measurement on private rows, at a price."""
 
     @property
     def budget(self) -> Budget:
@@ -84,7 +84,7 @@ class PreparedRun:
 
 
 class PrepareRun(Protocol):
-    """What makes the objects of a study; see :func:`sordino.core.regimes.build`."""
+    """A maker of the objects of a study, such as :func:`sordino.core.regimes.build`."""
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
@@ -148,7 +148,9 @@ def open_ledgers(
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:
-    """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
+    """Return what is held against the ledger: infinite where nothing is promised, or nothing can
+    be.
+    """
     privacy = study.privacy
     promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
     return Budget(

@@ -1,4 +1,4 @@
-"""What a run promises, in words: the guarantee in one sentence, and what it rests on."""
+"""The promise of a run in words: the guarantee in one sentence, and what it rests on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PAPER = (
 
 @dataclass(frozen=True, slots=True)
 class SiteScope:
-    """What one site of a network speaks for.
+    """The part of a run that one site of a network speaks for.
 
     Attributes:
         released: what its promise is about; it knows nothing of what others release.
@@ -112,7 +112,7 @@ def guarantee(study: Study, epsilon: float | None, own: SiteScope | None = None)
 
 
 def looked(study: Study) -> bool:
-    """Whether releases decide how many steps are taken, or with how much noise.
+    """Return whether releases decide how many steps are taken, or with how much noise.
 
     What was spent in the end is then a value chosen by looking, and no bound in itself: only the
     budget was fixed in advance, and the ledger stops the run before it (Rogers et al. 2016, on
@@ -135,7 +135,7 @@ def guaranteed(study: Study, spent: float) -> float:
 
 
 def assumptions(study: Study) -> list[str]:
-    """What the guarantee, or the run, rests on."""
+    """Return what the guarantee, or the run, rests on."""
     found = regimes.of(study).assumptions(study)
     if study.privacy.ledger != "run":
         found = [*found, RECOGNISED]
@@ -170,5 +170,5 @@ def uncovered(study: Study) -> list[str]:
 
 
 def remarks(study: Study) -> list[str]:
-    """What is said before a run."""
+    """Return what is said before a run."""
     return regimes.of(study).remarks(study)

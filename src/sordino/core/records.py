@@ -87,13 +87,15 @@ def known(value: T | UnsetType | None) -> T | None:
 
 
 def at(record: msgspec.Struct, key: str) -> object:
-    """What stands under a key of the file, in the record or beside it; UNSET if nothing does."""
+    """Return what stands under a key of the file, in the record or beside it; UNSET if nothing
+    does.
+    """
     found: object = getattr(record, key, UNSET)
     return record.extra.get(key, UNSET) if found is UNSET and isinstance(record, Open) else found
 
 
 class OfClass(Record, frozen=True, kw_only=True):
-    """How well examples of one class are told from all others; shares in [0, 1].
+    """The quality with which examples of one class are told from all others; shares in [0, 1].
 
     Attributes:
         name: of the class.
@@ -115,7 +117,7 @@ class OfClass(Record, frozen=True, kw_only=True):
 
 
 class OfOwner(Record, frozen=True, kw_only=True):
-    """How well one client is served: accuracy, or root mean squared error, on ``rows`` rows."""
+    """The quality for one client: accuracy, or root mean squared error, on ``rows`` rows."""
 
     name: Maybe[str] = UNSET
     rows: Maybe[Count] = UNSET
@@ -123,7 +125,7 @@ class OfOwner(Record, frozen=True, kw_only=True):
 
 
 class Owners(Record, frozen=True, kw_only=True):
-    """How evenly clients are served.
+    """The evenness with which clients are served.
 
     Attributes:
         by: "rows", test rows of their own; or "labels", the recall of each class, weighted by how
@@ -197,7 +199,7 @@ class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Round(Row, frozen=True, kw_only=True, tag="round"):
-    """What every regime says of its rounds.
+    """A round, as every regime says it.
 
     Attributes:
         steps: local steps, gradients or activations of who did most.
@@ -301,7 +303,7 @@ KINDS: dict[str, type[Row]] = {
 
 
 class Begin(Record, frozen=True, kw_only=True):
-    """What a run begins with.
+    """The facts that a run begins with.
 
     Attributes:
         study: calibrated, as TOML, without ``[execution]``.
@@ -317,7 +319,7 @@ class Begin(Record, frozen=True, kw_only=True):
 
 
 class Spent(Record, frozen=True, kw_only=True):
-    """What was spent when a run ended; epsilon.
+    """The epsilon that was spent when a run ended.
 
     Attributes:
         each: by each unit of the run, the highest among its records.
@@ -329,7 +331,7 @@ class Spent(Record, frozen=True, kw_only=True):
 
 
 class Seal(Record, frozen=True, kw_only=True):
-    """How a run ended: files' digests by name, ``run.json`` by dotted key, what was spent."""
+    """The end of a run: files' digests by name, ``run.json`` by dotted key, what was spent."""
 
     files: dict[str, str]
     run: dict[str, object]
@@ -348,7 +350,7 @@ class Client(Record, frozen=True, kw_only=True):
 
 
 class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
-    """What a regime adds, in a subclass whose tag is its name.
+    """The facts that a regime adds, in a subclass whose tag is its name.
 
     Attributes:
         classes: names of the labels.
@@ -366,7 +368,7 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
 
     @property
     def members(self) -> tuple[Client, ...]:
-        """Who takes part."""
+        """Return who takes part."""
         return ()
 
 
@@ -384,7 +386,7 @@ class Module(Record, frozen=True, kw_only=True):
 
 
 class Result(Record, frozen=True, kw_only=True):
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         rounds: closed rounds, updates done or events played.
@@ -410,7 +412,9 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where in its ledger a run was sealed: entries, the last digest, and whose ledger it is."""
+    """The place in its ledger where a run was sealed: entries, the last digest, and whose ledger it
+    is.
+    """
 
     seq: Maybe[Count] = UNSET
     digest: Maybe[str] = UNSET
@@ -623,7 +627,7 @@ def closed(line: bytes | str) -> int | None:
 
 
 def about(content: bytes, place: object, error: type[SordinoError] = StudyError) -> About:
-    """What a ``run.json`` says.
+    """Return what a ``run.json`` says.
 
     Raises:
         SordinoError: of this kind, naming the place, the key and what stands there.
@@ -634,7 +638,7 @@ def about(content: bytes, place: object, error: type[SordinoError] = StudyError)
 def about_of(
     found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError
 ) -> About:
-    """What the object in a ``run.json`` says; raises as :func:`about`."""
+    """Return what the object in a ``run.json`` says; raises as :func:`about`."""
     try:
         kind = _facts(found.get("regime"))
         facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
@@ -652,7 +656,7 @@ def about_of(
 
 
 def _facts(regime: object) -> type[Facts]:
-    """What a regime adds to ``run.json``; the first one, where none is said."""
+    """Return what a regime adds to ``run.json``; the first one, where none is said."""
     if regime is not None and not isinstance(regime, str):
         raise Misfit(f"regime must be text; got {_shown(regime)}")
     return regimes.facts(regime)
@@ -661,7 +665,7 @@ def _facts(regime: object) -> type[Facts]:
 def environment(
     content: bytes, place: object, error: type[SordinoError] = StudyError
 ) -> Environment:
-    """What an ``environment.json`` says.
+    """Return what an ``environment.json`` says.
 
     Raises:
         SordinoError: of this kind, naming the place, the key and what stands there.

@@ -87,10 +87,10 @@ class Regime(ABC, Generic[S]):
 
     @abstractmethod
     def assumptions(self, study: S) -> list[str]:
-        """What the guarantee, or the run, rests on."""
+        """Return what the guarantee, or the run, rests on."""
 
     def advise(self, study: S, seen: Callable[[int, int], None]) -> Advice:
-        """What else a study could ask for at its price.
+        """Return what else a study could ask for at its price.
 
         Args:
             seen: told how many settings were weighed, and how many there are.
@@ -120,11 +120,11 @@ class Regime(ABC, Generic[S]):
         raise StudyError(f"regime {self.name!r} does not run on a network. Use `sordino run`")
 
     def released(self, study: S) -> str | None:
-        """What the promise is about, where it is not what its unit says."""
+        """Return what the promise is about, where it is not what its unit says."""
         return None
 
     def summing(self, study: S) -> Summing | None:
-        """What is summed, where the server learns nothing but sums."""
+        """Return what is summed, where the server learns nothing but sums."""
         return None
 
     def against(self, study: S) -> str:
@@ -135,7 +135,7 @@ class Regime(ABC, Generic[S]):
         )
 
     def remarks(self, study: S) -> list[str]:
-        """What is said before a run."""
+        """Return what is said before a run."""
         return []
 
 
@@ -224,7 +224,7 @@ def vocabulary(name: str | None) -> Vocabulary:
 
 
 def teller(name: str | None) -> RegimeReport:
-    """Who tells of runs of a regime; the first one's where none is named.
+    """Return who tells of runs of a regime; the first one's where none is named.
 
     Raises:
         StudyError: if there is no such regime.
@@ -234,7 +234,7 @@ def teller(name: str | None) -> RegimeReport:
 
 
 def package(name: str | None) -> str:
-    """Where a regime lies, with dots; the first one where none is named.
+    """Return where a regime lies, with dots; the first one where none is named.
 
     Raises:
         StudyError: if there is no such regime.
@@ -251,7 +251,7 @@ def package(name: str | None) -> str:
 
 
 def _part(name: str | None, module: str, constant: str) -> Any:
-    """What a module of a regime says; of a regime of one file, that file."""
+    """Return what a module of a regime says; of a regime of one file, that file."""
     place = package(name)
     found = importlib.import_module(place)
     if hasattr(found, "__path__"):
@@ -262,18 +262,18 @@ def _part(name: str | None, module: str, constant: str) -> Any:
 
 
 def calibrated(study: S) -> S:
-    """See :meth:`sordino.core.regimes.Regime.calibrated`."""
+    """Return the study with its noise filled in."""
     found: S = of(study).calibrated(study)
     return found
 
 
 def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
-    """See :meth:`sordino.core.regimes.Regime.plan`."""
+    """Return the price of a study, and the clients' numbers of examples."""
     return of(study).plan(study)
 
 
 def build(
     study: Study, folder: Path, run: str, payable: Sequence[int] | None = None
 ) -> PreparedRun:
-    """See :meth:`sordino.core.regimes.Regime.build`."""
+    """Return the objects of a calibrated study, with its ledger in ``folder``."""
     return of(study).build(study, folder, run, payable)

@@ -42,7 +42,7 @@ class Snapshot(Protocol):
 
     @property
     def ended(self) -> str | None:
-        """Why the run is over, or None."""
+        """Return why the run is over, or None."""
         ...
 
     def pack(self) -> EncodedSnapshot:
@@ -54,7 +54,7 @@ Watched = TypeVar("Watched", contravariant=True)
 
 
 class RunListener(Protocol[Watched]):
-    """What a run tells while it goes on; written to by the simulation only."""
+    """A listener to a run while it goes on; written to by the simulation only."""
 
     def row(self, row: Row) -> None:
         """A finished row for the log."""
@@ -78,7 +78,7 @@ class Simulation(Protocol[M]):
 
     @property
     def ledgers(self) -> LedgerSession:
-        """Where charges go."""
+        """Return where charges go."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class Simulation(Protocol[M]):
 
     @property
     def budget(self) -> Budget:
-        """What a client may spend in all, at most."""
+        """Return what a client may spend in all, at most."""
         ...
 
     @property
@@ -117,7 +117,7 @@ Block = tuple[int, int]
 
 
 class RegimeState(Protocol):
-    """Where a regime stands."""
+    """The state of a regime."""
 
     @property
     def number(self) -> int:
@@ -126,7 +126,7 @@ class RegimeState(Protocol):
 
     @property
     def ended(self) -> str | None:
-        """Why the run is over, or None."""
+        """Return why the run is over, or None."""
         ...
 
 
@@ -162,7 +162,7 @@ class KernelSnapshot(Generic[S]):
 
     @property
     def ended(self) -> str | None:
-        """Why the run is over, or None."""
+        """Return why the run is over, or None."""
         return self.state.ended
 
     def packed(self) -> EncodedSnapshot:
@@ -170,7 +170,7 @@ class KernelSnapshot(Generic[S]):
         raise NotImplementedError
 
     def pack(self) -> EncodedSnapshot:
-        """See :class:`sordino.core.simulation.Snapshot`."""
+        """Return the moment as it is kept on disk."""
         own = self.packed()
         rest = _Rest(
             time=self.time,
@@ -185,7 +185,7 @@ class KernelSnapshot(Generic[S]):
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a moment is no vector."""
+    """The part of a moment that is no vector."""
 
     time: float
     flights: list[Flight]

@@ -30,7 +30,7 @@ Paragraph = str | Table
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What else a study could ask for at its price: a cell for each choice, for machines, and the
+    """Other choices that a study has at its price: a cell for each choice, for machines, and the
     same for people.
     """
 
@@ -72,7 +72,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who took part: a line to open the table by, a note, the table."""
+    """The participants: a line to open the table by, a note, the table."""
 
     summary: str
     note: str
@@ -82,7 +82,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a run has cost besides privacy, where its regime counts messages.
+    """The costs of a run besides privacy, where its regime counts messages.
 
     Attributes:
         up, down, framing: MiB.
@@ -103,7 +103,7 @@ class Costs:
 
 
 def _units(run: Run) -> Members:
-    """Who took part, by number and unit of the ledger."""
+    """Return who took part, by number and unit of the ledger."""
     clients = run.clients
     return Members(
         f"{len(clients)} {run.vocabulary.clients}",
@@ -115,7 +115,7 @@ def _units(run: Run) -> Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegimeReport:
-    """What a regime has to tell of a run.
+    """The parts of a page that a regime has to tell.
 
     Attributes:
         facts: what to see first.

@@ -1,4 +1,5 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges, events.
+"""Vocabularies, in which each regime speaks of what it does: rounds of clients, updates by edges,
+events.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
@@ -25,7 +26,7 @@ from sordino.core import regimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """What a regime measures.
+    """The measure of a regime.
 
     Attributes:
         name: in a list of numbers.

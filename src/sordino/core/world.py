@@ -1,4 +1,4 @@
-"""What the kernel asks of a federation: everything that is particular to its regime."""
+"""The world of a kernel, a federation: everything that is particular to its regime."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ChargeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Summing:
-    """Where the server learns nothing but sums: what everybody knows of one.
+    """A sum of which the server learns nothing else: what everybody knows of it.
 
     Attributes:
         clients: n.
@@ -122,7 +122,7 @@ class World(Generic[S]):
         raise NotImplementedError
 
     def expects(self, state: S, site: int, number: int, /) -> bool:
-        """Whether an answer of this site to this number would be used if it came now."""
+        """Return whether an answer of this site to this number would be used if it came now."""
         return True
 
     def asked(self, state: S, /) -> Mapping[int, Request]:
@@ -145,13 +145,13 @@ class World(Generic[S]):
     def requests(
         self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
     ) -> Sequence[ChargeRequest]:
-        """What must be booked before these effects; sites hold the permits ``paid``."""
+        """Return what must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
     def reissued(
         self, state: S, blocks: Mapping[int, Sequence[Block]], /
     ) -> Sequence[ChargeRequest]:
-        """What was booked for these blocks: a run goes on, and its permits are looked up."""
+        """Return what was booked for these blocks: a run goes on, and its permits are looked up."""
         return ()
 
     def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
@@ -159,11 +159,11 @@ class World(Generic[S]):
         return ()
 
     def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
-        """What a history comes to."""
+        """Return what a history comes to."""
         return budget.check(unit, spent)
 
     def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
-        """What is told of the model when ``number`` is closed."""
+        """Return what is told of the model when ``number`` is closed."""
         return {}
 
     def learn(self, effect: Learn | Skip, /) -> Learned:
@@ -171,24 +171,24 @@ class World(Generic[S]):
         raise NotImplementedError
 
     def shown(self, row: records.Row, /) -> records.Row | None:
-        """What of a row may be shown; None if nothing."""
+        """Return what of a row may be shown; None if nothing."""
         return row
 
     @property
     def charges_everybody(self) -> bool:
-        """Whether each round is charged to all sites, whoever takes part."""
+        """Return whether each round is charged to all sites, whoever takes part."""
         return False
 
     @property
     def secret(self) -> bool:
-        """Whether it is a secret who takes part in a round: then nothing that stays says it, or how
-        often somebody did.
+        """Return whether it is a secret who takes part in a round: then nothing that stays says it,
+        or how often somebody did.
         """
         return False
 
     @property
     def summing(self) -> Summing | None:
-        """What contributions are summed by, where the server learns nothing else; or None."""
+        """Return how contributions are summed, if the server learns nothing else; or None."""
         return None
 
     def faults(self) -> Sequence[tuple[int, str]]:
@@ -208,8 +208,8 @@ class ServerSide(World[S]):
         return state.number
 
     def booked_until(self, state: S, site: int, number: int, /) -> bool:
-        """Whether the ledger holds what this site proves that it was asked, so that the run can go
-        on after it.
+        """Return whether the ledger holds what this site proves that it was asked, so that the run
+        can go on after it.
         """
         return False
 
@@ -220,27 +220,29 @@ class ServerSide(World[S]):
         return None
 
     def overtaken(self, site: int, number: int, /) -> Overtaken:
-        """What the regime is told of tasks that were forgotten."""
+        """Return what the regime is told of tasks that were forgotten."""
         return Overtaken(number, site)
 
     def indispensable(self, site: int, /) -> bool:
-        """Whether nothing goes on without this site."""
+        """Return whether nothing goes on without this site."""
         return False
 
     def unfit(self, site: int, number: int, said: Said, /) -> str | None:
-        """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
+        """Return why what a site says to task ``number`` is refused before anybody acts on it, or
+        None.
+        """
         return f"no site of this study sends {type(said).__name__}"
 
     @property
     def most(self) -> float:
-        """How long a vector of an answer may be: a longer one is refused, as one that is not
+        """Return how long a vector of an answer may be: a longer one is refused, as one that is not
         finite.
         """
         return math.inf
 
     def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
-        """How long an answer is, and how long clipping and noise let an honest one be; None where
-        nothing bounds it.
+        """Return how long an answer is, and how long clipping and noise let an honest one be; None
+        where nothing bounds it.
         """
         return None
 
@@ -263,19 +265,21 @@ class SiteSide(World[S]):
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit], /
     ) -> Sequence[ChargeRequest]:
-        """What a site books in its own ledger before it works on a task; it holds ``permits``."""
+        """Return what a site books in its own ledger before it works on a task; it holds
+        ``permits``.
+        """
         raise NotImplementedError
 
     def round_requests(self, site: int, effect: Book, /) -> Sequence[ChargeRequest]:
-        """What a site books in its own ledger for a round that is charged to everybody."""
+        """Return what a site books in its own ledger for a round that is charged to everybody."""
         return ()
 
     def objection(self, site: int, task: Request, /) -> str | None:
-        """Why a site refuses a task: what it asks for beyond the study, or None."""
+        """Return why a site refuses a task: what it asks for beyond the study, or None."""
         raise NotImplementedError
 
     def objection_to_round(self, site: int, effect: Book, /) -> str | None:
-        """Why a site does not book a round, or None."""
+        """Return why a site does not book a round, or None."""
         return "no round of this method is charged to everybody"
 
     def steps_by(self, number: int, /) -> int:
@@ -290,7 +294,7 @@ class SiteSide(World[S]):
         """Let a site take in what a task brings of those before it."""
 
     def carried(self, site: int, /) -> Mapping[str, NDArray[Any]]:
-        """What a site must carry from one task to the next, between :meth:`settle` and
+        """Return what a site must carry from one task to the next, between :meth:`settle` and
         :meth:`answer`, where it remembers.
         """
         return {}

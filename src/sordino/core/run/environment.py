@@ -1,4 +1,4 @@
-"""What the bits of a result depend on besides the study: device, versions, this very code."""
+"""The environment that the bits of a result depend on: device, versions, this very code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def device(study: Study) -> torch.device:
 
 
 def absent_device(study: Study) -> str | None:
-    """Why this machine cannot run a study on its device, for a plan; None if it can.
+    """Return why this machine cannot run a study on its device, for a plan; None if it can.
 
     Raises:
         StudyError: if nothing is called so.
@@ -131,7 +131,7 @@ def numerics() -> str:
 
 
 def surrounded(study: Study) -> records.Environment:
-    """What the bits of a result depend on besides the study."""
+    """Return what the bits of a result depend on besides the study."""
     refuse_settings()  # here, before anything is charged
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
@@ -171,7 +171,8 @@ def charge_key_prefix(study: Study, run: str) -> str:
 
 
 def response_key_prefix(study: Study, run: str) -> str:
-    """What answers about labels depend on, where a ledger is the run's own: a key, whole numbers.
+    """Return what answers about labels depend on, where a ledger is the run's own: a key, whole
+    numbers.
 
     Only where nothing else has a finite price.
 
@@ -194,7 +195,7 @@ def asked(study: Study) -> str:
 
 
 def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
-    """Where batches and noise come from.
+    """Return the entropy that batches and noise are drawn from.
 
     With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what
     is released: the study, the data (fingerprints), this program and its environment; and the run,
@@ -212,7 +213,7 @@ def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Ent
 
 
 def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
-    """Where answers about labels come from: as :func:`protective`, whatever the environment."""
+    """Return the entropy of answers about labels: :func:`protective` in any environment."""
     if study.privacy.entropy == "system":
         return _system(folder, data)
     return Seeded(
@@ -261,7 +262,7 @@ def _forget(section: Section, told: dict[str, Any]) -> None:
 
 
 def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
-    """What a file holds in place of its path, as ``told``; and keys are sorted."""
+    """Return what a file holds in place of its path, as ``told``; and keys are sorted."""
     if isinstance(value, dict):
         return sorted((str(key), _placeless(part, told)) for key, part in value.items())
     if isinstance(value, list | tuple):
@@ -319,5 +320,5 @@ def forget(folder: Path) -> None:
 
 
 def destroyed(folder: Path) -> bool:
-    """Whether a run had a secret key, and it was destroyed."""
+    """Return whether a run had a secret key, and it was destroyed."""
     return there(folder, KEY) and read_below(folder, KEY, most=KIB) == ENDED

@@ -324,7 +324,7 @@ class RunFolder:
         return hashlib.sha256(b"sordino key:" + path.read_bytes()).hexdigest()
 
     def note(self, study: Study, run: str) -> Begin:
-        """What a ledger of this run says that it began with; the chain is not walked.
+        """Return what a ledger of this run says that it began with; the chain is not walked.
 
         Raises:
             ResumeError: if no ledger knows the run.

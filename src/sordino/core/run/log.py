@@ -1,4 +1,4 @@
-"""What a run leaves on disk while it goes on: the log, one row a line, and checkpoints.
+"""Files that a run writes while it goes on: the log, one row a line, and checkpoints.
 
 A checkpoint is a moment of a simulation as one file: vectors in safetensors, the rest as JSON in
 its header, tagged by the regime whose state it is. The file is replaced whole, so it holds one
@@ -90,7 +90,7 @@ class Ended:
     ended: str
 
     def pack(self) -> EncodedSnapshot:
-        """See :class:`sordino.core.simulation.Snapshot`."""
+        """Return it as it is kept on disk."""
         rest = _End(self.number, self.steps, self.ended)
         return EncodedSnapshot({"model": self.model}, msgspec.json.encode(rest))
 
@@ -220,7 +220,7 @@ def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved |
 
 
 def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
-    """Where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
+    """Return where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
 
     Raises:
         ResumeError: if it cannot be read.
@@ -329,7 +329,7 @@ def last_told(folder: Path, regime: str, key: str = "accuracy") -> float | None:
 
 
 def why_refused(folder: Path, regime: str) -> str | None:
-    """Why the budget let the run go no further, if the log ends with that."""
+    """Return why the budget let the run go no further, if the log ends with that."""
     found = None
     for row in rows(folder, regime):
         found = str(known(row.why)) if isinstance(row, records.Refused) else None

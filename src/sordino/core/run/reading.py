@@ -89,12 +89,12 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """How it ended; empty until then."""
+        """Return how it ended; empty until then."""
         return known(self.about.result) or Result()
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Who takes part."""
+        """Return who takes part."""
         return self.about.facts.members
 
     @property
@@ -105,12 +105,12 @@ class Run:
 
     @property
     def of_clients(self) -> bool:
-        """Whether whole clients are protected."""
+        """Return whether whole clients are protected."""
         return self.about.unit == "client"
 
     @property
     def private(self) -> bool:
-        """Whether anything is promised at all.
+        """Return whether anything is promised at all.
 
         Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated.
         """
@@ -128,7 +128,9 @@ class Run:
 
     @property
     def chosen(self) -> bool:
-        """Whether spending was chosen by looking at releases: only the budget is a bound then."""
+        """Return whether spending was chosen by looking at releases: only the budget is a bound
+        then.
+        """
         return self.private and self.about.chosen is True
 
     @property
@@ -184,7 +186,7 @@ class Run:
 
     @property
     def ended(self) -> str | None:
-        """What ended or stopped the run, in words; None while nothing did."""
+        """Return what ended or stopped the run, in words; None while nothing did."""
         if why := known(self.result.why):
             return why
         last = next((row for row in reversed(self.others) if isinstance(row, End | Refused)), None)

@@ -71,7 +71,7 @@ from sordino.training.settings import tune
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         run: its folder.
@@ -204,7 +204,7 @@ def resume(
 
 
 def describe(built: PreparedRun, run: str) -> About:
-    """What stands in ``run.json``: what every run has, and the facts of its regime."""
+    """Return what stands in ``run.json``: what every run has, and the facts of its regime."""
     study, plan, privacy = built.study, built.plan, built.study.privacy
     payable = built.simulation.payable
     return About(
@@ -445,7 +445,7 @@ def _finish(
 def _end(
     folder: Path, about: About, built: PreparedRun, moment: Snapshot, seconds: float, spent: Spent
 ) -> tuple[Outcome, About]:
-    """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
+    """Return how a run ended, and its ``run.json`` without the place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
     outcome = Outcome(
@@ -485,7 +485,7 @@ def _end(
 
 
 def _spent(built: PreparedRun) -> Spent:
-    """What each unit of the ledger has spent, the highest of its records; each history once."""
+    """Return what each unit has spent, the highest of its records; price each history once."""
     sim = built.simulation
     histories = {unit: sim.ledgers.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)

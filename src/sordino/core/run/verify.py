@@ -54,7 +54,7 @@ Opened = tuple[Ledger, Note, Note | None]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an epsilon means: at which delta, by which accountant."""
+    """The meaning of an epsilon: at which delta, by which accountant."""
 
     delta: float
     accountant: str
@@ -189,7 +189,7 @@ def places(path: Path) -> list[Path]:
 
 
 def _data_folder(folder: Path) -> Path | None:
-    """Where a run folder's study keeps the ledgers of its data; None if nowhere."""
+    """Return where a run folder's study keeps the ledgers of its data; None if nowhere."""
     privacy = _table(folder / STUDY, toml_of).get("privacy")
     kept = privacy.get("ledger") if isinstance(privacy, dict) else None
     usable = isinstance(kept, str) and kept != "run" and "\0" not in kept
@@ -495,7 +495,7 @@ class _Check:
             )
 
     def checkpoint(self, folder: Path, opened: list[Opened]) -> None:
-        """Where the ledgers stood at the last checkpoint, they still stand."""
+        """Hold the ledgers against where they stood at the last checkpoint."""
         for unit, (seq, digest) in checkpoint_heads(folder).items():
             if not any(ledger.stands((seq, digest)) for ledger, _, _ in opened):
                 self.problems.append(
@@ -560,7 +560,8 @@ def _numbers_in(about: Row, key: str) -> list[float]:
 
 
 def _at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, float]:
-    """What is stated of each unit, if no less than its own entries: its records may have more.
+    """Return what is stated of each unit, if no less than its own entries: its records may have
+    more.
 
     Once a run has ended its records' histories are those of classes, in which later runs are, too.
     That what is stated was not changed since, the seal shows.
@@ -608,7 +609,7 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
 
 
 def _called(begins: Sequence[Note]) -> dict[str, str]:
-    """What the last run called units whose names are fingerprints."""
+    """Return what the last run called units whose names are fingerprints."""
     units = begins[-1].facts.get("units") if begins else None
     named = units if isinstance(units, dict) else {}
     return {str(name): str(unit) for unit, name in named.items() if name != unit}
@@ -627,7 +628,7 @@ def _close(stated: object, given: object) -> bool:
 
 
 def _alike(found: Difference) -> bool:
-    """Whether two values in words are close numbers."""
+    """Return whether two values in words are close numbers."""
     try:
         return _close(float(found.then), float(found.now))
     except ValueError:

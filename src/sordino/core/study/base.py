@@ -62,7 +62,7 @@ class Model(Section):
 
 
 class PrivacySpec(Section):
-    """What is protected, and how well.
+    """The promise: what is protected, and how well.
 
     ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which
     knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
@@ -178,7 +178,8 @@ class World(Section):
 
 
 class Reported(Section):
-    """What a publication reports of this very study; a comparison shows it beside what was found.
+    """Numbers that a publication reports of this very study; a comparison shows it beside what was
+    found.
 
     ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
     """
@@ -191,7 +192,7 @@ class Reported(Section):
 
 
 class Execution(Section):
-    """What cannot change privacy or the meaning of results.
+    """Settings that cannot change privacy or the meaning of results.
 
     ``evaluate_every`` counts rounds (all of them unless given) or updates (a hundredth of them);
     ``checkpoint_every`` counts what is logged.
@@ -224,7 +225,7 @@ REPEATED = (
 
 
 class Tuned(Section):
-    """How constants were chosen.
+    """The way in which constants were chosen.
 
     Attributes:
         source: "public", on data that is no study's private data; "private", on the study's own
@@ -256,7 +257,7 @@ def refuse_repeated(tuned: Tuned | None) -> None:
 
 
 def changed_since_tuned(tuned: Tuned, study: Mapping[str, Any]) -> Iterator[str]:
-    """What a study says otherwise than was chosen, in words.
+    """Return what a study says otherwise than was chosen, in words.
 
     Args:
         study: as tables.
@@ -381,17 +382,17 @@ class Study(Section):
 
     @property
     def of_persons(self) -> bool:
-        """Whether the promise holds for persons with several examples, not single examples."""
+        """Return whether the promise is for persons with several examples each."""
         return False
 
     @property
     def pays_to_test(self) -> bool:
-        """Whether models are measured on private rows, at a price."""
+        """Return whether models are measured on private rows, at a price."""
         return False
 
     @property
     def horizon(self) -> int:
-        """How many rounds, updates or events there will be, at most."""
+        """Return how many rounds, updates or events there will be, at most."""
         raise NotImplementedError
 
     @property

@@ -33,7 +33,7 @@ def _known_data(name: str | None) -> str | None:
 
 
 class Source(Section):
-    """Where examples come from."""
+    """The source of examples."""
 
     name: Annotated[str | None, AfterValidator(_known_data)] = Field(
         None,
@@ -52,17 +52,19 @@ class Source(Section):
 
     @property
     def published(self) -> bool:
-        """Whether these are rows that this program publishes by name: all others are private."""
+        """Return whether these are rows that this program publishes by name: all others are
+        private.
+        """
         return self.file is None and is_ours(self.name or "")
 
     @property
     def reads_classes(self) -> bool:
-        """Whether the rows of a file say which classes there are."""
+        """Return whether the rows of a file say which classes there are."""
         return False
 
     @property
     def deals_by_label(self) -> bool:
-        """Whether who holds how many private rows follows from their labels."""
+        """Return whether who holds how many private rows follows from their labels."""
         return False
 
     @model_validator(mode="after")
@@ -134,7 +136,7 @@ class Table(Source):
 
     @property
     def reads_classes(self) -> bool:
-        """Whether the rows of a file say which classes there are."""
+        """Return whether the rows of a file say which classes there are."""
         return self.file is not None and self.classes is None and self.span is None
 
     @property
@@ -249,7 +251,7 @@ SHARE = 0.2
 
 
 class Data(Table):
-    """Where examples come from and how they are divided among clients.
+    """The source of examples, and their division among clients.
 
     ``test`` says what models of a file of one's own are measured on, for its rows are people:
 
@@ -322,12 +324,12 @@ class Data(Table):
 
     @property
     def deals_by_label(self) -> bool:
-        """Whether who holds how many private rows follows from their labels."""
+        """Return whether who holds how many private rows follows from their labels."""
         return not self.published and self.partition.by_label
 
     @property
     def _several_rows(self) -> bool:
-        """Whether a person may have more than one row."""
+        """Return whether a person may have more than one row."""
         return self.person is not None and self.person_rows != 1
 
     @model_validator(mode="after")
@@ -426,7 +428,7 @@ class Data(Table):
 
     @property
     def testing(self) -> Testing | Literal["published"]:
-        """What models are measured on, defaults filled in: of one's own file, nothing."""
+        """Return what models are measured on, defaults filled in: of one's own file, nothing."""
         if self.file is None:
             return "published"
         return self.test or ("file" if self.test_file else "none")

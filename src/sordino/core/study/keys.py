@@ -81,7 +81,7 @@ def keys(chosen: str | None = None) -> list[Key]:
 
 
 def places_of(last: str, shape: type[Section]) -> list[str]:
-    """Where a study of this kind has a key whose last part is this, with dots."""
+    """Return where a study of this kind has a key whose last part is this, with dots."""
     name = next(each for each in regimes.names() if regimes.named(each).study is shape)
     return list(dict.fromkeys(k.key for k in _regime(name) if k.key.rpartition(".")[2] == last))
 
@@ -164,7 +164,7 @@ def _merged(found: Iterator[Key]) -> Iterator[Key]:
 
 
 def _documented(section: type[Section], name: str) -> str:
-    """What the docstring of a class, or of one that it extends, says of an attribute."""
+    """Return what the docstring of a class, or of one that it extends, says of an attribute."""
     for each in section.__mro__:
         _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
         for names, said in _ENTRY.findall(listed):

@@ -95,7 +95,9 @@ def tables() -> tuple[Registry[Any], ...]:
 
 
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
-    """What kind of study this is: by its method, else by what its budget counts, else the first."""
+    """Return what kind of study this is: by its method, else by what its budget counts, else the
+    first.
+    """
     if method is not None:
         return regimes.named(method.about.regime).study
     budget, known = table.get("budget"), list(regimes.known().values())
@@ -105,7 +107,7 @@ def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]
 
 
 def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
-    """Whether a study of this kind, with this method, has such a table."""
+    """Return whether a study of this kind, with this method, has such a table."""
     sections: list[type[Section]] = [shape]
     for key in registry.keys[:-1]:
         if key == "method":
@@ -269,7 +271,7 @@ def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _code() -> tuple[tuple[str, ...], ...]:
-    """Where a study may name code of its own."""
+    """Return where a study may name code of its own."""
     found = tables()
     return (
         *((*registry.keys, registry.key) for registry in found),
@@ -314,7 +316,7 @@ def write(study: Study) -> str:
 def _explained(
     error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]
 ) -> list[str]:
-    """What is wrong with a section at this place of a study; not what was told already."""
+    """Return what is wrong with a section at this place of a study; not what was told already."""
     return [
         _explain(problem, place, section, shape)
         for problem in error.errors()
