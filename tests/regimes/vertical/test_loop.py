@@ -197,10 +197,9 @@ def begun(
     rates: Rates,
     seed: int,
     half: bool = False,
-    regret: bool = True,
     block: int = BLOCK,
 ) -> Loop:
-    loop = Loop(net, rule, rates, half=half, regret=regret, block=block)
+    loop = Loop(net, rule, rates, half=half, block=block)
     loop.start(*weights(net, seed))
     return loop
 
@@ -419,16 +418,6 @@ def test_a_fresh_object_goes_on_bit_for_bit(
         "uint8",
         "bool",
     }
-
-
-def test_without_regret_all_else_is_the_same() -> None:
-    rule, steps, events = Rule(12, 0.9), rates(SMALL, 5), stream(SMALL, 50, 5, 0.7)
-    one, other = begun(SMALL, rule, steps, 5), begun(SMALL, rule, steps, 5, regret=False)
-    seen, less = one.run(*events), other.run(*events)
-    assert np.array_equal(seen.losses, less.losses)
-    assert np.array_equal(all_weights(one), all_weights(other))
-    assert (seen.regret > 0).all()
-    assert (less.regret == 0).all()
 
 
 def test_weights_come_back_as_they_were_given() -> None:

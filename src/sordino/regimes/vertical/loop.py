@@ -180,7 +180,7 @@ def _dots(out: Any, matrix: Any, rows: Any, start: int, stop: int, vector: Any) 
         i += 1
 
 
-@compiled(forceinline=True)
+@compiled()
 def _half(value: Any) -> Any:
     """Return a float32 as it is after travelling as a 16-bit float.
 
@@ -203,7 +203,7 @@ def _half(value: Any) -> Any:
     return np.uint32(found | sign).view(np.float32)
 
 
-@compiled(forceinline=True)
+@compiled()
 def _spend(seconds: Any, what: int, since: int, stamp: Any) -> int:
     """Add the time since then, in nanoseconds of the monotonic clock (POSIX); return now."""
     _clock_gettime(_CLOCK, stamp.ctypes)
@@ -213,95 +213,47 @@ def _spend(seconds: Any, what: int, since: int, stamp: Any) -> int:
 
 
 @compiled()
-def _before(shape: Shape, state: State, work: Work, x: Any, active: Any, clock: int) -> None:
-    """Enter a block's events into the lists of those who are active, and features into rows."""
-    parties, column = shape.slot.size, 0
-    for p in range(parties + 1):
-        q = shape.layers[p]
-        work.seen[p] = state.count[p]
-        for b in range(active.shape[0]):
-            if p < parties:
-                for k in range(shape.inputs[q]):
-                    work.x[p, b, k] = x[b, column + k]
-            if p == parties or active[b, p]:
-                i = state.count[p]
-                state.when[p, i], state.due[p, i] = clock + b, 0
-                state.count[p] += 1
-                if p < parties:
-                    state.inputs[q, i] = work.x[p, b]
-        column += shape.inputs[q]
-
-
-@compiled(forceinline=True)
-def _correct(z: Any, matrix: Any, count: int, due: Any, inner: Any, work: Work) -> None:
+def _correct(z: Any, matrix: Any, count: int, due: Any, inner: Any, factor: Any, rows: Any) -> None:
     """``z -= sum_j d_j inner_j matrix_j``, over the pending events."""
     for i in range(count):
-        work.factor[i] = -np.float32(due[i]) * inner[i]
-    _add(z, work.factor, matrix, work.rows, count)
+        factor[i] = -np.float32(due[i]) * inner[i]
+    _add(z, factor, matrix, rows, count)
 
 
-@compiled(forceinline=True)
-def _forward(shape: Shape, state: State, work: Work, p: int, q: int) -> Any:
-    """Return z of layer q, whose input is in the event's row; note s of pending events, and its."""
-    row, inputs = work.seen[p], shape.inputs[q]
-    z, weights = work.z[: shape.outputs[q]], state.weights[q]
-    for k in range(z.size):
-        z[k] = weights[inputs, k]
-    _add(z, work.value[q], weights, work.live[q], work.lives[q])
-    a = state.inputs[q]
-    _dots(work.inner[q], a, work.rows, 0, row + 1, a[row, : inputs + 1])
-    _correct(z, state.slopes[q], row, state.due[p], work.inner[q], work)
-    return z
-
-
-@compiled(forceinline=True)
-def _enter(
-    shape: Shape, state: State, work: Work, z: Any, q: int, row: int, slot: int, half: bool,
-    relu: bool,
+@compiled()
+def _forward(
+    z: Any, weights: Any, bias: int, live: Any, value: Any, lives: int, inputs: Any, slopes: Any,
+    row: int, due: Any, inner: Any, factor: Any, rows: Any,
 ) -> None:  # fmt: skip
-    """Make outputs z inputs of layer q from ``slot`` on, and list those that count.
+    """Compute z of a layer whose input is in the event's row, and note s of the events up to it.
 
-    One that is rounded to zero on its way stays in the list: its slope is not zero.
+    ``bias`` is the row of the weights that has it.
     """
-    at, a = work.lives[q], state.inputs[q, row]
     for k in range(z.size):
-        closed = relu and z[k] <= 0
-        a[slot + k] = _ZERO if closed else _half(z[k]) if half else z[k]
-        if not closed:
-            work.live[q, at], work.value[q, at] = slot + k, a[slot + k]
-            at += 1
-    work.lives[q] = at
+        z[k] = weights[bias, k]
+    _add(z, value, weights, live, lives)
+    _dots(inner, inputs, rows, 0, row + 1, inputs[row, : bias + 1])
+    _correct(z, slopes, row, due, inner, factor, rows)
 
 
-@compiled(forceinline=True)
-def _chain(shape: Shape, state: State, work: Work, p: int, q: int, z: Any) -> Any:
-    """Return z of the last layer of participant p, from z of its layer q."""
-    for above in range(q + 1, shape.layers[p + 1]):
-        work.lives[above] = 0
-        _enter(shape, state, work, z, above, work.seen[p], 0, False, True)
-        z = _forward(shape, state, work, p, above)
-    return z
+@compiled()
+def _enter(
+    z: Any, a: Any, live: Any, value: Any, at: int, slot: int, half: bool, relu: bool
+) -> int:  # fmt: skip
+    """Make outputs z inputs ``a[slot:]`` of the next layer; list those that count, from ``at`` on.
+
+    One that is rounded to zero on its way stays in the list: its slope is not zero. Return where
+    the list ends.
+    """
+    for k in range(z.size):
+        number, closed = _half(z[k]) if half else z[k], relu and z[k] <= 0
+        a[slot + k] = _ZERO if closed else number
+        live[at], value[at] = slot + k, number
+        at += 0 if closed else 1
+    return at
 
 
-@compiled(forceinline=True)
-def _embed(shape: Shape, state: State, work: Work, b: int, half: bool) -> None:
-    """Embed the features of all parties, into the server's input."""
-    parties = shape.slot.size
-    top = shape.layers[parties]
-    work.lives[top] = 0
-    for p in range(parties):
-        q, seen = shape.layers[p], work.seen[p]
-        z = work.first[p, b, : shape.outputs[q]]
-        work.inner[q, : seen + 1] = work.known[p, b, : seen + 1]
-        _correct(z, state.slopes[q], seen, state.due[p], work.inner[q], work)
-        z = _chain(shape, state, work, p, q, z)
-        relu = shape.relu[shape.layers[p + 1] - 1]
-        work.part[p] = work.lives[top]
-        _enter(shape, state, work, z, top, work.seen[parties], shape.slot[p], half, relu)
-    work.part[parties] = work.lives[top]
-
-
-@compiled(forceinline=True)
+@compiled()
 def _scores(z: Any, label: int, u: Any, losses: Any, b: int) -> int:
     """Note the loss of these scores and its slopes u; return the class predicted."""
     best, top, others = 0, z[0], 0.0
@@ -321,119 +273,147 @@ def _scores(z: Any, label: int, u: Any, losses: Any, b: int) -> int:
     return best
 
 
-@compiled(forceinline=True)
-def _meet(shape: Shape, state: State, work: Work, p: int, q: int, regret: bool) -> None:
-    """Compute r of layer q for all events up to this one, and their part of inner products."""
-    row, u = work.seen[p], state.slopes[q]
-    _dots(work.r, u, work.rows, 0, row + 1, u[row, : shape.outputs[q]])
-    if regret:
-        oldest, when = state.when[shape.slot.size, 0], state.when[p]
-        for i in range(row + 1):
-            part = np.float64(work.inner[q, i]) * np.float64(work.r[i])
-            work.product[when[i] - oldest] += part
-
-
-@compiled(forceinline=True)
-def _late(shape: Shape, state: State, work: Work, p: int, q: int) -> None:
-    """Compute what pending events add to v of layer q; r must be known."""
-    v = work.v[: shape.inputs[q]]
-    v[:] = 0
-    _correct(v, state.inputs[q], work.seen[p], state.due[p], work.r, work)
-
-
-@compiled(forceinline=True)
-def _lower(shape: Shape, state: State, work: Work, q: int, row: int, low: int, high: int) -> None:
-    """Compute v of the listed inputs of layer q from low to high, into ``down``."""
-    live, u = work.live[q], state.slopes[q, row, : shape.outputs[q]]
-    _dots(work.down, state.weights[q], live, low, high, u)
-    for i in range(low, high):
-        work.down[i] += work.v[live[i]]
-
-
-@compiled(forceinline=True)
-def _back(shape: Shape, state: State, work: Work, p: int, regret: bool) -> None:
-    """Compute the slopes of the layers of p from those of its last one."""
-    first, row = shape.layers[p], work.seen[p]
-    for q in range(shape.layers[p + 1] - 1, first - 1, -1):
-        _meet(shape, state, work, p, q, regret)
-        if q > first:
-            _late(shape, state, work, p, q)
-            _lower(shape, state, work, q, row, 0, work.lives[q])
-            below = state.slopes[q - 1, row]
-            below[: shape.inputs[q]] = 0
-            for i in range(work.lives[q]):
-                below[work.live[q, i]] = work.down[i]
-
-
-@compiled(forceinline=True)
-def _serve(
-    shape: Shape, state: State, work: Work, b: int, y: Any, active: Any, half: bool, regret: bool,
-    predictions: Any, losses: Any,
+@compiled()
+def _meet(
+    r: Any, slopes: Any, u: Any, row: int, rows: Any, inner: Any, when: Any, oldest: int,
+    product: Any,
 ) -> None:  # fmt: skip
-    """Score, and compute the server's slopes and each active party's last ones."""
-    server = shape.slot.size
-    top, last, row = shape.layers[server], shape.layers[server + 1] - 1, work.seen[server]
-    z = _forward(shape, state, work, server, top)
-    z = _chain(shape, state, work, server, top, z)
-    predictions[b] = _scores(z, y[b], state.slopes[last, row], losses, b)
-    work.product[: row + 1] = 0
-    _back(shape, state, work, server, regret)
-    if active.any():
-        _late(shape, state, work, server, top)
-    for p in range(server):
-        if active[p]:
-            q, low, high = shape.layers[p + 1] - 1, work.part[p], work.part[p + 1]
-            _lower(shape, state, work, top, row, low, high)
-            u = state.slopes[q, work.seen[p]]
-            u[: shape.outputs[q]] = 0
-            for i in range(low, high):
-                slope = work.down[i]
-                u[work.live[top, i] - shape.slot[p]] = _half(slope) if half else slope
+    """Compute r of a layer for the events up to this one, and their part of inner products."""
+    _dots(r, slopes, rows, 0, row + 1, u)
+    for i in range(row + 1):
+        product[when[i] - oldest] += np.float64(inner[i]) * np.float64(r[i])
 
 
-@compiled(forceinline=True)
-def _step(state: State, work: Work, p: int, event: int, rate: float, powers: Any) -> None:
-    """Let shares of all pending events grow; ``powers``: alpha^age, zero from age l on."""
-    when, due = state.when[p], state.due[p]
-    work.seen[p] += 1
-    for i in range(work.seen[p]):
+@compiled()
+def _lower(down: Any, weights: Any, live: Any, low: int, high: int, u: Any, v: Any) -> None:
+    """Compute v of the listed inputs from low to high; ``v``: what pending events add."""
+    _dots(down, weights, live, low, high, u)
+    for i in range(low, high):
+        down[i] += v[live[i]]
+
+
+@compiled()
+def _step(when: Any, due: Any, count: int, event: int, rate: float, powers: Any) -> None:
+    """Let shares of pending events grow; ``powers``: alpha^age, zero from age l on."""
+    for i in range(count):
         due[i] += rate * powers[event - when[i]]
 
 
-@compiled(forceinline=True, fastmath=_SUMS)
-def _square(state: State, work: Work, count: int, alpha: float, powers: Any) -> float:
+@compiled(fastmath=_SUMS)
+def _square(sums: Any, product: Any, count: int, alpha: float, powers: Any) -> float:
     """Return W^2 |S|^2 after an event, the last of so many in the server's list."""
-    newer, squares, total = state.sums[0], state.sums[1], 0.0
-    newer[count - 1], squares[count - 1] = 0, work.product[count - 1]
+    newer, squares, total = sums[0], sums[1], 0.0
+    newer[count - 1], squares[count - 1] = 0, product[count - 1]
     for i in range(count):
-        newer[i] = alpha * newer[i] + (work.product[i] if i < count - 1 else 0.0)
+        newer[i] = alpha * newer[i] + (product[i] if i < count - 1 else 0.0)
         power = powers[count - 1 - i]
         total += power * (power * squares[i] + 2 * newer[i])
     return total
 
 
 @compiled()
+def _before(shape: Shape, state: State, work: Work, x: Any, active: Any, clock: int) -> None:
+    """Enter a block's events into the lists of those who are active, and features into rows."""
+    parties, column = shape.slot.size, 0
+    for p in range(parties + 1):
+        q = shape.layers[p]
+        work.seen[p] = state.count[p]
+        for b in range(active.shape[0]):
+            if p < parties:
+                for k in range(shape.inputs[q]):
+                    work.x[p, b, k] = x[b, column + k]
+            if p == parties or active[b, p]:
+                i = state.count[p]
+                state.when[p, i], state.due[p, i] = clock + b, 0
+                state.count[p] += 1
+                if p < parties:
+                    for k in range(shape.inputs[q]):
+                        state.inputs[q, i, k] = x[b, column + k]
+        column += shape.inputs[q]
+
+
+@compiled()
 def _events(
     shape: Shape, state: State, work: Work, y: Any, active: Any, clock: int, rates: Any,
-    powers: Any, alpha: float, half: bool, regret: bool, predictions: Any, losses: Any,
-    regrets: Any, seconds: Any,
+    powers: Any, alpha: float, half: bool, predictions: Any, losses: Any, regrets: Any,
+    seconds: Any,
 ) -> None:  # fmt: skip
-    """Play a block's events, one after another."""
-    server, whole, spare = shape.slot.size, powers.sum(), np.zeros(3)
+    """Play a block's events, one after another: forward through all layers, and back."""
+    weights, inputs, slopes = state.weights, state.inputs, state.slopes
+    layers, server, top = shape.layers, shape.slot.size, shape.layers[shape.slot.size]
+    inner, live, value, lives, seen = work.inner, work.live, work.value, work.lives, work.seen
+    whole, spare = powers.sum(), np.zeros(3)
     tick = _spend(spare, 0, 0, work.stamp)
     for b in range(y.size):
-        _embed(shape, state, work, b, half)
-        tick = _spend(seconds, FORWARD, tick, work.stamp)
-        _serve(shape, state, work, b, y, active[b], half, regret, predictions, losses)
-        _step(state, work, server, clock + b, rates[server], powers)
-        tick = _spend(seconds, SERVER, tick, work.stamp)
-        for p in range(server):
-            if active[b, p]:
-                _back(shape, state, work, p, regret)
-                _step(state, work, p, clock + b, rates[p], powers)
-        if regret:
-            count = work.seen[server]
-            regrets[b] = _square(state, work, count, alpha, powers) / (whole * whole)
+        end = 0  # of the server's list of inputs
+        for p in range(server + 1):
+            row, first, last = seen[p], layers[p], layers[p + 1] - 1
+            for q in range(first, last + 1):
+                z = work.z[: shape.outputs[q]]
+                if q == first and p < server:
+                    z[:] = work.first[p, b, : z.size]
+                    inner[q, : row + 1] = work.known[p, b, : row + 1]
+                    _correct(z, slopes[q], row, state.due[p], inner[q], work.factor, work.rows)
+                else:
+                    _forward(
+                        z, weights[q], shape.inputs[q], live[q], value[q], lives[q], inputs[q],
+                        slopes[q], row, state.due[p], inner[q], work.factor, work.rows,
+                    )  # fmt: skip
+                if q < last:
+                    lives[q + 1] = _enter(
+                        z, inputs[q + 1, row], live[q + 1], value[q + 1], 0, 0, False, True
+                    )
+                elif p < server:
+                    work.part[p] = end
+                    end = _enter(
+                        z, inputs[top, seen[server]], live[top], value[top], end, shape.slot[p],
+                        half, shape.relu[q],
+                    )  # fmt: skip
+                    lives[top] = work.part[p + 1] = end
+                else:
+                    predictions[b] = _scores(z, y[b], slopes[q, row], losses, b)
+            if p == server - 1:
+                tick = _spend(seconds, FORWARD, tick, work.stamp)
+        work.product[: seen[server] + 1] = 0
+        oldest = state.when[server, 0]
+        for back in range(server + 1):  # the server first
+            p = server - back
+            if p < server and not active[b, p]:
+                continue
+            row, first = seen[p], layers[p]
+            for q in range(layers[p + 1] - 1, first - 1, -1):
+                u = slopes[q, row, : shape.outputs[q]]
+                _meet(
+                    work.r, slopes[q], u, row, work.rows, inner[q], state.when[p], oldest,
+                    work.product,
+                )  # fmt: skip
+                if q == first and p < server:
+                    continue
+                v = work.v[: shape.inputs[q]]
+                v[:] = 0
+                _correct(v, inputs[q], row, state.due[p], work.r, work.factor, work.rows)
+                if q > first:
+                    _lower(work.down, weights[q], live[q], 0, lives[q], u, v)
+                    below = slopes[q - 1, row]
+                    below[: shape.inputs[q]] = 0
+                    for i in range(lives[q]):
+                        below[live[q, i]] = work.down[i]
+                    continue
+                for m in range(server):  # the slopes of embeddings, on their way to parties
+                    if active[b, m]:
+                        low, high, q_m = work.part[m], work.part[m + 1], layers[m + 1] - 1
+                        _lower(work.down, weights[q], live[q], low, high, u, v)
+                        below = slopes[q_m, seen[m]]
+                        below[: shape.outputs[q_m]] = 0
+                        for i in range(low, high):
+                            slope = work.down[i]
+                            below[live[q, i] - shape.slot[m]] = _half(slope) if half else slope
+            seen[p] += 1
+            _step(state.when[p], state.due[p], seen[p], clock + b, rates[p], powers)
+            if p == server:
+                tick = _spend(seconds, SERVER, tick, work.stamp)
+        count = seen[server]
+        regrets[b] = _square(state.sums, work.product, count, alpha, powers) / (whole * whole)
         tick = _spend(seconds, BACKWARD, tick, work.stamp)
 
 
@@ -469,8 +449,8 @@ def _forget(shape: Shape, state: State, done: Any) -> None:
 class Loop:
     """Weights and window of one network, with room of its own: one object serves one thread.
 
-    ``half`` says that embeddings and their slopes travel as 16-bit floats, ``regret`` that |S_t|^2
-    is computed. Another ``block`` changes results by float32's rounding only.
+    ``half`` says that embeddings and their slopes travel as 16-bit floats. Another ``block``
+    changes results by float32's rounding only.
 
     Raises:
         ValueError: for halves that do not fit together.
@@ -483,7 +463,6 @@ class Loop:
         rates: Rates,
         *,
         half: bool,
-        regret: bool = True,
         block: int = BLOCK,
     ) -> None:
         if sum(net.embeddings) != net.server.widths[0]:
@@ -496,7 +475,7 @@ class Loop:
         if len(rates.parties) != len(net.parties):
             raise ValueError(f"{len(net.parties)} parties, but rates for {len(rates.parties)}")
         self.net, self.rule, self._clock = net, rule, 0
-        self._half, self._regret, self._block = half, regret, block
+        self._half, self._block = half, block
         powers = rule.alpha ** np.arange(rule.length, dtype=np.float64)
         self._rates = np.array([*rates.parties, rates.server], np.float64) / powers.sum()
         self._powers = np.append(powers, np.zeros(block))
@@ -560,8 +539,8 @@ class Loop:
         seconds[FORWARD] += time.perf_counter() - begun
         _events(
             shape, state, work, y, active, self._clock, self._rates, self._powers, self.rule.alpha,
-            self._half, self._regret, played.predictions[part], played.losses[part],
-            played.regret[part], seconds,
+            self._half, played.predictions[part], played.losses[part], played.regret[part],
+            seconds,
         )  # fmt: skip
         self._clock += len(x)
         begun = time.perf_counter()
