@@ -258,7 +258,8 @@ class ServerModel:
         found |= {f"last.{m}": values for m, values in enumerate(self.state.last)}
         found |= {f"due.{m}": np.frombuffer(each.values, np.uint8) for m, each in self.due.items()}
         found["counts"] = np.array([self.state.closed, self.state.dropped])
-        found["away"] = np.array(sorted(self.away), np.int64)
+        if self.away:
+            found["away"] = np.array(sorted(self.away), np.int64)
         return found
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
@@ -267,7 +268,6 @@ class ServerModel:
         self.server.unpack(below("server.", kept))
         last = [kept[f"last.{m}"].copy() for m in range(self.rules.parties)]
         self.state = EventState(last, closed=closed, dropped=dropped)
-        # checkpoints of before name none
         self.away = {int(site) for site in kept.get("away", ())}
         self.due = {
             m: Derivative(m, closed, self.server.settings.bits, kept[f"due.{m}"].tobytes())
