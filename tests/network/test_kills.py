@@ -174,7 +174,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         patience=1.0,
         refused=lambda who, why: None,
     )
-    more, _, lives = kernels(world, agreed, built.first.model.size, run, courier)
+    more, _, lives = kernels(agreed, built.first.model.size, run, courier)
     kernel: LiveKernel[Any, Any] = lives(
         world,
         built.first,

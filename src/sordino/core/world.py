@@ -73,12 +73,14 @@ class Summing:
         dishonest: clients that may collude with the server, which opens at most one sum in a round
             all the same.
         bits: of the modulus 2^bits.
+        deadline: seconds after which a round ends, where the study sets any.
     """
 
     clients: int
     fewest: int
     dishonest: int
     bits: int
+    deadline: float | None = None
 
     def refuse_splitting(self) -> None:
         """Refuse sums so small that a server which shows clients different sets could open two of

@@ -203,10 +203,9 @@ def to_site(data: bytes | str) -> FromServer:
 
 def _plain(frame: F) -> F:
     """The frame with a reason that controls no terminal: a peer chooses it, and people read it."""
-    why = getattr(frame, "why", "")
-    if why.isprintable():
+    if not isinstance(frame, Stepped | Refuse | Reject | Bye) or frame.why.isprintable():
         return frame
-    return msgspec.structs.replace(frame, why=printable(why))  # type: ignore[type-var]
+    return msgspec.structs.replace(frame, why=printable(frame.why))
 
 
 def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:

@@ -37,6 +37,7 @@ from sordino.core import study as studies
 from sordino.core.files import said_clearly
 from sordino.core.network import Agreement, NetworkRegime
 from sordino.core.study.base import Study, refuse_repeated
+from sordino.core.world import Summing
 from sordino.network import certificates, frames, transport
 from sordino.network.certificates import Pair, read_keys, signed_by
 
@@ -112,10 +113,14 @@ class Agreed:
         return regimes.of(self.study).network
 
     @property
+    def summing(self) -> Summing | None:
+        """The secure sums of the study, where the server learns nothing else; or None."""
+        return regimes.of(self.study).summing(self.study)
+
+    @property
     def minimum(self) -> int:
         """Sites that must be there: as agreed, and enough for a sum to be opened."""
-        summing = regimes.of(self.study).summing(self.study)
-        return max(self.agreement.minimum, 0 if summing is None else summing.fewest)
+        return max(self.agreement.minimum, 0 if self.summing is None else self.summing.fewest)
 
     def verify(self, site: int, content: bytes, signature: bytes) -> bool:
         """Return whether the site with this number has signed the content."""
@@ -199,7 +204,7 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
     empty = {REVOKED: certificates.revoked(by, (), now)}
     serials = {}
     issued = {name: _issued(by, agreement, name, now) for name in _known(agreement)}
-    if getattr(study.privacy, "noise", "own") == "shared":  # sites verify each other then
+    if regimes.of(study).summing(study) is not None:  # sites verify each other then
         shared[KEYS] = certificates.keys_pem([issued[n].certificate for n in agreement.names])
     for name, made in issued.items():
         serials[name] = [made.certificate.serial_number]

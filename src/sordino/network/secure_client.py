@@ -133,7 +133,7 @@ class SecureSumClient:
             RemoteProtocolError: if this site does not do that.
         """
         found, number = decode(told.body), told.number
-        if getattr(found, "round", 0) != number:
+        if found.round != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
         if not isinstance(found, Invitation):
             return kept, self._next(kept, self._of(number), found)

@@ -259,7 +259,7 @@ class ServerRun:
         own, dimension = self.options, moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=own.durable or world.charges_everybody)
-        more, scripts, lives = kernels(world, own.agreed, dimension, self.run_id, session)
+        more, scripts, lives = kernels(own.agreed, dimension, self.run_id, session)
         if own.scripted:
             scripted: ScriptedKernel[Any, Any] = scripts(
                 world,

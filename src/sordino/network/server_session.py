@@ -22,11 +22,13 @@ from typing import NamedTuple
 from sordino.base.errors import RemoteProtocolError, printable
 from sordino.base.message import (
     Embedding,
+    Gradient,
     Labels,
     Message,
     Passive,
     Reply,
     Task,
+    Update,
     decode,
     encode,
     vectors,
@@ -174,7 +176,7 @@ def checked_reply(
         raise RemoteProtocolError(
             f"it speaks for client {message.client} and is client {site}", "for another"
         )
-    quoted = getattr(message, "round", getattr(message, "task", None))
+    quoted = message.task if isinstance(message, Gradient) else message.round
     if quoted != number:
         raise RemoteProtocolError(
             f"its frame is of task {number}, its message of {quoted}", "another task"
@@ -185,7 +187,9 @@ def checked_reply(
                 f"its {name} has the length {found:.3g}, and a model takes {most:.3g} at most",
                 "too large",
             )
-    for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
+    if not isinstance(message, Update):
+        return message
+    for told in (message.statistics, message.raw):
         for name in () if told is None else told.__struct_fields__:
             value = getattr(told, name)
             if not isinstance(value, float | int):

@@ -76,7 +76,7 @@ from sordino.base.errors import (
     StudyError,
     printable,
 )
-from sordino.base.message import Reply, Task, Train, Vector, decode, encode
+from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.run.log import RunLog
@@ -364,7 +364,7 @@ class SiteSession:
         self._world.settle(site, task)
         for _, why in self._world.faults():
             self._incidents.note(SERVER, "derivative", why)
-        if self._due and not getattr(task, "asked", False):
+        if self._due and not (isinstance(task, Turn) and task.asked):
             self._due = False
             self._save()
         if self._ahead is not None:
@@ -444,11 +444,11 @@ class SiteSession:
 
     def _count_task(self, task: Task) -> bool:
         """Count what was done; whether the task is one by itself, and not a query or a farewell."""
-        if getattr(task, "asked", False) or getattr(task, "over", False):
+        if isinstance(task, Turn) and (task.asked or task.over):
             return False
         steps = task.steps if isinstance(task, Train) else 1
-        number = getattr(task, "event", task.number)
-        model: Vector = getattr(task, "weights", self.moment.model)
+        number = task.number if isinstance(task, Train | Compute) else task.event
+        model = task.weights if isinstance(task, Train | Compute) else self.moment.model
         self.moment = replace(
             self.moment, number=number, steps=self.moment.steps + steps, model=model
         )

@@ -24,7 +24,6 @@ from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
 from sordino.core.kernel import M
 from sordino.core.simulation import S
-from sordino.core.world import ServerSide
 from sordino.mechanisms.secure.client import Verify
 from sordino.mechanisms.secure.messages import (
     Delivered,
@@ -457,14 +456,14 @@ class ScriptedSums(ScriptedKernel[S, M]):
 
 
 def kernels(
-    world: ServerSide[Any], agreed: Agreed, dimension: int, run: str, courier: ServerSession
+    agreed: Agreed, dimension: int, run: str, courier: ServerSession
 ) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
-    """The kernels that play a world, and what they need besides: other ones where the server learns
+    """Return the kernels of a study, and what they need besides: other ones where the server learns
     nothing but sums.
     """
-    if (summing := world.summing) is None:
+    if (summing := agreed.summing) is None:
         return {}, ScriptedKernel, LiveKernel
-    deadline = getattr(getattr(agreed.study, "participation", None), "deadline", None)
+    deadline = summing.deadline
     # four steps and the answers: who is silent in one must not make the round miss its deadline
     step = STEP if deadline is None else min(STEP, deadline / 5)
     known = partial(setting, agreed, summing, dimension, run)

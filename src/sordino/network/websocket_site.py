@@ -18,11 +18,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.headers import build_authorization_basic
 from websockets.protocol import State
@@ -385,11 +384,11 @@ class WebSocketLine:
                 self._stream.send(data)
 
 
-def _refused(address: str, error: Any) -> Lost | Stranger:
+def _refused(address: str, error: InvalidHandshake) -> Lost | Stranger:
     """Return the error for what the server says instead of greeting."""
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", 0)
-    body = bytes(getattr(response, "body", b"") or b"")
+    status, body = 0, b""
+    if isinstance(error, InvalidStatus):
+        status, body = error.response.status_code, bytes(error.response.body or b"")
     said = body.decode(errors="replace").strip()[:200] or str(error)
     if status == HTTPStatus.FORBIDDEN:
         return Stranger(f"{address}: the server does not admit this site: {said}")

@@ -149,7 +149,8 @@ def bits(study: SynchronousStudy) -> int:
 def summing(study: SynchronousStudy) -> Summing:
     """Return what secure sums of the study follow from."""
     least = fewest(study)
-    return Summing(study.data.clients, least, least - honest(study), bits(study))
+    deadline = study.participation.deadline
+    return Summing(study.data.clients, least, least - honest(study), bits(study), deadline)
 
 
 def refused(study: SynchronousStudy) -> str | None:
