@@ -2,7 +2,7 @@
 # make check : lint, types, layers                                make bench : measure against the peers
 # make docs  : build the site of docs/ into site/
 # make package : wheel and sdist in dist/, tried in a clean environment
-# make nightly : the long searches, such as 100 000 sensitivity cases
+# make nightly : the long searches, such as 100 000 sensitivity cases, and 200 mutants
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -33,6 +33,7 @@ test: venv
 
 nightly: venv
 	$(BIN)/python -m pytest -m nightly -n auto --junitxml nightly.xml
+	$(BIN)/python tests/mutation.py
 
 check: venv
 	$(BIN)/ruff check .

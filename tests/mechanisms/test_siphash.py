@@ -14,6 +14,7 @@ from scipy.stats import chi2  # type: ignore[import-untyped]
 from sordino.base.entropy import Seeded
 from sordino.mechanisms.kernels.words import words
 from sordino.mechanisms.response import secret
+from sordino.privacy.records.identity import digests
 
 FALSE_ALARM = 1e-9
 MASK = 2**64 - 1
@@ -168,3 +169,12 @@ def test_every_bit_of_number_visit_and_key_turns_half_of_the_word() -> None:
             # the largest of 64 bits, 256 flips
             assert np.abs(turned - 0.5).max() < 7.5 * 0.5 / n**0.5
     assert len(np.unique(found)) == n
+
+
+def test_digests_of_records_are_siphash_of_their_words() -> None:
+    """A digest that changes would make every record of every ledger a new one."""
+    key = bytes(range(16))
+    halves = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    words = np.array([0, 1, 2**63, 0x0706050403020100, 12345678901234567890], np.uint64)
+    wanted = [reference(halves, int(word).to_bytes(8, "little")) for word in words]
+    assert digests(key, words).tolist() == wanted

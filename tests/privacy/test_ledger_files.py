@@ -174,6 +174,17 @@ def test_a_read_only_archive_can_be_read(path: Path) -> None:
         path.parent.chmod(0o700)
 
 
+def test_a_secret_ledger_is_for_its_owner_alone_and_so_are_the_files_beside_it(
+    tmp_path: Path,
+) -> None:
+    with Ledger.create(tmp_path / "secret.sqlite", UNITS, secret=True) as ledger:
+        ledger.charge([charge("a")], FREE)
+        files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert files == dict.fromkeys(
+        ("secret.sqlite", "secret.sqlite-wal", "secret.sqlite-shm"), 0o600
+    )
+
+
 @pytest.mark.parametrize("column", ["unit", "event", "why", "method", "key", "prev", "digest"])
 def test_bytes_where_text_was_are_found_and_named(path: Path, column: str) -> None:
     with sqlite3.connect(path) as db:

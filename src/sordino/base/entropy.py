@@ -38,6 +38,42 @@ from typing import Any, Protocol
 
 import numpy as np
 
+# Theory of operation
+#
+# Noise protects once. If two releases carry the same noise, their difference shows what it hid, and
+# no sum of prices bounds that. If a release is asked for again after a kill and carries *other*
+# noise, two noisy values of one thing are out, and one was booked. So a draw must be the same
+# whenever the same release is made again, and different for every other release.
+#
+# That is done by addresses, in three layers:
+#
+#     root       of a run. Seeded: the seed, and a digest of the study, the data, the numerics and
+#                the environment. System: a secret key.
+#     address    words and numbers: the use ("noise", "batch", ...), who, and which round, version
+#                or event. One use has one address; nothing is drawn twice from one.
+#     contents   a digest of what the noise hides, where that may differ at one address
+#                (:func:`over`).
+#
+#     generator = KDF(root, address, contents)       SHA-256, or HMAC-SHA-256 under the key
+#
+# Why each is needed. *Addresses* and no shared stream: a client that is late, missing or replayed
+# leaves the draws of all others as they were, and order does not matter. *The digest in the root*:
+# a changed data set or program with the same seed makes another release and must not repeat the
+# noise; two runs over one ledger have different roots by the name of the run. *Contents*: a run
+# folder that was put back from a copy goes on from an older state. It may be told something else
+# than before and so release another value at the same address. Other contents give other noise;
+# equal contents give the same bytes, which tell nothing new.
+#
+# What must hold for who adds a draw:
+#
+# * name every index that the use depends on; a loop's index too. A missing index is shared noise;
+# * never rename an address, nor change the order of its parts: old runs could not go on;
+# * never draw from what ``at`` returned for two uses, nor keep a numbered generator of
+#   :class:`Stream` beyond the next call, which seeds the same object anew;
+# * hash contents by :func:`digest`, of all that a release shows, before noise is added;
+# * a change of what is computed, to the last bit, raises NUMERICS (:mod:`sordino.base.package`):
+#   it is part of the root of :class:`Seeded`, and no run goes on under another number.
+
 Part = str | int
 
 _MIXING = 12  # steps of SFC64 between seeding and use
@@ -137,11 +173,9 @@ class Seeded:
     run: str = ""
 
     def at(self, *address: Part) -> np.random.Generator:
-        """See :class:`Entropy`."""
         return _generator(self._root, address)
 
     def stream(self, *address: Part) -> Stream:
-        """See :class:`Entropy`."""
         return Stream(
             np.frombuffer(_digest(self._root + b"/stream", address), dtype=np.uint64)[:2].copy()
         )
@@ -171,13 +205,11 @@ class System:
             raise ValueError(f"a key has 32 bytes; got {len(self.key)}")
 
     def at(self, *address: Part) -> np.random.Generator:
-        """See :class:`Entropy`."""
         from sordino.base.keystream import generator  # the cipher is loaded where it is used
 
         return generator(hmac.digest(self.key, _digest(b"at", address), "sha256"))
 
     def stream(self, *address: Part) -> Numbered:
-        """See :class:`Entropy`."""
         return _Below(self, address)
 
 
@@ -204,5 +236,5 @@ def over(draws: Entropy, hidden: bytes, *address: Part) -> np.random.Generator:
 
 
 def digest(hidden: bytes) -> bytes:
-    """What tells contents apart."""
+    """Return the digest by which contents are told apart."""
     return hashlib.sha256(hidden).digest()

@@ -37,7 +37,7 @@ def printable(text: str, most: int = LONGEST) -> str:
 
 
 class SordinoError(Exception):
-    """What every error raised on purpose is."""
+    """Base of all errors that are raised on purpose."""
 
 
 class StudyError(SordinoError):

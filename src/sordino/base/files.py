@@ -120,7 +120,7 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
 
 
 def there(folder: Path, *names: str) -> bool:
-    """Whether anything stands at this place below ``folder``, a broken link included."""
+    """Tell whether anything stands at this place below ``folder``, a broken link included."""
     return os.path.lexists(folder.joinpath(*names))
 
 
@@ -282,7 +282,7 @@ def allowed(held: int) -> int:
 
 
 def too_large(path: Path | str, what: str, size: int, most: int) -> str:
-    """What to say of a file that would not fit."""
+    """Return the message about a file that would not fit."""
     return (
         f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what it "
         f"should be and memory is large enough, set {LIMIT} to a larger number of bytes"
@@ -409,19 +409,19 @@ def _kind(mode: int) -> str:
 
 
 PART = ".part"
-"""How the name of a file that is still written ends."""
+"""The end of the name of a file that is still written."""
 STALE = 3600.0
 """Seconds after which a file with such a name was left behind by a process that was killed."""
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_own(seen: os.stat_result) -> bool:
-    """Whether this belongs to the user, and nobody else can write to it."""
+    """Tell whether this belongs to the user, and nobody else can write to it."""
     return seen.st_uid == os.geteuid() and not seen.st_mode & _OTHERS
 
 
 def is_own_file(name: str, held: int) -> bool:
-    """Whether a plain file of the user's own has this name in an opened folder.
+    """Tell whether a plain file of the user's own has this name in an opened folder.
 
     Raises:
         OSError: if there is none.

@@ -31,7 +31,7 @@ from sordino.base.files import read_plain
 PLACE = "SORDINO_DATA_KEY"
 """The environment variable that says where the key is."""
 KEYED = "hmac-sha256:"
-"""What keyed fingerprints begin with; then come a name of the key and the digest."""
+"""The beginning of keyed fingerprints; then come a name of the key and the digest."""
 SIZE = 32
 """Bytes of a key."""
 _NAMED = 8  # letters of the key's name
@@ -88,7 +88,8 @@ def record_key(run: str, *, make: bool = True) -> bytes:
 
 
 def of_another_key(one: str, other: str) -> bool:
-    """Whether two fingerprints are keyed, with different keys: then they tell nothing of data."""
+    """Tell whether two fingerprints are keyed, with different keys: then they tell nothing of
+    data."""
     names = [each[len(KEYED) :].partition(":")[0] for each in (one, other)]
     return one.startswith(KEYED) and other.startswith(KEYED) and names[0] != names[1]
 

@@ -27,7 +27,8 @@ _AHEAD = 64  # words fetched at once for callers that want one
 
 
 class _BitGenerator(ctypes.Structure):
-    """What NumPy's Generator reads of a bit generator (``bitgen_t``, numpy/random/bitgen.h)."""
+    """The table that NumPy's Generator reads of a bit generator (``bitgen_t``,
+    numpy/random/bitgen.h)."""
 
     _fields_ = [
         ("state", ctypes.c_void_p),

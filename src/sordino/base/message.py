@@ -33,7 +33,7 @@ class Query(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
     @property
     def number(self) -> int:
-        """What an answer must quote."""
+        """The number that an answer must quote."""
         return self.event
 
 
@@ -101,7 +101,7 @@ class Turn(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
     @property
     def number(self) -> int:
-        """What an answer must quote."""
+        """The number that an answer must quote."""
         return 2 * self.event + self.asked
 
 
@@ -210,7 +210,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
 
     @property
     def number(self) -> int:
-        """What an answer must quote."""
+        """The number that an answer must quote."""
         return self.round
 
     def __eq__(self, other: object) -> bool:
@@ -330,7 +330,7 @@ class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True,
 
     @property
     def number(self) -> int:
-        """What an answer must quote."""
+        """The number that an answer must quote."""
         return self.task
 
     def __eq__(self, other: object) -> bool:
@@ -365,9 +365,9 @@ Message = (
 )
 Answer = Update | Contribution | Masked
 Task = Train | Compute | Query | Derivative | Turn
-"""What the server sends to a site; each has a ``number``."""
+"""A message from the server to a site; each has a ``number``."""
 Reply = Update | Contribution | Masked | Gradient | Embedding | Labels | Passive
-"""What a site sends to the server."""
+"""A message from a site to the server."""
 
 
 def _same(left: msgspec.Struct, right: object) -> bool:

@@ -72,7 +72,7 @@ def nothing_new() -> Iterator[None]:
 
 
 def attribute(path: str) -> object:
-    """What stands at ``package.module:attribute``; its module is told of, then imported once.
+    """Return the object at ``package.module:attribute``; its module is told of, then imported once.
 
     Raises:
         ImportError, AttributeError, ValueError, TypeError: as Python's own import.
@@ -141,7 +141,8 @@ def raised(error: BaseException) -> str | None:
 
 
 def told_of(error: BaseException) -> str:
-    """What an exception says, with its place where it came from code that a study names."""
+    """Return the text of an exception, with its place where it came from code that a study
+    names."""
     return raised(error) or " ".join(str(error).split()) or type(error).__name__
 
 
@@ -288,7 +289,6 @@ class _Source(importlib.machinery.SourceFileLoader):
     """Compiles what stands in the file: a cache beside it could hold other code."""
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """See ``importlib.abc.InspectLoader``."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
@@ -302,7 +302,6 @@ class _Beside:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """See ``importlib.abc.MetaPathFinder``."""
         top, _, rest = name.partition(".")
         if top not in self.modules:
             return None

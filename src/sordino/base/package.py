@@ -20,7 +20,7 @@ GROUPS = ("sordino.attacks", "sordino.commands", "sordino.transports")
 
 
 def companions(*groups: str) -> tuple[EntryPoint, ...]:
-    """What installed packages add to this one, by entry points of these groups, or of all."""
+    """Return what installed packages add by entry points of these groups, or of all."""
     from importlib.metadata import entry_points
 
     return tuple(each for group in groups or GROUPS for each in entry_points(group=group))

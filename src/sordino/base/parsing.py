@@ -16,7 +16,7 @@ from typing import Any
 from sordino.base.errors import SordinoError, StudyError
 
 DEEPEST = 64
-"""How deep lists and tables may be nested; the deepest that this program writes is about 8."""
+"""Most levels of nested lists and tables; the deepest that this program writes has about 8."""
 
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _DOTTED = re.compile(r"(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)" + f"{{{DEEPEST}}}")
@@ -27,7 +27,7 @@ class Malformed(ValueError):
 
 
 def json_of(text: str | bytes) -> Any:
-    """What a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
         Malformed: if it is none, or nested deeper than :data:`DEEPEST`.

@@ -169,7 +169,7 @@ class Registry(Generic[S]):
         return self._imported[path]
 
     def _lacking(self, kind: type) -> str | None:
-        """What a class still lacks, in words."""
+        """Return what a class still lacks, in words."""
         missing = next(
             (name for name in self.needs if getattr(kind, name) is getattr(self.base, name)), None
         )
@@ -216,7 +216,7 @@ class Registry(Generic[S]):
         return known[name]
 
     def wrong(self, table: Section, call: str, given: object, wanted: str) -> StudyError:
-        """What to say of a value that a method of such a class returned.
+        """Return the error about a value that a method of such a class returned.
 
         Args:
             table: whose method it is.

@@ -24,7 +24,7 @@ class ContractBroken(AssertionError):
 
 
 def looks_standard_normal(sample: Tensor) -> bool:
-    """Whether a sample (n,) could be N(0, 1): mean, variance and Kolmogorov-Smirnov distance.
+    """Tell whether a sample (n,) could be N(0, 1): mean, variance and Kolmogorov-Smirnov distance.
 
     Each of the three raises a false alarm once in 1e9; with n = 20 000 a scale wrong by 10 %
     passes with probability below 1e-12.
@@ -41,7 +41,7 @@ def looks_standard_normal(sample: Tensor) -> bool:
 
 
 def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
-    """Whether a sample has a distribution of these values at the sorted sample (n,)."""
+    """Tell whether a sample has a distribution of these values at the sorted sample (n,)."""
     n = len(quantiles)
     distance = max(
         (np.arange(1, n + 1) / n - quantiles).max(), (quantiles - np.arange(n) / n).max()
@@ -51,7 +51,8 @@ def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
 
 
 def looks_k_norm(sample: Tensor) -> bool:
-    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths, uniform directions.
+    """Tell whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths, uniform
+    directions.
 
     Of directions, the means and the distribution of the first number are looked at, whose square is
     Beta(1/2, (d-1)/2).

@@ -140,7 +140,7 @@ class Measuring(Protocol):
 
     @property
     def margin(self) -> float:
-        """What C is multiplied with to leave room for rounding in this norm."""
+        """Return the factor of C that leaves room for rounding in this norm."""
         ...
 
     def norms(self, rows: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class Learning(Protocol):
     """A mechanism whose shape follows what was released before, and whose price does not."""
 
     def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
-        """What is known after one release more.
+        """Return what is known after one release more.
 
         Args:
             seen: what was known when it was made; empty before the first.
@@ -178,9 +178,7 @@ class Learning(Protocol):
         """The mechanism for the next release."""
         ...
 
-    def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`Bounded`."""
-        ...
+    def scaled(self, clip: float, noise_multiplier: float) -> Self: ...
 
 
 @runtime_checkable
@@ -266,11 +264,9 @@ class Euclidean:
     noise_multiplier: float
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`Bounded`."""
         return replace(self, clip=clip, noise_multiplier=noise_multiplier)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`Bounded`."""
         return shortened(vector, length(vector), self.clip)
 
 
@@ -280,16 +276,14 @@ class Isotropic(Euclidean):
 
     @property
     def vector_multiplier(self) -> float:
-        """See :class:`Bounded`."""
         raise NotImplementedError
 
     @property
     def longest(self) -> float:
-        """See :class:`Tailed`: C."""
+        """Return C."""
         return self.clip
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
-        """See :class:`Tailed`."""
         deviation = self.vector_multiplier * self.clip * math.sqrt(times)
         return normal_within(deviation, deviation, dimension, chance)
 
@@ -322,7 +316,7 @@ class Gaussian(Isotropic):
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, None]:
-        """See :class:`Bounded`; no count is released."""
+        """Release the vector, as :class:`Bounded` says; no count is released."""
         return self.release(total, None, rng)
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
@@ -373,7 +367,6 @@ class CountedGaussian(Isotropic):
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float]:
-        """See :class:`Bounded`."""
         return self.release(total, excess, rng)
 
     def release(

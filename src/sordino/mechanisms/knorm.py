@@ -163,11 +163,11 @@ class KNorm(_Radial):
 
     @property
     def longest(self) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Tailed`: C."""
+        """Return C."""
         return self.clip
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Tailed`: the lengths of the noises add up to
+        """Return a bound by a gamma tail: the lengths of the noises add up to
         Gamma(times d) C / epsilon_0 (Boucheron, Lugosi, Massart 2013, section 2.4).
         """
         shape, tail = times * dimension, math.log(1.0 / chance)

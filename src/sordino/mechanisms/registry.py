@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRequest:
-    """What a study asks a mechanism for. All of it is public.
+    """The parameters that a study asks a mechanism for, all of them public.
 
     Attributes:
         unit: "sample": the contributions are gradients of examples; "client": updates of clients.
@@ -80,7 +80,7 @@ class Noise(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether its shape follows earlier noisy releases."""
+        """Tell whether its shape follows earlier noisy releases."""
         return False
 
     def refused(self, unit: str, public: bool) -> str | None:
@@ -92,7 +92,8 @@ class Noise(Section):
         return self
 
     def event(self, noise_multiplier: float) -> event.Event:
-        """What one release at this sigma is booked as, before sampling: noise is calibrated by it.
+        """Return the event of one release at this sigma, before sampling: noise is calibrated by
+        it.
 
         In a paper's form, what the paper claims.
 
@@ -114,7 +115,7 @@ class Noise(Section):
         raise NotImplementedError
 
     def made(self, asked: NoiseRequest) -> Bounded:
-        """What :meth:`make` gives, if it is a mechanism.
+        """Return what :meth:`make` gives, if it is a mechanism.
 
         Raises:
             StudyError: if it lacks something, or its event is none.
@@ -152,7 +153,7 @@ register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.im
 
 @functools.cache
 def _wanted(*, own_norm: bool) -> tuple[str, ...]:
-    """What a mechanism has, by its protocol, and one that has a norm of its own."""
+    """Return the members of a mechanism, and of one that has a norm of its own."""
     from sordino.mechanisms.gaussian import Bounded, Measuring
 
     protocols: list[type] = [Bounded, *([Measuring] if own_norm else [])]

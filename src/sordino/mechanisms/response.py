@@ -242,7 +242,7 @@ class RandomisedResponse:
     def _answers(
         self, whole: NDArray[np.int64], steps: NDArray[np.int64], labels: NDArray[Whole]
     ) -> NDArray[Whole]:
-        """What uniforms of 53 bits (n,), as whole numbers, make of labels (n,)."""
+        """Return the answers for labels (n,) by uniforms of 53 bits (n,), as whole numbers."""
         kept, other = _divided(self.epsilon, self.classes)
         answers = labels.copy()
         lied = np.flatnonzero(steps >= kept)

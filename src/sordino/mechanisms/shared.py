@@ -81,7 +81,8 @@ _COARSEST = 2.0  # what rounding may multiply the noise by
 
 
 def moved(length: float, dimension: int) -> tuple[float, Rounding]:
-    """How far a record moves a rounded vector (d,) of which it moves ``length``, both in steps.
+    """Return how far a record moves a rounded vector (d,) of which it moves ``length``, both in
+    steps.
 
     The smaller of both bounds, and which rounding it holds for.
     """
@@ -99,7 +100,7 @@ def departure(deviation: float, honest: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SharedGrid:
-    """What one round's contributions are rounded to, and the noise that each adds.
+    """The grid of one round's contributions, and the noise that each adds.
 
     Attributes:
         step: g, a power of two (units of the vector).
@@ -177,7 +178,7 @@ class SharedGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedNoise:
-    """What is fixed for a whole run: everything public that a round's grid follows from.
+    """The public facts of a whole run: everything that a round's grid follows from.
 
     Attributes:
         most: of every client, the most that a number of its contribution can be, in units of C: R_i

@@ -67,12 +67,12 @@ class Accountant(Protocol):
     def __hash__(self) -> int: ...
     @property
     def name(self) -> str:
-        """How studies name it."""
+        """The name in studies."""
         ...
 
     @property
     def bound(self) -> str:
-        """What is proved and by whom, for a report."""
+        """The theorem behind the bound and its authors, for a report."""
         ...
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
@@ -209,7 +209,6 @@ class _Named:
     order: float | None = None
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
-        """See :class:`Accountant`."""
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
         history = tuple(_apart(spent))
@@ -223,7 +222,6 @@ class _Named:
         return (self.rough if quick else self.fine)(steps, delta) if steps else 0.0
 
     def delta(self, spent: Spent, epsilon: float) -> float:
-        """See :class:`Accountant`."""
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
         history = tuple(_apart(spent))
@@ -238,7 +236,7 @@ class _Named:
 
 
 def _parts(steps: Steps) -> tuple[float, Steps]:
-    """What the pure steps come to at delta 0, and the others."""
+    """Return the sum of the pure steps at delta 0, and the other steps."""
     return math.fsum(pure.most(kind, count) for kind, count in steps if kind.pure), tuple(
         step for step in steps if not step[0].pure
     )
@@ -358,18 +356,15 @@ class _Best:
 
     @property
     def bound(self) -> str:
-        """See :class:`Accountant`."""
         return (
             f"the best of a random number of runs, {expected(self.trials):g} expected (Koskela et "
             f"al. 2024; Papernot and Steinke 2022), one run by {self.inner.bound}"
         )
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
-        """See :class:`Accountant`."""
         return selection.epsilon(self.inner, tuple(spent), self.trials, delta, quick=quick)
 
     def delta(self, spent: Spent, epsilon: float) -> float:
-        """See :class:`Accountant`."""
         return selection.delta(self.inner, tuple(spent), self.trials, epsilon)
 
 

@@ -216,7 +216,7 @@ class Budget:
         accountant(self.accountant)
 
     def remaining_steps(self, event: Event, spent: Spent) -> int | None:
-        """How often ``event`` may still happen after ``spent``; None where nothing limits it."""
+        """Return how often ``event`` may still happen after ``spent``; None: without limit."""
         if math.isinf(self.epsilon):
             return None
         before = list(spent)

@@ -1,4 +1,4 @@
-"""What a ledger consists of, and how its parts are chained by digest.
+"""The links of a ledger, chained by digest.
 
 A ledger is one sequence of links, numbered 1, 2, 3, and so on. A link is a charge (:class:`Entry`)
 or a note (:class:`Note`): a unit that is kept from here on, the beginning of a run, the seal of a
@@ -261,7 +261,7 @@ _STRANGE = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
 def _short(value: object, most: int = 80) -> str:
-    """What a message can show of something that anybody may have written."""
+    """Return what a message can show of something that anybody may have written."""
     text = _STRANGE.sub("?", str(value)[: most + 1])
     return text if len(text) <= most else text[:most] + "…"
 

@@ -1,4 +1,4 @@
-"""What every accountant must keep, as a function that anybody's accountant can be held against."""
+"""The contract of accountants, as a function that anybody's accountant can be held against."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _sampled(rate: float = 0.02, sigma: float = 1.2) -> PoissonSampled:
 
 
 def _check_ends(accountant: Accountant, price: Price, step: Event) -> None:
-    """What costs nothing, and what has no bound."""
+    """Check that no data costs nothing, and that what has no bound is infinite."""
     _must(price() == 0.0, "nothing costs nothing")
     _must(price((step, 0)) == 0.0, "what did not happen costs nothing")
     _must(price((Nothing(), 5)) == 0.0, "using no data costs nothing")

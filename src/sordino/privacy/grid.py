@@ -295,7 +295,7 @@ def _convolved(x: Any, y: Any) -> Any:
 
 
 def _cut(masses: Any) -> tuple[int, Any, float]:
-    """How many masses fall away below, the others, and what falls away above: at most half of
+    """Return the number of masses cut below, the others, and the mass cut above: at most half of
     :data:`_TAIL` each. What fell away below is put on the first that stays.
     """
     import numpy as np

@@ -261,7 +261,7 @@ class Ledger(LedgerReader):
         return tuple(permits), touched
 
     def charged_by(self, run: str, unit: str) -> bool:
-        """Whether a run has booked anything on a unit; its keys begin with its name."""
+        """Tell whether a run has booked anything on a unit; its keys begin with its name."""
         found = self._db.execute(
             "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1",
             (f"{run}/", f"{run}0", unit),
@@ -301,7 +301,8 @@ class Ledger(LedgerReader):
             yield self._db
 
     def booked(self, unit: str) -> Mapping[Event, int]:
-        """What memory knows that a unit has spent; inside of a charge that includes the charge."""
+        """Return what a unit has spent, as memory knows it; inside of a charge that includes the
+        charge."""
         return self._totals.get(unit, {})
 
     @contextmanager

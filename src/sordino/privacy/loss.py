@@ -218,7 +218,7 @@ def _exact(steps: Steps) -> Callable[[float], float] | None:
 
 
 def _composed_steps(steps: Steps) -> int:
-    """How many are composed on the grid; pure ones are composed before."""
+    """Return how many steps are composed on the grid; pure ones are composed before."""
     return sum(1 if kind.pure else count for kind, count in steps)
 
 

@@ -17,6 +17,45 @@ from sordino.base.errors import LocalProtocolError
 from sordino.privacy.chain import Charge
 from sordino.privacy.event import Event
 
+# Theory of operation
+#
+# A permit is the receipt of a booked charge, and releasing code takes nothing else as proof. The
+# order is always the same:
+#
+#     1. Before a task is worked on, somebody says what it will release: for each unit an event and
+#        a count (:data:`Price`), with a key that names this release and no other.
+#     2. ``Ledger.charge`` books it. One SQLite transaction checks the budget of each unit, appends
+#        the entries to the chain and commits them to the disk. It refuses as a whole.
+#     3. The ledger calls :func:`issue` for each entry, also for those that it found booked already
+#        under the same key and content. ``new`` tells the two apart.
+#     4. The permits travel with the task to whoever works on it. That code calls a ``covers``
+#        function first, before it reads a row, and computes and releases afterwards.
+#
+# What must hold:
+#
+# * No release without a permit. A crash between 2 and 4 leaves a charge without a release, which
+#   over-counts; there is no way to a release without a charge.
+# * A permit is for one unit, one event, and ``count`` releases numbered from ``round``. Checks
+#   compare all of them with what is about to be done: a permit for another noise multiplier, for
+#   another client or for an earlier round is none. Rounds (:func:`covers_round`) must match
+#   exactly, in order; a numbered release (:func:`covers_one`) must lie in a block that was booked
+#   together; releases that are counted by the one who releases most (:class:`Allowance`) add up
+#   over permits.
+# * Nobody else makes one. ``maker`` is an object that this module alone holds, so neither a slip
+#   nor a message from outside can build a permit. It is no barrier against hostile code in the
+#   same process, which could read the data at once. Permits are never written to a file or a
+#   frame.
+# * A key is charged once. Replaying a round of a simulation, or going on after a kill, asks for the
+#   same keys with the same content, adds nothing, and gets permits of the same entries; noise is
+#   then drawn at the same addresses (:mod:`sordino.base.entropy`), so the same bytes are released
+#   again. The same key with other content is refused: that would be a second release under one
+#   price.
+#
+# In a ledger of the data the unit of an entry is the name of a set of records, and code knows it as
+# ``client:3``: :meth:`Permit.named` changes the name and nothing else. Plain methods book
+# :class:`~sordino.privacy.event.NonPrivate`, which has an infinite price, and need permits as well.
+# tests/test_permits.py finds every class that releases and takes its permits away.
+
 Price = Sequence[tuple[Event, int]]
 """Events and how often."""
 
@@ -61,7 +100,7 @@ class Permit:
         return replace(self, unit=unit)
 
     def holds(self, number: int) -> bool:
-        """Whether the numbered release is one of those that were booked together."""
+        """Tell whether the numbered release is one of those that were booked together."""
         return self.round <= number < self.round + self.count
 
 

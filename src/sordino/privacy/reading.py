@@ -134,13 +134,13 @@ class LedgerReader:
         return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
 
     def stands(self, head: Head) -> bool:
-        """Whether the chain, which is checked, holds just this link, noted elsewhere."""
+        """Tell whether the chain, which is checked, holds just this link, noted elsewhere."""
         with said(self.path, self._clock):
             self._refresh()
             return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
 
     def holds(self, digest: str) -> bool:
-        """Whether a link of the chain, which is checked, has this digest."""
+        """Tell whether a link of the chain, which is checked, has this digest."""
         with said(self.path, self._clock):
             self._refresh()
             asked = " UNION ALL ".join(
@@ -152,7 +152,8 @@ class LedgerReader:
             )
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often; up to and with entry ``until`` if given.
+        """Return what a unit has spent: events and how often; up to and with entry ``until`` if
+        given.
 
         Raises:
             LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
@@ -172,7 +173,7 @@ class LedgerReader:
             return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
     def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
-        """What a unit has spent, up to entry ``until`` if given, priced by an accountant."""
+        """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant."""
         spent = self.spent(unit, until)
         try:
             return accountant(name).epsilon(spent, delta)
@@ -188,7 +189,7 @@ class LedgerReader:
             return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
 
     def labels(self) -> dict[str, str]:
-        """What people call the units that have a name."""
+        """Return the units' names for people, of those that have one."""
         with said(self.path, self._clock):
             self._refresh()
             return {

@@ -219,8 +219,8 @@ def _of_all_orders(steps: Steps, delta: float) -> float:
 
 
 def _at_least(steps: Steps) -> float:
-    """What no divergence here is below: twice the squared total variation of each step (Pinsker),
-    which is that of the dearer of its parts.
+    """Return a bound that no divergence here is below: twice the squared total variation of each
+    step (Pinsker), which is that of the dearer of its parts.
     """
     return sum(
         2.0 * count * (kind.rate * max(_overlap(kind.sigma), math.tanh(kind.epsilon / 2.0))) ** 2
@@ -242,7 +242,7 @@ def _between(low: int, high: int) -> int:
 
 @lru_cache(maxsize=64)
 def _conversion(delta: float) -> tuple[float, ...]:
-    """What the improved conversion adds at each order."""
+    """Return the term that the improved conversion adds at each order."""
     return tuple(_converted(0.0, order, delta) for order in ORDERS)
 
 

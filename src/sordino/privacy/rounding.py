@@ -1,4 +1,4 @@
-"""How epsilon is shown to people: rounded up, never down, by one function everywhere.
+"""Epsilon as text for people: rounded up, never down, by one function everywhere.
 
 An epsilon is an upper bound, so a text that names a smaller number states a promise that nobody has
 proved: 2.0004 shown as "2" is wrong, and 1.9996 shown as "2" is merely coarse. That holds for what

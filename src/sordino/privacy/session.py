@@ -152,17 +152,17 @@ class LedgerSession:
         return found
 
     def spent(self, unit: str, until: int | None = None) -> History:
-        """What was booked on a unit itself, to entry ``until``; a data ledger counts more."""
+        """Return what was booked on a unit itself, to entry ``until``; data ledgers count more."""
         return self.ledger.spent(self._name(unit), until)
 
     def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
-        """What its records were in, as it bounds the unit, whose price is the highest of these."""
+        """Return the histories of its records; the unit's price is the highest of theirs."""
         if self.prices is None:
             return (self.spent(unit, until),)
         return tuple(self.prices.histories(self._name(unit), until))
 
     def epsilon(self, unit: str, delta: float, name: str) -> float:
-        """What a unit has spent, priced: the highest among its records."""
+        """Return epsilon of what a unit has spent: the highest among its records."""
         chosen = accountant(name)
         return max((chosen.epsilon(spent, delta) for spent in self.histories(unit)), default=0.0)
 
@@ -232,7 +232,7 @@ class LedgerSession:
         )
 
     def begun(self, run: str) -> dict[str, Any]:
-        """What the run began with.
+        """Return what the run began with.
 
         Raises:
             ResumeError: if the ledger knows no such run, naming whose it is.
@@ -255,7 +255,7 @@ class LedgerSession:
         self.ledger.note(SEAL, run, facts)
 
     def sealed(self, run: str) -> dict[str, Any] | None:
-        """How the run ended, if the ledger knows."""
+        """Return how the run ended, if the ledger knows."""
         found = self.ledger.noted(SEAL, run)
         return None if found is None else found.facts
 

@@ -21,7 +21,8 @@ _MODULE = "scipy.special._special_ufuncs"
 
 @cache
 def functions() -> Any:
-    """What has SciPy's ``erfcx``, ``gammaln``, ``log_ndtr`` and ``ndtr``, for arrays."""
+    """Return the module with SciPy's ``erfcx``, ``gammaln``, ``log_ndtr`` and ``ndtr``, for
+    arrays."""
     return _compiled() or import_module("scipy.special")
 
 

@@ -29,12 +29,12 @@ class Kind:
 
     @property
     def gaussian(self) -> bool:
-        """Whether there is nothing but a Gaussian."""
+        """Tell whether there is nothing but a Gaussian."""
         return self.epsilon == 0.0
 
     @property
     def pure(self) -> bool:
-        """Whether there is nothing but a pure release."""
+        """Tell whether there is nothing but a pure release."""
         return math.isinf(self.sigma)
 
 

@@ -42,7 +42,7 @@ class Clock:
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def over(self) -> bool:
-        """Whether they are over."""
+        """Tell whether they are over."""
         return time.monotonic() > self._end
 
     def left(self) -> float:
@@ -98,7 +98,6 @@ def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
     db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     if hasattr(db, "setconfig"):  # from Python 3.12 on
         db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)  # type: ignore[attr-defined,unused-ignore]
-        db.setconfig(sqlite3.SQLITE_DBCONFIG_TRUSTED_SCHEMA, False)  # type: ignore[attr-defined,unused-ignore]
     if clock is not None:
         db.set_progress_handler(clock.over, 20_000)
     db.execute("PRAGMA trusted_schema = OFF")
@@ -166,7 +165,7 @@ def publish(fresh: Path, path: Path) -> None:
 
 
 def durable(db: sqlite3.Connection) -> None:
-    """What was committed stays, whatever happens to the machine."""
+    """Keep what was committed, whatever happens to the machine."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
 

@@ -1,4 +1,4 @@
-"""How many runs a private choice makes: random numbers, drawn in secret, whatever the data.
+"""Numbers of runs of a private choice: random, drawn in secret, whatever the data.
 
 See :mod:`sordino.privacy.selection` for what that costs.
 

@@ -45,7 +45,7 @@ Groups = tuple[float, ...]
 
 
 class _Shape(NamedTuple):
-    """What follows from the sizes of the blocks; see :class:`Basis`."""
+    """The constants that follow from the sizes of the blocks of a :class:`Basis`."""
 
     levels: tuple[int, ...]
     leaves: tuple[int, ...]
@@ -110,7 +110,7 @@ class Basis:
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """How many numbers the blocks have, (blocks,)."""
+        """The numbers in each block, (blocks,)."""
         return tuple(size for _, size in self.blocks)
 
     @property
@@ -120,12 +120,12 @@ class Basis:
 
     @property
     def groups(self) -> int:
-        """How many pairs of block and level there are."""
+        """The number of pairs of block and level."""
         return len(self.levels)
 
     @property
     def coefficients(self) -> int:
-        """How many coefficients there are; at most d + sum of L."""
+        """The number of coefficients; at most d + sum of L."""
         return sum(self.lengths)
 
     @property
@@ -140,7 +140,7 @@ class Basis:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many coefficients a group has, (groups,)."""
+        """The number of coefficients of each group, (groups,)."""
         return _shape(self.block_sizes).lengths
 
     @property
@@ -215,7 +215,7 @@ class Basis:
         return bounded
 
     def noise_energies(self, deviations: Sequence[float]) -> Tensor:
-        """What :meth:`energies` expects, (groups,), of noise that is cut to d numbers.
+        """Return the expected :meth:`energies`, (groups,), of noise that is cut to d numbers.
 
         The noise has these deviations on the coefficients.
 

@@ -270,7 +270,6 @@ class HaarGaussian:
 
     @property
     def measure(self) -> Literal["own"]:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return "own"
 
     @property
@@ -283,32 +282,30 @@ class HaarGaussian:
 
     @property
     def longest(self) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Tailed`: C / min w."""
+        """Return C / min w."""
         return self.clip / min(self.clip_weights)
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Tailed`: coefficients are orthonormal."""
+        """Return the bound by a normal tail: coefficients are orthonormal."""
         root = math.sqrt(times)
         rms, widest = self.vector_multiplier * self.clip * root, max(self.deviations) * root
         return normal_within(rms, widest, dimension, chance)
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return replace(self, clip=clip, noise_multiplier=noise_multiplier)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         (norm,) = self.norms(vector.unsqueeze(0))
         return self.bound(vector), float(norm) <= self.clip
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, None]:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`; no count is released."""
+        """Release the vector, as :class:`Bounded` says; no count is released."""
         return self.release(total, None, rng)
 
     def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
-        """See :class:`~sordino.mechanisms.gaussian.Learning`: energies of sums, noise taken off."""
+        """Return what was seen: energies of sums, noise taken off."""
         if self.learns is None:
             return seen
         before = Observed(seen) if seen else Observed.nothing(self.basis)
@@ -316,7 +313,7 @@ class HaarGaussian:
         return before.after(moved, self.basis, deviations).energies
 
     def shaped(self, seen: Groups) -> HaarGaussian:
-        """See :class:`~sordino.mechanisms.gaussian.Learning`: weights at the same price."""
+        """Return the mechanism with learned weights, at the same price."""
         if self.learns is None or not seen:
             return self
         weights = learned(Observed(seen), self.basis, exponent=self.learns)
@@ -432,7 +429,8 @@ class LevelGaussian(HaarGaussian):
 
     @property
     def _spread(self) -> float:
-        """What an error of the size of a contribution may do to a level, in units of its bound."""
+        """Return what an error of the size of a contribution may do to a level, in units of its
+        bound."""
         return math.sqrt(self.basis.groups) * max(self.clip_weights) / min(self.clip_weights)
 
     @property
@@ -445,11 +443,11 @@ class LevelGaussian(HaarGaussian):
 
     @property
     def longest(self) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Tailed`: C sqrt(sum 1/w^2)."""
+        """Return C sqrt(sum 1/w^2)."""
         return self.clip * math.sqrt(math.fsum(w**-2 for w in self.clip_weights))
 
     def shaped(self, seen: tuple[float, ...]) -> HaarGaussian:
-        """See :class:`~sordino.mechanisms.gaussian.Learning`: weights at the same price."""
+        """Return the mechanism with learned weights, at the same price."""
         if self.learns is None or not seen:
             return self
         weights = learned(Observed(seen), self.basis, exponent=self.learns)
@@ -466,7 +464,6 @@ class LevelGaussian(HaarGaussian):
         return self.basis.largest_levels(rows, self.clip_weights)
 
     def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`~sordino.mechanisms.gaussian.Shortening`."""
         before = self.norms(rows)
         usable = (before <= LARGEST).unsqueeze(1)
         whole = torch.where(usable, rows, torch.zeros_like(rows)).to(torch.float64)

@@ -63,12 +63,12 @@ def levels(d: int) -> int:
 
 
 def lengths(d: int) -> tuple[int, ...]:
-    """How many coefficients the base and the levels L..1 have, in the order of the coefficients."""
+    """Return the number of coefficients of the base and the levels L..1, in their order."""
     return (1, *((((d - 1) >> level) + 1) for level in range(levels(d), 0, -1)))
 
 
 def count(d: int) -> int:
-    """How many coefficients a vector (d,) has."""
+    """Return the number of coefficients of a vector (d,)."""
     return sum(lengths(d))
 
 

@@ -1,4 +1,4 @@
-r"""How much of the bound each group of Haar coefficients may take.
+r"""Weights: the share of the bound that each group of Haar coefficients may take.
 
 A contribution is clipped so that ||diag(w) u(v)|| <= C, and noise of deviation sigma C / w
 goes on the coefficients. A larger weight means a tighter bound and less noise. The scale of

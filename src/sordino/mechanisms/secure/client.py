@@ -53,8 +53,8 @@ from sordino.mechanisms.secure.setting import Setting
 Sign = Callable[[bytes], bytes]
 """Signs by the key of this client's certificate."""
 Verify = Callable[[int, bytes, bytes], bool]
-"""Whether this client's certificate has signed this content so: as everybody knows from the kit,
-and not from the server.
+"""Returns whether this client's certificate has signed this content so: as everybody knows from the
+kit, and not from the server.
 """
 
 
@@ -310,7 +310,7 @@ def _refuse_keys(setting: Setting, own: Keys, keys: tuple[Keys, ...], verify: Ve
 
 
 def check_keys(setting: Setting, keys: Keys, verify: Verify) -> None:
-    """Whether keys are a client's own, of this round.
+    """Tell whether keys are a client's own, of this round.
 
     Raises:
         RemoteProtocolError: if they are not, or nobody can agree on a secret with them.

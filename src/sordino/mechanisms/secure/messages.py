@@ -1,4 +1,4 @@
-"""What clients and the server of a secure sum say to each other, phase by phase.
+"""Messages between the clients and the server of a secure sum, phase by phase.
 
 ======  ==========================  ==========================
 phase   server to client            client to server
@@ -27,7 +27,7 @@ from sordino.mechanisms.secure.setting import Setting
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """What is said in one piece."""
+    """A message, or a part of one."""
 
 
 class Invitation(_Message, frozen=True):
@@ -79,7 +79,7 @@ class Shares(_Message, frozen=True):
 
 
 class Delivered(_Message, frozen=True):
-    """What the others have sealed for a client: who, ascending, and what. Mask your input."""
+    """Shares that others have sealed for a client, by sender, ascending. Mask your input."""
 
     round: int
     senders: tuple[int, ...]
@@ -164,7 +164,7 @@ def decode(data: bytes) -> Message:
 
 
 def said(setting: Setting, keys: Keys) -> bytes:
-    """What a client signs of its keys."""
+    """Return what a client signs of its keys."""
     return setting.context("keys", b"%d" % keys.client, keys.encrypt, keys.mask, keys.commitment)
 
 
@@ -176,8 +176,8 @@ def transcript(setting: Setting, keys: tuple[Keys, ...]) -> bytes:
 
 
 def set_of(setting: Setting, agreed: bytes, clients: tuple[int, ...]) -> bytes:
-    """What a client signs of a set: the clients in it, and the keys (:func:`transcript`) that its
-    own input was masked with.
+    """Return what a client signs of a set: the clients in it, and the keys (:func:`transcript`)
+    that its own input was masked with.
     """
     return setting.context("set", agreed, *(b"%d" % each for each in clients))
 

@@ -118,7 +118,7 @@ _NONCE = bytes(12)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Secrets:
-    """What a client never says, but in shares.
+    """The secrets of a client, which leave it in shares alone.
 
     Attributes:
         encrypt: opens what others seal for the client; nobody gets shares of it.

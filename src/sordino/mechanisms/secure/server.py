@@ -46,8 +46,49 @@ from sordino.mechanisms.secure.secrets import (
 )
 from sordino.mechanisms.secure.setting import DIGEST, Setting
 
+# Theory of operation
+#
+# One sum takes five exchanges. In each the server sends everybody the same kind of message and
+# collects one answer of each client that is still in:
+#
+#     1 Keys         two public keys (one for sealing, one for masks) and a commitment, signed
+#     2 Shares       shares of two secrets for every other client, sealed so that only it can open
+#                    them: of the seed of the client's own mask, and of its private mask key
+#     3 MaskedInput  vector + own mask + the sum over pairs of +-mask, modulo 2^bits
+#     4 Signed       a signature over the set of those whose inputs the server holds
+#     5 Revealed     of who is in the set, the share of the own mask's seed; of who dealt shares and
+#                    is not in it, the share of the private mask key
+#
+# Then the server adds: the masks of pairs cancel inside the set. From t shares each it recovers the
+# seeds of the own masks of those inside, and the private keys of those who left, and takes the
+# masks that follow from them off the total.
+#
+#     Keys -> Shares -> MaskedInput -> Signed -> Revealed -> opened
+#       \_______\__________\____________\_________\________> Void
+#
+# A phase ends when the caller closes it. Who has not answered is out for good; with fewer than
+# ``threshold`` left the sum is void. An answer of another phase, a second one, or one that does not
+# fit is refused with its sender's name, and changes nothing.
+#
+# What must hold (docs/secure-sums.md has the proofs):
+#
+# * Both secrets of one client are never revealed: the own mask would go with one, the masks of
+#   pairs with the other, and its vector would stand alone. So a client reveals one secret of each
+#   other client, by a set that at least t others have signed, and a client signs one set in one
+#   round.
+# * 2 t > n + c, with c clients that may help a dishonest server: two different sets would both need
+#   t signatures, so some honest client would have signed both.
+# * Masks, secrets and shares are of one round. Secrets follow from a seed that is in memory alone:
+#   a client that was killed misses the sum, and no copy of a folder can be asked a second time.
+# * The threshold is also what noise needs: each input carries a share of it, and a sum of fewer
+#   than ``fewest`` inputs would have less than was booked.
+#
+# The server here believes no client and the client (:mod:`.client`) believes no server; this module
+# holds no input, since inputs are added to the total as they come. Who dealt shares that nobody can
+# open is found from pairs that accuse each other (:class:`Unopened`).
+
 PHASES: tuple[type[FromClient], ...] = (Keys, Shares, MaskedInput, Signed, Revealed)
-"""What clients say, one after the other."""
+"""The messages of clients, one after the other."""
 
 
 Fault = tuple[int, str]
@@ -212,7 +253,7 @@ class Sum:
             raise RemoteProtocolError("shares of another length", "shares")
 
     def _revealed(self, message: Revealed) -> Sum:
-        """What of the shares is as it was dealt; the rest is passed over, and named."""
+        """Return the shares that are as they were dealt; pass over the rest, and name it."""
         inside = self.members
         out = [each for each in sorted(self.shares) if each not in self.inputs]
         if len(message.masks) != len(inside) or not {i for i, _ in message.keys} <= set(out):
@@ -281,7 +322,7 @@ class Sum:
         return dict.fromkeys(signers, every)
 
     def _delivered(self, client: int) -> Delivered:
-        """What the others have sealed for this client."""
+        """Return what the others have sealed for this client."""
         senders = tuple(each for each in sorted(self.shares) if each != client)
         order = sorted(self.keys)
         packets = []

@@ -1,4 +1,4 @@
-"""What everybody knows of one secure sum, and the condition under which it protects.
+"""The public facts of one secure sum, and the condition under which it protects.
 
 **Condition.** Of n clients, c collude with the server (it may send anything to anybody, and claim
 of anybody that he did not answer). A sum is opened only where ``threshold`` t clients have signed
@@ -78,7 +78,8 @@ class Setting:
         return max(self.threshold, self.fewest)
 
     def context(self, what: str, *parts: bytes) -> bytes:
-        """What a signature or a key is bound to: ``what`` it is for, this sum, and ``parts``.
+        """Return what a signature or a key is bound to: ``what`` it is for, this sum, and
+        ``parts``.
 
         A digest (32 bytes) of all of them with their lengths.
         """

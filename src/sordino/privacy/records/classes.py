@@ -70,12 +70,14 @@ class Class:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What must be equal for two classes to be one: all but in which openings they were."""
+        """All that must be equal for two classes to be one: everything but in which openings they
+        were."""
         return self.frozen, self.live, self.person, self.loose
 
     @property
     def owned(self) -> bool:
-        """Whether it is a row that was never used without its person, who is priced in its place.
+        """Tell whether it is a row that was never used without its person, who is priced in its
+        place.
 
         It is kept for runs without ``data.person``. Equal rows of two persons are two records.
         """
@@ -121,7 +123,7 @@ def added(one: Counts, other: Counts) -> dict[Column, int]:
 
 
 def of_group(group: Group, totals: Totals) -> dict[Column, int]:
-    """What a group has come to: by its sets' largest, event by event."""
+    """Return the counts of a group: the largest of its sets, event by event."""
     sets, size = group
     found: dict[Column, int] = {}
     for one in sets:

@@ -1,4 +1,4 @@
-r"""What a release that was booked for one unit says about another.
+r"""Group privacy: the price for one unit of a release that was booked for another.
 
 An event of the ledger bounds the release for data sets that differ in *one* unit of its kind, whose
 contribution is replaced by none. A record may be more than that, or another kind of change:

@@ -44,7 +44,7 @@ _LENGTH = np.uint64(8 << 56)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """What one unit of a run holds.
+    """The records of one unit of a run.
 
     Attributes:
         unit: its name in the run, such as "client:3".

@@ -1,4 +1,4 @@
-"""What records have been in, asked of a ledger that stays as it is, and how a charge would count
+"""Histories of records, asked of a ledger that stays as it is, and how a charge would count
 for them: for plans, which open nothing.
 """
 
@@ -61,7 +61,7 @@ class Burden:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What a ledger holds, as it is now: its key, its index, its classes and their histories."""
+    """A ledger as it is now: its key, its index, its classes and their histories."""
 
     ledger: Ledger
     key: bytes
@@ -132,8 +132,8 @@ class _Known:
 
 
 def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spent, ...]]:
-    """What bounds the records of each unit, as if its set were opened now; the price of a unit is
-    the highest of these.
+    """Return what bounds the records of each unit, as if its set were opened now; the price of a
+    unit is the highest of these.
     """
     known = _Known.of(ledger)
     if known is None:
@@ -142,8 +142,8 @@ def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spen
 
 
 def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
-    """What bounds the records of each unit, as if the sets of all of these units, which are of one
-    kind, were opened now; ``ledger`` is None where there is none yet.
+    """Return what bounds the records of each unit, as if the sets of all of these units, which are
+    of one kind, were opened now; ``ledger`` is None where there is none yet.
     """
     known = None if ledger is None else _Known.of(ledger)
     found: dict[str, list[Burden]] = {}

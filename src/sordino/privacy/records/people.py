@@ -53,6 +53,48 @@ from sordino.privacy.records.identity import (
 from sordino.privacy.records.price import contains, counted_until, outside, since
 from sordino.privacy.records.store import Book, Index, Set, people_found, rows_found
 
+# Theory of operation
+#
+# Four things, from the outside to the inside:
+#
+#     row, person   what data holds. A row becomes two keyed digests (of all its values, and of
+#                   its features), a person one.
+#     entity        all rows and persons that digests or links say are one. Two that turn out to
+#                   be one are merged; an entity is never split.
+#     class         a history. Entities with equal histories share one, so that ten million entities
+#                   need some hundreds of classes.
+#     set           a unit of a run: some client's examples, the labels of a stream. A charge is
+#                   booked on a set, under its name, as on any unit.
+#
+# The index (digest -> entity -> class) and the classes are tables beside the chain. Each change of
+# them is one transaction, which ends with a note in the chain that holds their digest, so that a
+# table that was changed by somebody else is found before it is believed.
+#
+# A set lives like this. *Opened*: every entity in it moves to a class that also has the group
+# ({this set, and others of the same run that may hold it instead}, how many units it is there).
+# *Charged*: nothing moves. What was booked on a set since it was opened is read from the chain
+# when a history is asked for, and counts for each class with a group that has the set in it.
+# *Closed*, when the last run that holds it open has ended: what was booked is added to the counts
+# of these classes, their groups go, and classes that are now equal become one.
+#
+# A charge is then held against the history of every class with an entity in the set, and of every
+# set that shares one with it (:mod:`.price`): the promises of other runs bind as well.
+#
+# What must hold, always: **the history of a class is at least that of each of its entities.**
+# Wherever something is not known, the larger is taken:
+#
+# * a record that may be in one of several sets of one run has the largest of their counts, column
+#   by column; in sets of different runs it has the sum;
+# * rows with one digest are one entity, though they may be two;
+# * with too many classes the nearest are merged into one that covers both (``classes.coarser``);
+# * who joins two entities (a link, a person) adds their counts, and their sizes where one run may
+#   have used both at once (``classes.joined``);
+# * rows that were used before anybody named persons have no bound for persons (:data:`MIXED`).
+#
+# Nothing here lowers a history, and no operation takes a note of the chain back. So a wrong merge
+# costs budget and never privacy. tests/privacy/test_people.py compares with a book that keeps every
+# record by itself.
+
 MOST_CLASSES = 4096
 MIXED = NonPrivate(
     reason="rows were used before without data.person, so nobody knows how many of them were one "
@@ -305,8 +347,8 @@ class _Opening:
         return replace(index, classes=classes)
 
     def _membership(self, entity: Places, at: Places, names: Places) -> Membership:
-        """Who is in which set, by how many rows; in streams that name entities, by how many of
-        these ``names``, because all events of an entity have one price.
+        """Return who is in which set, by how many rows; in streams that name entities, by how many
+        of these ``names``, because all events of an entity have one price.
         """
         sets = len(self.records)
         if all(self.named) and {one.kind for one in self.records} <= {ENTITY, LABEL}:

@@ -1,4 +1,4 @@
-r"""What a charge is held against: the history of every entity in the set.
+r"""Prices of records: a charge is held against the history of every entity in the set.
 
 It is translated into the unit that the set protects.
 
@@ -53,7 +53,7 @@ SHOWN = 16
 
 
 def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None) -> Totals:
-    """What was charged on each set since it was opened."""
+    """Return what was charged on each set since it was opened."""
     found: dict[int, tuple[str, dict[Event, int]]] = {}
 
     def totals(number: int) -> tuple[str, Mapping[Event, int]]:
@@ -72,7 +72,7 @@ def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None) -> Totals:
 
 @dataclass(slots=True, eq=False)
 class _Seen:
-    """What memory holds of the tables, as of one version of them."""
+    """The tables in memory, as of one version of them."""
 
     version: str = ""
     sets: dict[int, Set] = field(default_factory=dict)
@@ -365,7 +365,7 @@ def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K
 
 
 def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
-    """What a client of these members was charged, by whichever runs."""
+    """Return what a client of these members was charged, by any run."""
     found: dict[Event, int] = {}
     for each in store.alike(ledger.connection, unit):
         spent = ledger.booked(each).items() if until is None else ledger.spent(each, until)
@@ -453,7 +453,8 @@ def counted_until(ledger: Ledger) -> int:
 
 
 def contains(counts: Counts, kind: str, own: Spent) -> bool:
-    """Whether a history has all of a set's charges, for several rows of a person in columns."""
+    """Tell whether a history has all of a set's charges, for several rows of a person in
+    columns."""
     booked: dict[Event, int] = {}
     for (event, of, _), count in counts.items():
         if of == kind:

@@ -211,7 +211,7 @@ def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def knows_records(db: sqlite3.Connection) -> bool:
-    """Whether this ledger knows records."""
+    """Tell whether this ledger knows records."""
     return db.execute("SELECT 1 FROM record_meta").fetchone() is not None
 
 
