@@ -1,1 +1,1 @@
-"""What regimes share in which every client has examples of its own."""
+"""The common parts of regimes in which every client has examples of its own."""

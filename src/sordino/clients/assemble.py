@@ -149,7 +149,7 @@ class Assembly(Generic[H]):
 
     @property
     def key_prefix(self) -> str:
-        """What the keys of all charges begin with."""
+        """The beginning of the keys of all charges."""
         return self.setup.charge_key_prefix(self.study, self.run)
 
     def facts(self) -> Horizontal:

@@ -65,8 +65,8 @@ class Federation:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What a plan asks of a study's data: n_i of every client, the shape of an example, and how
-    many classes there are, or scores that a model gives.
+    """The facts of a study's data that a plan asks for: n_i of every client, the shape of an
+    example, and how many classes there are, or scores that a model gives.
     """
 
     sizes: tuple[int, ...]
@@ -89,7 +89,7 @@ class Division:
 
     @classmethod
     def told(cls, divided: Federation) -> Division:
-        """Of data that is loaded already."""
+        """Return the facts of data that is loaded already."""
         return cls(divided.sizes, divided.test.shape, divided.test.outputs)
 
 
@@ -142,7 +142,7 @@ def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:
 
 
 def examples(study: H) -> H:
-    """The same study without its front end: whoever asks who holds what needs no features."""
+    """Return the study without its front end: examples are divided without features."""
     return study.model_copy(update={"data": study.data.model_copy(update={"features": None})})
 
 
@@ -175,7 +175,9 @@ def _dealt(
 
 
 def identified(study: HorizontalStudy) -> bool:
-    """Whether records are to be recognised: by a lasting ledger, or for the persons behind them."""
+    """Return whether records are to be recognised: by a lasting ledger, or for the persons behind
+    them.
+    """
     return study.privacy.ledger != "run" or study.data.person is not None
 
 
@@ -233,8 +235,8 @@ def evaluate(
     weights: Vector,
     span: Span | None = None,
 ) -> Mapping[str, float]:
-    """What is told of a model on public rows: accuracy, or the root mean squared error in the units
-    of labels that lie in ``span``; and the mean loss.
+    """Return the figures of a model on public rows: accuracy, or the root mean squared error in the
+    units of labels that lie in ``span``; and the mean loss.
     """
     import torch
 

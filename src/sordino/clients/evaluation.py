@@ -1,4 +1,5 @@
-r"""What models are measured on, where the rows that they are measured on are people.
+r"""The evaluation of models on private rows: what is measured, where the rows that they are
+measured on are people.
 
 Of a test set that is private, an evaluation of model w on m rows releases one number,
 
@@ -228,7 +229,7 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
 
 
 def told(study: HorizontalStudy, rows: int) -> TestSet:
-    """What run.json says of the test set."""
+    """Return what run.json says of the test set."""
     kind = study.data.testing
     if kind != "private share":
         return TestSet(kind=kind, rows=rows)

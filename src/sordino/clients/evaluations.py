@@ -1,4 +1,4 @@
-"""What it costs to measure models on rows that are private."""
+"""The price of measuring models on private rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from sordino.privacy import Event, Gaussian, noise_multiplier
 
 
 def evaluations(study: HorizontalStudy) -> int:
-    """How often models are measured at most: every so many rounds or updates, and at the end."""
+    """Return how often models are measured at most: every so many rounds or updates, and at the
+    end.
+    """
     return study.horizon // study.stride + 1
 
 

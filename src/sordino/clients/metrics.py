@@ -1,4 +1,4 @@
-"""How good a model is on public rows: scikit-learn's metrics, as they suit the task.
+"""The quality of a model on public rows: scikit-learn's metrics, as they suit the task.
 
 Nothing here is noisy, so nothing here may see a private row.
 
@@ -125,7 +125,9 @@ def by_rows(
     names: Sequence[str],
     span: Span | None,
 ) -> Owners | None:
-    """How each client is served on test rows of its own, ``owner`` (n,); None for one client."""
+    """Return how each client is served on test rows of its own, ``owner`` (n,); None for one
+    client.
+    """
     each = []
     for number in np.unique(owner):
         rows = np.flatnonzero(owner == number)
@@ -140,8 +142,8 @@ def by_rows(
 
 
 def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> Owners | None:
-    """What accuracy each client can expect: the recall of each class, weighted by how often the
-    client has it. ``counts`` (clients, classes) must be public.
+    """Return the accuracy that each client can expect: the recall of each class, weighted by how
+    often the client has it. ``counts`` (clients, classes) must be public.
     """
     known = np.array([np.nan if c.recall in (None, UNSET) else c.recall for c in _classes(metrics)])
     seen = ~np.isnan(known)
@@ -156,7 +158,9 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
 
 
 def _owners(by: str, each: Sequence[OfOwner], *, lowest: bool) -> Owners | None:
-    """Of two clients or more; the worst are the lowest, or the highest of errors."""
+    """Return the figures of two clients or more; the worst are the lowest, or the highest of
+    errors.
+    """
     if len(each) < 2:
         return None
     values = np.sort(np.array([one.value for one in each], np.float64))

@@ -1,4 +1,4 @@
-"""What the promise of a study rests on in which every client has examples of its own."""
+"""The assumptions of a study's promise in which every client has examples of its own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DIVISION = (
 
 
 def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
-    """What the guarantee, or the run, rests on; ``first`` is particular to a regime or unit."""
+    """Return what the guarantee, or the run, rests on; ``first`` is particular to a regime or unit."""
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)
@@ -90,13 +90,13 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
 
 
 def takes_equal_rows_apart(study: HorizontalStudy) -> bool:
-    """Whether the ledger may know one person's equal rows as those of several."""
+    """Return whether the ledger may know one person's equal rows as those of several."""
     several = study.data.clients > 1 and not study.pooled
     return study.privacy.ledger != "run" and study.data.person is None and several
 
 
 def testing(study: HorizontalStudy) -> str:
-    """What models are measured on, and who pays for it."""
+    """Return what models are measured on, and who pays for it."""
     if study.data.file is None and not study.data.published:
         return OWN_TEST.format(name=study.data.name)
     share = study.data.test_share or SHARE

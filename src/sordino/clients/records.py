@@ -1,4 +1,4 @@
-"""What runs leave in their files in which every client has examples of its own, whatever the
+"""The files of runs in which every client has examples of its own, whatever the
 regime: its part of ``run.json`` and of the rows of rounds.
 """
 
@@ -25,8 +25,8 @@ class Holder(Client, frozen=True, kw_only=True):
 
 
 class TestSet(Record, frozen=True, kw_only=True):
-    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where
-    that is paid for.
+    """A test set: what models are measured on; with a unit of the ledger, epsilon, sigma and how
+    often, where that is paid for.
     """
 
     __test__ = False  # pytest: no class of tests
@@ -74,7 +74,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
 
     @property
     def members(self) -> tuple[Holder, ...]:
-        """See :class:`Facts`."""
+        """The clients."""
         return known(self.clients) or ()
 
 
@@ -93,5 +93,5 @@ class Measured(Round, frozen=True, kw_only=True, tag="round"):
 
 
 def horizontal(run: Run) -> Horizontal:
-    """What a run says of clients with examples of their own; nothing where there are none."""
+    """Return what a run says of clients with examples of their own; nothing where there are none."""
     return run.about.facts if isinstance(run.about.facts, Horizontal) else Horizontal()

@@ -1,4 +1,4 @@
-"""What regimes share in which every client has examples of its own, and all train one model."""
+"""The base of regimes in which every client has examples of its own, and all train one model."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class HorizontalRegime(Regime[H]):
         return False
 
     def sized(self, study: H, divided: Federation | None = None) -> H:
-        """The same study, its mechanism told the model's size where its price depends on it."""
+        """Return the study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
         return for_dimension(
@@ -193,11 +193,11 @@ class HorizontalRegime(Regime[H]):
         )
 
     def calibrated(self, study: H) -> H:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return the study with its noise filled in."""
         return self.calibrate(self.sized(study), ())
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return the price of a study and the clients' numbers of examples."""
         whole = functools.cache(lambda: federation(examples(study)))
         told = Division.of(study, whole)
         known, sizes = _outline(study, told), told.sizes
@@ -223,7 +223,7 @@ class HorizontalRegime(Regime[H]):
         return pricing.left(full, asked, self.whole(full), whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> PreparedRun:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return the objects of a calibrated study."""
         return self.assembled(study, federation(study), folder, run, payable)
 
     def assembled(
@@ -247,17 +247,17 @@ class HorizontalRegime(Regime[H]):
 
     @property
     def network(self) -> NetworkRegime:
-        """See :class:`~sordino.core.regimes.Regime`: every site is a client."""
+        """The regime on a network: every site is a client."""
         from sordino.clients.network import HorizontalNetwork
 
         return HorizontalNetwork(self)
 
     def assumptions(self, study: H) -> list[str]:
-        """See :class:`~sordino.core.regimes.Regime`."""
+        """Return what the promise rests on."""
         return resting_on(study)
 
     def remarks(self, study: H) -> list[str]:
-        """What is said of the test set before a run, where its rows are a user's own."""
+        """Return what is said of the test set before a run, where its rows are a user's own."""
         if study.data.published:
             return []
         return [testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]

@@ -1,4 +1,4 @@
-"""What the page tells of runs in which every client has examples of its own."""
+"""The page of runs in which every client has examples of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unseen(run: Run) -> str | None:
 
 
 def held(run: Run) -> str:
-    """How many examples all clients have."""
+    """Return how many examples all clients have."""
     members = horizontal(run).members
     sizes = [size for each in members if (size := known(each.examples)) is not None]
     return f"{sum(sizes):,} examples".replace(",", "\u202f")
@@ -211,7 +211,7 @@ def holders(run: Run) -> Members:
 
 
 def by_client(run: Run) -> list[tuple[str, str]]:
-    """What each client has spent, and may spend, where run.json says so; else nothing."""
+    """Return what each client has spent, and may spend, where run.json says so; else nothing."""
     spent = known(run.result.spent)
     if not run.private or spent is None or len(spent) != len(run.clients):
         return []
@@ -221,7 +221,7 @@ def by_client(run: Run) -> list[tuple[str, str]]:
 
 
 def client_budgets(run: Run, count: int) -> list[float]:
-    """What each edge may spend: its own epsilon, or that of all."""
+    """Return what each edge may spend: its own epsilon, or that of all."""
     own = [number(each) for each in known(horizontal(run).epsilons) or ()]
     stated = [value for value in own if value is not None]
     return stated if len(stated) == len(own) == count else [run.budget] * count

@@ -1,4 +1,4 @@
-"""What both regimes are built from: the kernels, the ledger, the budget."""
+"""The common parts of a run of clients: the model's kernels, entropy, evaluation, records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ F = TypeVar("F", bound=kept.Horizontal)
 
 
 class RegimeParts(TypedDict):
-    """What a regime says by itself of what was built; see :class:`PreparedRun`."""
+    """A regime's own part of a :class:`PreparedRun`."""
 
     facts: Facts
     paid: str
@@ -66,7 +66,7 @@ class RegimeParts(TypedDict):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedSetup:
-    """What the clients of one process share, and what their models are measured on.
+    """The common parts of the clients of one process, and the rows that models are measured on.
 
     Attributes:
         kernels: model and kernels.
@@ -156,7 +156,7 @@ class SharedSetup:
         return protective(study, run, self.shaping, folder)
 
     def charge_key_prefix(self, study: HorizontalStudy, run: str) -> str:
-        """What the keys of charges begin with that pay for this entropy's noise.
+        """Return the beginning of the keys of charges that pay for this entropy's noise.
 
         A charge is booked once for each key, so the same key must mean the same bytes. Where noise
         is drawn anew, what is computed again is another release, and is booked again.
@@ -165,12 +165,12 @@ class SharedSetup:
         return f"{found}/{self.life}" if self._anew(study) else found
 
     def _anew(self, study: HorizontalStudy) -> bool:
-        """Whether noise is drawn anew in each life of the process."""
+        """Return whether noise is drawn anew in each life of the process."""
         return self.mine is not None and study.privacy.entropy == "system"
 
     @property
     def rows(self) -> int:
-        """How many examples models are measured on."""
+        """The number of examples that models are measured on."""
         return len((self.test if self.secret is None else self.secret[0])[1])
 
     def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
@@ -180,7 +180,9 @@ class SharedSetup:
         return {**known, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
     def labels(self, units: Sequence[str]) -> dict[str, str]:
-        """What the clients' units are called, for people; none unnamed or with a shared unit."""
+        """Return what the clients' units are called, for people; none unnamed or with a shared
+        unit.
+        """
         return (
             dict(zip(units, self.names, strict=True))
             if self.names and len(set(units)) == len(self.names) and self.mine is None
@@ -194,7 +196,7 @@ class SharedSetup:
         entropy: Entropy,
         charge_key_prefix: str,
     ) -> PaidEvaluation | None:
-        """How models are measured on private rows; None where there are none."""
+        """Return the evaluation of models on private rows; None where there are none."""
         if self.secret is None:
             return None
         (x, y), _ = self.secret
@@ -217,7 +219,9 @@ class SharedSetup:
         )
 
     def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
-        """What is told of a model: on public rows as it is, on private ones at their price."""
+        """Return what is measured of a model: on public rows as it is, on private ones at their
+        price.
+        """
         return (
             self.evaluate
             if paid is None
@@ -231,7 +235,7 @@ class SharedSetup:
         )
 
     def metrics(self, study: HorizontalStudy, weights: Vector) -> Metrics | None:
-        """How good a model is on public test rows; None where there are none."""
+        """Return how good a model is on public test rows; None where there are none."""
         x, y = self.test
         if not len(y):
             return None
@@ -253,11 +257,11 @@ class SharedSetup:
         return found if served is None else msgspec.structs.replace(found, clients=served)
 
     def counted(self, study: HorizontalStudy) -> bool:
-        """Whether it is public how often each client has each label."""
+        """Return whether it is public how often each client has each label."""
         return not self.remote and (study.data.published or study.privacy.unit == "none")
 
     def published(self, study: HorizontalStudy) -> bool:
-        """Whether all rows that this process has fingerprints of are published.
+        """Return whether all rows that this process has fingerprints of are published.
 
         A server has nobody's rows; a site has its own, whatever data set the study names.
         """
@@ -295,7 +299,7 @@ class SharedSetup:
 
 
 def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
-    """Of the model: its first weights, and the operations of one's own."""
+    """Return the digest of a model: of its first weights, and the operations of one's own."""
     weights = digest_of(flat.module)
     if ":" not in study.model.name:
         return weights

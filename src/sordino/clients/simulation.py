@@ -122,7 +122,7 @@ class Rules(Generic[S]):
 
     @property
     def secret(self) -> bool:
-        """Who takes part is a secret: no row names a client, or a time that tells of one."""
+        """Secrecy of who takes part: no row names a client, or a time that tells of one."""
         return False
 
     def start(self, weights: Vector) -> S:
@@ -173,12 +173,14 @@ class Rules(Generic[S]):
 
     @property
     def summing(self) -> Summing | None:
-        """What secure sums follow from, where the server learns nothing but sums; or None."""
+        """The numbers that secure sums follow from, where the server learns nothing but sums; or
+        None.
+        """
         return None
 
     @property
     def growth(self) -> float:
-        """How long answers of length 1 can make the model in a whole run; 0: not known."""
+        """The most that answers of length 1 can lengthen the model in a whole run; 0: not known."""
         return 0.0
 
     def objection(self, client: int, task: Request) -> str | None:
@@ -200,7 +202,7 @@ class Reaching(Protocol):
 
 
 class Booking(ABC):
-    """What a simulation charges before its clients work, and how they use the permits."""
+    """The charges of a simulation before its clients work, and the use of their permits."""
 
     __slots__ = ()
     everybody: ClassVar[bool] = False
@@ -434,7 +436,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     @property
     def secret(self) -> bool:
-        """Who takes part in a round is a secret."""
+        """Secrecy of who takes part in a round."""
         return self.regime.secret
 
     def steps_by(self, number: int) -> int:
@@ -443,7 +445,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     @property
     def summing(self) -> Summing | None:
-        """What secure sums follow from; None where the server learns more."""
+        """The numbers that secure sums follow from; None where the server learns more."""
         return self.regime.summing
 
     def latest(self, state: S, site: int) -> int:

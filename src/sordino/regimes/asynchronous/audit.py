@@ -30,7 +30,7 @@ from sordino.training.client import Examples, ModelKernels
 
 
 def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.audit.intervals.Rows`."""
+    """Return the rows of one study, with at most so many canaries in a run."""
     if study.privacy.unit != "sample" or study.method.unpriced is not None:
         raise StudyError(
             f"method.name = {study.method.name!r}: no epsilon is promised that canaries could "

@@ -47,7 +47,7 @@ class Edge(Protocol):
 
     @property
     def price(self) -> Event:
-        """What one gradient releases: the same for every task."""
+        """The release of one gradient: the same for every task."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Edge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """What every edge has.
+    """The common parts of edges.
 
     Attributes:
         index: which edge, from 0.
@@ -126,7 +126,7 @@ class PlainEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`: no bound, so that later promises over the same records know."""
+        """The release of one gradient: without a bound, as later promises must know."""
         return NonPrivate(reason=NO_NOISE)
 
     @property
@@ -135,7 +135,7 @@ class PlainEdge(Site):
         return 0.0
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`."""
+        """Return the gradient of a task, with the permit that covers it."""
         covers_one(self.unit, permit, self.price, task.task)
         mean = torch.empty_like(self.kernels.flat.weights)
         self.kernels.mean.of(self.examples, self.drawn(task)[0], mean)
@@ -154,7 +154,7 @@ class PrivateEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`: one homogeneous subsampled release, whatever the stage."""
+        """The release of one gradient: one homogeneous subsampled release, whatever the stage."""
         return _price(self.mechanism, self.sampling_rate)  # type: ignore[arg-type]  # mechanisms are frozen values
 
     @property
@@ -163,7 +163,7 @@ class PrivateEdge(Site):
         return self.kernels.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`."""
+        """Return the noisy gradient of a task, with the permit that covers it."""
         covers_one(self.unit, permit, self.price, task.task)
         # any other will do: the noise grows with it
         if task.clip is None or not SMALLEST <= task.clip <= LARGEST:
@@ -229,7 +229,7 @@ class LiteralEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`."""
+        """The release of one gradient, which has no bound."""
         return NonPrivate(reason=self.reason)
 
     @property
@@ -242,7 +242,7 @@ class LiteralEdge(Site):
         return torch.from_numpy(rng.integers(0, self.count, self.batch))
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`: average clipped to R = b DS / 2, a direction of exponential length."""
+        """Return the average clipped to R = b DS / 2, plus a direction of exponential length."""
         covers_one(self.unit, permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")

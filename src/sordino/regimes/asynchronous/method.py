@@ -1,4 +1,4 @@
-r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates.
+r"""Base classes of asynchronous methods: a public schedule of clipping bounds and learning rates.
 
 Edges send a noisy gradient whenever they are ready; the server applies each at once,
 
@@ -115,12 +115,12 @@ class AsynchronousMethod(Method):
 
     @property
     def pooled(self) -> bool:
-        """Whether all data lies in one place, as for the centralised baseline."""
+        """All data lies in one place, as for the centralised baseline."""
         return False
 
     @property
     def literal(self) -> bool:
-        """Whether the paper's own form was asked for."""
+        """The paper's own form was asked for."""
         return getattr(self, "form", "sound") == "paper"
 
     @property
@@ -180,7 +180,7 @@ class Noisy(AsynchronousMethod):
 
     @property
     def unpriced(self) -> str | None:
-        """See :class:`~sordino.regimes.synchronous.method.Method`."""
+        """The reason why a form has no price, or None."""
         if not self.literal:
             return None
         layers = " and the other layers go out raw" if self.noised == "first-layer" else ""

@@ -60,7 +60,7 @@ ROOM = 1024.0
 
 @dataclass(slots=True, eq=False)
 class Since:
-    """What has been seen since the last row of the log; all of it released.
+    """The counts since the last row of the log; all of it released.
 
     Attributes:
         staleness: how many applied gradients had which tau.
@@ -215,7 +215,7 @@ class Asynchronous(Rules[State]):
         return next((stage for stage in self.schedule if version < stage.end), self.schedule[-1])
 
     def step(self, state: State, event: Event) -> tuple[State, Effects]:
-        """What follows from one event; the state is changed in place.
+        """Return what follows from one event; change the state in place.
 
         A finished run stays finished.
         """
@@ -310,11 +310,11 @@ class Asynchronous(Rules[State]):
         return state.ended is None and held is not None and held.task == task
 
     def lapses(self, state: State, client: int) -> bool:
-        """Whether this edge's answer to the task that it holds would be too stale by now."""
+        """Return whether this edge's answer to the task that it holds would be too stale by now."""
         return state.version - state.tasks[client].version > self.terms.staleness
 
     def affordable(self, state: State, edge: int) -> bool:
-        """Whether the edge can pay for one more task."""
+        """Return whether the edge can pay for one more task."""
         return self.budget is None or state.given[edge] < self.budget[edge]
 
     def _received(self, state: State, answer: Gradient) -> Effects:

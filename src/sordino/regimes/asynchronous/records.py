@@ -1,4 +1,4 @@
-"""What a run in which gradients are applied as they arrive leaves in its files."""
+"""The files of a run of arrivals, and the words for what is in them."""
 
 from __future__ import annotations
 

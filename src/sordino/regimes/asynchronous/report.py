@@ -1,4 +1,4 @@
-"""What the page tells of a run in which gradients are applied as they arrive."""
+"""The page of a run of arrivals, and the words of its plan."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
 
 
 def _asked_most(run: Run) -> str:
-    """Whose gradients these are, and why they may be more than another edge can pay for."""
+    """Return whose gradients these are, and why they may be more than another edge can pay for."""
     fastest = number(run.about.facts.R_c)
     slower = run.private and fastest is not None and run.steps > fastest
     return "of the edge asked most" + (

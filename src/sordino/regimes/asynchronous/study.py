@@ -45,7 +45,7 @@ class EdgePrivacy(NoisyPrivacySpec):
 
 
 class Updates(Section):
-    """How long a run goes on: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
+    """The length of a run: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
 
     updates: int = Field(ge=1, description="T, the most updates of the model")
     tasks: int | None = Field(
@@ -54,7 +54,7 @@ class Updates(Section):
 
 
 class Arrival(Section):
-    """What happens to what arrives.
+    """The treatment of gradients that arrive.
 
     ``staleness`` is tau_max, the most updates that a gradient may be behind (the number of edges
     unless given); staler ones are not applied. A gradient that is tau behind counts (1 +
@@ -160,17 +160,17 @@ class AsynchronousStudy(HorizontalStudy):
 
     @staticmethod
     def without() -> str:
-        """See :class:`Study`."""
+        """Return the methods that promise nothing, for a refusal."""
         return "'asgd'"
 
     @staticmethod
     def within() -> str:
-        """See :class:`Study`."""
+        """Return the methods that promise something, for a refusal."""
         return "'audp' or 'mapa'"
 
     @property
     def pooled(self) -> bool:
-        """See :class:`HorizontalStudy`."""
+        """All data lies in one place."""
         return self.method.pooled
 
     @property

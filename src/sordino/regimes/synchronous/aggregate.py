@@ -43,7 +43,7 @@ MOST = 2.0**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSum:
-    """See the module's docstring.
+    """The sum of a round's bounded updates, and its noise.
 
     Attributes:
         mechanism: bounds contributions and adds the noise.
@@ -80,7 +80,7 @@ class PrivateSum:
         return self.sampling_rate * len(self.shares)
 
     def event(self, contract: RoundNoise) -> Event:
-        """What one round releases of each client."""
+        """Return what one round releases of each client."""
         return PoissonSampled(
             sampling_rate=self.sampling_rate,
             event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event(),

@@ -132,12 +132,12 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
     @property
     def whole(self) -> bool:
-        """Whole clients are protected by noise on their sum."""
+        """Protection of whole clients by noise on their sum."""
         return aggregated(self.study)
 
     @property
     def sums(self) -> SharedNoise | None:
-        """What the grids of sums follow from, where clients share the noise."""
+        """The rule of the grids of sums, where clients share the noise."""
         if self.noise is None or not shared(self.study):
             return None
         return rule(self.study, self.setup.sizes, self.setup.kernels.flat.dim)
@@ -167,7 +167,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
     @property
     def key_prefix(self) -> str:
-        """What the keys of all charges begin with.
+        """The beginning of the keys of all charges.
 
         A round of whole clients is one release of the aggregator, in whatever life it is booked.
         """

@@ -45,7 +45,7 @@ MOST = 4000
 
 @dataclass(eq=False)
 class Sent:
-    """What canaries have added to a round; see :class:`~sordino.audit.planted.Others`.
+    """The sum of what canaries have added to a round; see :class:`~sordino.audit.planted.Others`.
 
     Attributes:
         places: (m,), the number of the vector that each one's update lies on.
@@ -59,7 +59,7 @@ class Sent:
         self.round = torch.zeros(len(self.places), dtype=torch.float64)
 
     def without(self, total: Tensor) -> Tensor:
-        """See :class:`~sordino.audit.planted.Others`."""
+        """Return what all others have added, and forget the round."""
         others = total[self.places] - self.round
         self.round.zero_()
         return others
@@ -80,7 +80,7 @@ class CanaryClient(LocalClient):
     sent: Sent
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
-        """See :class:`~sordino.training.client.Client`."""
+        """Send the canary, or nothing where it is not there."""
         covers_round(self.unit, permits, self.price(task), task.round)
         delta: Vector = np.zeros(len(task.weights), np.float32)
         if self.there:
@@ -96,7 +96,7 @@ class CanaryClient(LocalClient):
 
 
 def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
-    """See :class:`~sordino.audit.intervals.Rows`."""
+    """Return the rows of one study, with at most so many canaries in a run."""
     if study.privacy.unit != "client":
         return examples.rows(study, canaries, name)
     _refuse(study)
@@ -178,7 +178,7 @@ def _joined(divided: Federation, m: int) -> Federation:
 def _planted(
     built: PreparedRun, real: int, coins: NDArray[np.bool_]
 ) -> tuple[PreparedRun, Watched]:
-    """The same run with canaries for the clients from ``real`` on, and its aggregator watched."""
+    """Return the run with canaries for the clients from ``real`` on, and its aggregator watched."""
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
     rules = simulation.regime

@@ -87,7 +87,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What remains before a round.
+    """The rounds and steps that remain before a round.
 
     Attributes:
         rounds: rounds left, this one included, in which one client may expect to take part.
@@ -113,7 +113,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a method asks clients to send besides their weights.
+    """The requests of a method to clients besides their weights.
 
     Attributes:
         first: the first noisy gradient of the round (d numbers more upwards).
@@ -127,13 +127,13 @@ class Wants:
 
     @property
     def unpriced(self) -> bool:
-        """Whether something is asked for that has no price."""
+        """Something is asked for that has no price."""
         return self.raw or (self.loss is not None and self.loss[1] == 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What bounds one round's contributions, and the noise of their sum: C (or S) and sigma.
+    """The bound of one round's contributions, and the noise of their sum: C (or S) and sigma.
 
     A finite C is brought to where its bound is proven: a method that follows releases may leave it.
     """
@@ -148,7 +148,7 @@ class RoundNoise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released:
-    """What an aggregator lets out of a round in which whole clients are protected.
+    """The release of an aggregator in a round in which whole clients are protected.
 
     Attributes:
         mean: noisy mean of the bounded updates (d,), over the expected weight.
@@ -186,7 +186,7 @@ class SynchronousMethod(Method):
 
     @property
     def unpriced(self) -> str | None:
-        """See :class:`Method`."""
+        """The reason why a form has no price, or None."""
         return "form = 'paper' sends raw constants" if self.wants.unpriced else None
 
     @property
@@ -196,17 +196,17 @@ class SynchronousMethod(Method):
 
     @property
     def adapts_clip(self) -> bool:
-        """Whether earlier releases decide about C (or S)."""
+        """Earlier releases decide about C (or S)."""
         return False
 
     @property
     def wants(self) -> Wants:
-        """What clients are asked for besides their weights."""
+        """The requests to clients besides their weights."""
         return Wants()
 
     @property
     def realised(self) -> bool:
-        """Whether a step divides by the batch as it was drawn, which is not private."""
+        """A step divides by the batch as it was drawn, which is not private."""
         return False
 
     def scale(self, share: float) -> tuple[float, float]:
@@ -259,7 +259,7 @@ class SynchronousMethod(Method):
         return self
 
     def chosen(self, memory: Any, terms: Terms, left: Remaining) -> Choice:
-        """What :meth:`choose` gives, if it is a choice.
+        """Return what :meth:`choose` gives, if it is a choice.
 
         Raises:
             StudyError: if it is none.
@@ -280,7 +280,7 @@ class SynchronousMethod(Method):
         return given
 
     def noted(self, memory: Any) -> dict[str, Any]:
-        """What :meth:`observed` gives, if a log can hold it.
+        """Return what :meth:`observed` gives, if a log can hold it.
 
         Raises:
             StudyError: if it cannot.

@@ -1,4 +1,4 @@
-r"""What a study in rounds will cost, before anything runs.
+r"""The price of a study in rounds, before anything runs.
 
 The privacy budget pays for R_c local steps, the round budget for R_s rounds; whichever ends
 first ends the run. Noise is a plan, not a habit: at a given epsilon the noise in one step
@@ -266,7 +266,7 @@ def _coarse(grids: Sequence[SharedGrid]) -> list[str]:
 
 
 def _left_out(study: SynchronousStudy, used: int, dimension: int) -> tuple[str, ...]:
-    """Of one client's noise; sums of shared noise have more."""
+    """Return what is left out of delta for one client's noise; sums of shared noise have more."""
     privacy = study.privacy
     if privacy.noise == "shared" or study.form != "sound":
         return ()

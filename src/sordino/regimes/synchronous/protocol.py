@@ -126,27 +126,27 @@ class Synchronous(Rules[State]):
 
     @property
     def secret(self) -> bool:
-        """Whether it is a secret who takes part: amplification by sampling clients rests on it."""
+        """Secrecy of who takes part: amplification by sampling clients rests on it."""
         return self.aggregator is not None
 
     @property
     def together(self) -> bool:
-        """Whether each round is charged to all clients at once."""
+        """Each round is charged to all clients at once."""
         return self.secret or (self.adder is not None and self.adder.whole)
 
     @property
     def wants(self) -> Wants:
-        """What clients are asked for besides a model; nothing where only a sum is opened."""
+        """The requests to clients besides a model; nothing where only a sum is opened."""
         return self.method.wants if self.adder is None else Wants()
 
     @property
     def timed(self) -> bool:
-        """Whether rounds last until their deadline, lest one client's speed decide who is back."""
+        """Rounds last until their deadline, lest one client's speed decide who is back."""
         return self.secret and self.deadline is not None
 
     @property
     def plain(self) -> RoundNoise:
-        """C and sigma that clients have anyway."""
+        """The C and sigma that clients have anyway."""
         return RoundNoise(self.terms.clip, self.terms.sigma)
 
     def start(self, weights: Vector) -> State:
@@ -164,7 +164,7 @@ class Synchronous(Rules[State]):
         )
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
-        """What follows from one event. A finished run stays finished."""
+        """Return what follows from one event. A finished run stays finished."""
         if state.ended is not None:
             return state, ()
         match event:
@@ -226,7 +226,7 @@ class Synchronous(Rules[State]):
         return state, (Log(records.Joined(client=client)),)
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
-        """Whether an answer of this client for this round would still be used."""
+        """Return whether an answer of this client for this round would still be used."""
         return (
             state.ended is None
             and not state.opening
@@ -266,12 +266,12 @@ class Synchronous(Rules[State]):
 
     @property
     def summing(self) -> Summing | None:
-        """What secure sums follow from, where clients share the noise; or None."""
+        """The numbers that secure sums follow from, where clients share the noise; or None."""
         return None if self.adder is None else self.adder.summing
 
     @property
     def growth(self) -> float:
-        """How long answers of length 1 can make the model in a whole run.
+        """The most that answers of length 1 can lengthen the model in a whole run.
 
         Of models, w' = mean + momentum (w - w_before), whose poles have the absolute value
         sqrt(momentum); of bounded updates of length 1, each round moves the model by 1/q_c, and by
@@ -282,7 +282,7 @@ class Synchronous(Rules[State]):
         return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - self.momentum))
 
     def affordable(self, state: State, client: int) -> int | None:
-        """Steps that a client can still pay for; None without a limit."""
+        """Return the steps that a client can still pay for; None without a limit."""
         return None if self.budget is None else self.budget[client] - state.steps[client]
 
     def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
@@ -335,12 +335,12 @@ class Synchronous(Rules[State]):
         return self._ask(state)
 
     def _solvent(self, state: State) -> list[int]:
-        """Clients within reach that can pay for a step."""
+        """Return the clients within reach that can pay for a step."""
         can = {i: self.affordable(state, i) for i in sorted(state.present)}
         return [i for i, steps in can.items() if steps is None or steps > 0]
 
     def _remaining(self, state: State, chosen: Sequence[int]) -> Remaining:
-        """What is left for a round of these clients."""
+        """Return what is left for a round of these clients."""
         # where nobody is within reach, tau is what anybody could pay for, if he came back in time
         left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
@@ -350,7 +350,7 @@ class Synchronous(Rules[State]):
         )
 
     def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
-        """Who is asked; whom a secret sample of clients has drawn."""
+        """Return the clients that are asked, or that a secret sample has drawn."""
         if self.aggregator is None:
             found = cohort(self.entropy, solvent, self.cohort, number)
             # a sum of fewer is not opened: nobody is charged for one that cannot be
@@ -359,7 +359,7 @@ class Synchronous(Rules[State]):
         return sample(self.entropy, rate, count, state.present, number)
 
     def priced(self, contract: RoundNoise) -> Price | None:
-        """What a round releases of every client, where it is charged to all at once."""
+        """Return what a round releases of every client, where it is charged to all at once."""
         adder = self.aggregator if self.adder is None else self.adder
         return None if adder is None or not self.together else adder.event(contract)
 
@@ -392,7 +392,7 @@ class Synchronous(Rules[State]):
         return self._ended(state) if not state.waiting and not self.timed else (state, ())
 
     def _taken(self, state: State, answer: Update | Contribution | Masked) -> State | None:
-        """The state with an answer of the open round; None where it is none."""
+        """Return the state with an answer of the open round; None where it is none."""
         if not self.expects(state, answer.client, answer.round):
             return None
         if self.adder is not None:

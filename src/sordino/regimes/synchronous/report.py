@@ -1,4 +1,4 @@
-"""What the page tells of a run in rounds.
+"""The page of a run in rounds, and the words of its plan.
 
 >>> coded([2, 2, 3])
 ['2 in rounds 1 to 2', '3 in round 3']
@@ -247,7 +247,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
 
 
 def _shared(run: Run) -> list[tuple[str, str]]:
-    """Of a sum whose noise clients share."""
+    """Return the terms of a sum whose noise clients share."""
     told = known(run.about.facts.shared) if isinstance(run.about.facts, Synchronous) else None
     if told is None:
         return []
@@ -316,7 +316,7 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
 
 
 def _plan_clients(priced: Plan) -> list[Table]:
-    """What each client spends, adds and counts, where that differs."""
+    """Return what each client spends, adds and counts for, where that differs."""
     rows = [
         [str(client), epsilon_text(epsilon), figure(sigma), f"{100 * weight:.3g} %"]
         for client, (epsilon, sigma, weight) in enumerate(priced.clients[:MOST_CLIENTS])
@@ -328,7 +328,7 @@ def _plan_clients(priced: Plan) -> list[Table]:
 
 
 def _plan_shared(study: SynchronousStudy, priced: Plan) -> list[str]:
-    """Whose noise a sum has, and what it is counted in."""
+    """Return whose noise a sum has, and the grid that it is counted on."""
     grid = priced.shared
     if grid is None:
         return []

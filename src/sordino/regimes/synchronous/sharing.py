@@ -78,12 +78,12 @@ class SharedSum:
 
     @property
     def condition(self) -> str:
-        """What a charge is for, and what its price rests on."""
+        """The purpose of a charge, and what its price rests on."""
         return f"a shared sum, {self.honest} honest"
 
     @property
     def summing(self) -> Summing:
-        """What secure sums follow from."""
+        """The numbers that secure sums follow from."""
         return Summing(len(self.weights), self.fewest, self.fewest - self.honest, self.rule.bits)
 
     def event(self, contract: RoundNoise) -> Event:
@@ -222,7 +222,7 @@ def _of_clients(study: SynchronousStudy) -> str | None:
 
 
 def _of_steps(study: SynchronousStudy) -> str | None:
-    """Of single examples: only sums of one step's gradients have noise that can be shared."""
+    """Return why sums of steps cannot share noise: only those of one step's gradients can."""
     name, tau = study.method.name, study.method.fixed_tau
     if study.method.adapts_noise or study.method.wants.loss is not None:
         return (

@@ -112,7 +112,7 @@ class Privacy(SampledPromise):
 
 
 class Budget(Section):
-    """How long a run may go on.
+    """The length of a run.
 
     ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
     method leaves noise_multiplier out; twice the rounds unless given. Where noise_multiplier is
@@ -145,7 +145,7 @@ class Budget(Section):
 
 
 class Participation(Section):
-    """Who takes part in a round, and how long the server waits (virtual seconds)."""
+    """Participation in a round, and the time that the server waits (virtual seconds)."""
 
     cohort: int | None = Field(
         None, ge=1, description="clients drawn for each round; all of them unless given"
@@ -293,7 +293,7 @@ class SynchronousStudy(HorizontalStudy):
 
     @property
     def noise_follows_size(self) -> bool:
-        """See :class:`HorizontalStudy`; whole clients are not examples."""
+        """The noise of a step weighs less the more examples there are; whole clients are none."""
         return self.privacy.unit == "sample"
 
     @property

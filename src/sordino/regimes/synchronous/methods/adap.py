@@ -36,7 +36,7 @@ from sordino.regimes.synchronous.methods.fixed import Fixed
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the releases so far have come to.
+    """The memory of the releases so far.
 
     Attributes:
         factor: sigma over where it began.
@@ -136,7 +136,7 @@ class AdapDpfl(Fixed):
         return {"noisy_loss": memory.loss, "noise": memory.factor}
 
     def _events(self, terms: Terms, factor: float, rounds: int) -> list[tuple[Event, int]]:
-        """What these rounds at this sigma release of a client that took part in all of them."""
+        """Return what these rounds at this sigma release of a client that took part in all of them."""
         gradient = Gaussian(noise_multiplier=terms.sigma * factor)
         both = Composed(events=(gradient, Gaussian(noise_multiplier=self.loss_noise)))
         found: list[tuple[Event, int]] = [

@@ -123,7 +123,7 @@ class AliDpfl(estimate.Estimating):
         return math.sqrt(1.0 + numerator / ((2.0 + eta * mu) * (square + n)))
 
     def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
-        """See :class:`~sordino.regimes.synchronous.method.SynchronousMethod`."""
+        """Return tau for the next round, by the estimated terms."""
         if terms.steps is None or terms.rounds >= terms.steps:
             return Choice(1)
         mu, note = memory.mu, None
@@ -142,7 +142,7 @@ class AliDpfl(estimate.Estimating):
         return Choice(max(min(max(tau, lowest), 2 * pace, MOST), 1), note)
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`."""
+        """Return the memory after a round, with raw constants; not private."""
         raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
         mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
         return Memory(memory.squared_mu if mu is None else mu**2, tau)
@@ -150,7 +150,7 @@ class AliDpfl(estimate.Estimating):
     def estimated(
         self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int
     ) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`."""
+        """Return the memory after a round, with estimates from what was released."""
         return Memory(
             estimate.smooth(memory.squared_mu, estimate.squared_curvature(answers, terms)), tau
         )

@@ -128,7 +128,7 @@ class AlsDpfl(estimate.Estimating):
         return gap
 
     def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
-        """See :class:`~sordino.regimes.synchronous.method.SynchronousMethod`."""
+        """Return tau for the next round, by the estimated terms."""
         if terms.steps is None or left.steps is None or terms.rounds >= terms.steps:
             return Choice(1)
         pace = max(round(left.pace), 1)
@@ -182,7 +182,7 @@ class AlsDpfl(estimate.Estimating):
         return min(margins, key=value)
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-        """See :class:`.estimate.Estimating`; weighted by p_i."""
+        """Return the memory after a round, with raw constants weighted by p_i; not private."""
         seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
         total = sum(p for p, _ in seen)
         if not seen or total <= 0.0:
@@ -198,7 +198,7 @@ class AlsDpfl(estimate.Estimating):
     def estimated(
         self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int
     ) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`."""
+        """Return the memory after a round, with estimates from what was released."""
         return Memory(
             squared_beta=estimate.smooth(
                 memory.squared_beta, estimate.squared_curvature(answers, terms)

@@ -68,7 +68,7 @@ class ClientLevel(Fixed):
 
     @property
     def aggregated(self) -> bool:
-        """Whether updates meet at an aggregator; else each client sends a noisy model."""
+        """Updates meet at an aggregator; else each client sends a noisy model."""
         return True
 
     @property
@@ -82,7 +82,7 @@ class ClientLevel(Fixed):
 
     @property
     def adapts_clip(self) -> bool:
-        """See :class:`SynchronousMethod`."""
+        """Earlier releases decide about S where the bound is adaptive."""
         return self.clipping == "adaptive"
 
     def round_noise(self, memory: Bound, terms: Terms, number: int) -> RoundNoise:

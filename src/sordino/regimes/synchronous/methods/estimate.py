@@ -140,7 +140,7 @@ class Estimating(SynchronousMethod):
     form: Literal["sound", "paper"] = "sound"
 
     def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
-        """See :class:`~sordino.regimes.synchronous.method.SynchronousMethod`."""
+        """Return the memory after a round."""
         if not answers:
             return memory
         tau = max(answer.steps for answer in answers)
@@ -151,5 +151,5 @@ class Estimating(SynchronousMethod):
         raise NotImplementedError
 
     def told(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
-        """The same from raw constants."""
+        """Return the memory after a round, with raw constants; not private."""
         raise NotImplementedError

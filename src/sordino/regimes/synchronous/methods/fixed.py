@@ -16,7 +16,7 @@ from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMet
 
 
 class Fixed(SynchronousMethod):
-    """The same tau in every round."""
+    """A method with one tau for all rounds."""
 
     tau: int = Field(1, ge=1, description="local steps in every round")
 
