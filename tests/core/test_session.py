@@ -413,7 +413,8 @@ def test_noise_that_falls_with_the_loss_stays_within_its_filter(tmp_path: Path) 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from sordino.core import session, study
+from sordino.core import study
+from sordino.core.run import session
 seen = 0
 def show(row):
     global seen
