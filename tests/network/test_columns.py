@@ -119,7 +119,7 @@ def test_a_party_reads_its_own_columns_by_name_and_labels_as_numbers(tmp_path: P
     assert part.read(path, kit.agreement, 2, kit.study).y.tolist() == [i % 10 for i in range(rows)]
     x[3, 5] = np.nan
     pl.DataFrame({names[i]: x[:, i] for i in range(32)}).write_csv(path)
-    with pytest.raises(DataError, match=r"row 3 .*column pixel 5"):
+    with pytest.raises(DataError, match=r"row 3 .*column 'pixel 5'"):
         part.read(path, kit.agreement, 0, kit.study)
 
 

@@ -273,7 +273,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     task = Train(1, 2, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
 
     def late(desk: SiteSession, requests: Any) -> Any:
-        if desk is desks[0] and not desks[1].outbox.kept.booked:
+        if desk is desks[0] and not desks[1].answers.kept.booked:
             assert list(desks[1].said(book)) == [frames.Booked(1)]
         return charged(desk, requests)
 
@@ -282,7 +282,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     for desk in desks:
         desk._pay(task)
         assert isinstance(desk._answered(task), Masked)
-        desk.outbox.close()
+        desk.answers.close()
         desk._site.ledgers.close()
     with LedgerReader.open(tmp_path / "ledger" / "ledger.sqlite", readonly=True) as ledger:
         assert [each.round for each in ledger.entries()] == [1, 1]

@@ -88,7 +88,7 @@ def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
     for each in limited:  # where nobody may know who takes part, the status alone names sites
         assert (f"{each}: " in why) == (name not in ("client", "shared-client"))
         index = found.names.index(each)
-        assert "budget" in found.kernels[-1].courier.sites[index].out
+        assert "budget" in found.kernels[-1].session.sites[index].out
     for each in limited:
         assert 0 < found.done[each].spent <= limits[each]
 
@@ -125,7 +125,7 @@ def test_a_secret_round_lasts_until_its_deadline_whoever_refuses(federate: Makes
         else:
             hand.answer(ask)
     kernel = found.kernels[-1]
-    found.until(lambda: kernel.courier.sites[2].out)
+    found.until(lambda: kernel.session.sites[2].out)
     found.until(lambda: not kernel.state.waiting)
     assert (kernel.state.number, kernel.state.open) == (1, True)
     found.until(lambda: kernel.state.number == 2)
@@ -213,8 +213,8 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
     found.until(lambda: found.kernels)
     kernel = found.kernels[-1]
     reporter = Reporter(found.server, "name", 8, 2, dict, words.append)
-    found.until(lambda: len(kernel.courier.missing()) == 2)
-    reporter(kernel.courier, kernel)
+    found.until(lambda: len(kernel.session.missing()) == 2)
+    reporter(kernel.session, kernel)
     told = "waiting for 1 more site; away: site-1, site-2"
     assert read(found.server).waiting == told
     assert words == [told]

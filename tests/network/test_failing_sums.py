@@ -111,7 +111,7 @@ def test_a_site_whose_shares_fail_is_left_out_and_the_others_go_on(
     good = [told for _, told in seen.sums if told.clients == (0, 1, 2)]
     assert len(good) >= ROUNDS - 4
     assert seen.exact() == len([told for _, told in seen.sums if told.clients])
-    out = found.kernels[-1].courier.sites[3].out
+    out = found.kernels[-1].session.sites[3].out
     assert out == "it has failed 3 secure sums, and is left out"
     assert any(each.site == HOSTILE and out in each.detail for each in read_incidents(found.server))
 
@@ -134,7 +134,7 @@ def test_a_server_that_is_killed_then_stands_where_it_stood(
     assert found.kills["server"] > 4
     assert all(len(states) == 1 for states in record.states.values())
     assert seen.exact() > 3
-    assert found.kernels[-1].courier.sites[3].out
+    assert found.kernels[-1].session.sites[3].out
 
 
 @pytest.mark.parametrize("honest", [4, 2])
@@ -180,7 +180,7 @@ def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
 
     found.until(lambda: len(missed) == 3 and back(), 30)
     assert min(back()) > missed[2] + 3
-    assert found.kernels[-1].courier.sites[3].out == ""
+    assert found.kernels[-1].session.sites[3].out == ""
     assert any("asked for nothing for 2 s" in each.detail for each in read_incidents(found.server))
 
 

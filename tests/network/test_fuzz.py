@@ -327,7 +327,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
         world,
         moment,
         Blind(),
-        courier=courier,
+        session=courier,
         journal=Journal(folder),
         dimension=moment.model.size,
         minimum=agreed.agreement.minimum,
@@ -421,7 +421,7 @@ def standing(desk: SiteSession) -> tuple[Any, ...]:
     ledgers = desk._site.ledgers
     party = getattr(desk._site.inner, "party", None)
     own = b"" if party is None else party.flat.weights.numpy().tobytes()
-    return ledgers.head(), desk.outbox.kept, desk.moment, own
+    return ledgers.head(), desk.answers.kept, desk.moment, own
 
 
 def _warm() -> None:
@@ -443,7 +443,7 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
         inner: Any = desk._site.inner
         size, site = getattr(inner, "_sizes", (0, 0))[1], desk._site.index
         for step in range(count):
-            number = (desk.outbox.kept.number // (2 if regime == "vertical" else 1)) + 1
+            number = (desk.answers.kept.number // (2 if regime == "vertical" else 1)) + 1
             asks = [
                 frames.encode(frames.Ask(task.number, encode(task)))
                 for task in tasks(regime, number, desk.dimension, size, site)

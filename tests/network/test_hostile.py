@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_counted_and_changes_nothing(
     hands[2].answer(hands[2].get(Ask))
     hands[2].answer(asks[2])
     attacked.until(lambda: ("stale", "an answer that nobody waits for") in logged(attacked))
-    assert kernel.courier.sites[2].refused.total() >= 1
+    assert kernel.session.sites[2].refused.total() >= 1
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
 
 def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federation) -> None:
     hands, asks = greeted(attacked)
-    own = attacked.kernels[-1].courier.sites[2]
+    own = attacked.kernels[-1].session.sites[2]
     refusals = 0
     hand, end = hands[2], time.monotonic() + 0.8
     while time.monotonic() < end:
@@ -328,7 +328,7 @@ def fuzzed(found: Federation, count: int, seed: int) -> None:
     )
     again = Hand(found, "site-2")  # if a mutation was a refusal, it takes part from here on again
     again.hello()
-    found.until(lambda: kernel.courier.sites[2].there and kernel.courier.sites[2].greeted)
+    found.until(lambda: kernel.session.sites[2].there and kernel.session.sites[2].greeted)
     for each, ask in zip(hands[:2], asks[:2], strict=True):
         each.answer(ask)
     if 2 in state.waiting:

@@ -179,7 +179,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         world,
         built.first,
         Blind(),
-        courier=courier,
+        session=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
         dimension=built.first.model.size,
         minimum=agreed.minimum,

@@ -102,14 +102,14 @@ def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
     found = federate(name, changes, minimum=1, clients=4 if sums else 3)
     found.start()
     gone = found.names[1]
-    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[1].there)
+    found.until(lambda: found.kernels and found.kernels[-1].session.sites[1].there)
     found.until(lambda: found.kernels[-1].state.number >= 2)
     found.stop(gone)
-    found.until(lambda: not found.kernels[-1].courier.sites[1].there)
+    found.until(lambda: not found.kernels[-1].session.sites[1].there)
     before = found.kernels[-1].state.number
     found.until(lambda: found.kernels[-1].state.number > before + 2)
     found.start(gone)
-    found.until(lambda: found.kernels[-1].courier.sites[1].there)
+    found.until(lambda: found.kernels[-1].session.sites[1].there)
     seen = len(found.answers()[gone])
     found.until(lambda: len(found.answers()[gone]) > seen)
     if name != "client":  # where nobody may know who takes part
@@ -164,7 +164,7 @@ def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
             hands[i].answer(hands[i].get(frames.Ask))
     (only,) = drawn
     hands[only].line.close()
-    found.until(lambda: not kernel.courier.sites[only].there)
+    found.until(lambda: not kernel.session.sites[only].there)
     assert kernel.state.open
     for i, hand in enumerate(hands):
         if i != only:
@@ -211,9 +211,9 @@ def test_who_comes_back_during_a_round_is_not_left_out_of_its_booking(federate: 
     second.get(frames.Book)
     second.get(frames.Ask)
     second.send(frames.Booked(number))
-    assert found.kernels[-1].courier.sites[1].ask is not None
-    found.until(lambda: not found.kernels[-1].courier.sites[1].books)
-    assert found.kernels[-1].courier.sites[1].ask is not None
+    assert found.kernels[-1].session.sites[1].ask is not None
+    found.until(lambda: not found.kernels[-1].session.sites[1].books)
+    assert found.kernels[-1].session.sites[1].ask is not None
 
 
 def test_a_connection_without_a_greeting_makes_nobody_present(federate: Makes) -> None:

@@ -104,7 +104,7 @@ def test_the_status_says_who_is_waited_for(
 
     kernel = found.kernels[-1]
     found.until(lambda: 0 not in kernel.state.waiting)
-    reporter(kernel.courier, kernel)
+    reporter(kernel.session, kernel)
     assert "site-0" not in waits()[0]
     assert any("waiting for an answer of" in each for each in said)
 

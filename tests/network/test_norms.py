@@ -61,7 +61,7 @@ def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerSession, "weighed", weighs)
         kernel = played(found)
-    assert [each.flagged for each in kernel.courier.sites] == [0, 0, 0]
+    assert [each.flagged for each in kernel.session.sites] == [0, 0, 0]
     assert [each for each in read_incidents(found.server) if each.what == "norm"] == []
     lengths = [each for each in weighed if each is not None]
     assert lengths
@@ -85,13 +85,13 @@ def test_a_site_that_multiplies_its_answers_by_ten_is_flagged_and_the_run_goes_o
     found = federate(name, CHANGES.get(name, []))
     kernel = played(found)
     assert set(found.done) == {"server", *found.names}
-    flags = [each.flagged for each in kernel.courier.sites]
+    flags = [each.flagged for each in kernel.session.sites]
     assert flags[1] > 0
     assert flags[0] == flags[2] == 0
     lines = [each for each in read_incidents(found.server) if each.what == "norm"]
     assert {each.site for each in lines} == {found.names[1]}
     assert all("task " in each.detail and "length" in each.detail for each in lines)
-    assert not kernel.courier.sites[1].out
+    assert not kernel.session.sites[1].out
 
 
 @pytest.mark.parametrize(

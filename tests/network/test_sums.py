@@ -246,7 +246,7 @@ def test_a_site_that_is_silent_in_a_step_is_left_out(
     assert {told.clients for _, told in seen.sums} == {(0, 1, 2)}
     assert seen.exact() == 3
     assert (
-        found.kernels[-1].courier.sites[3].refused["its step of a secure sum has not come in time"]
+        found.kernels[-1].session.sites[3].refused["its step of a secure sum has not come in time"]
     )
 
 
@@ -272,7 +272,7 @@ def test_steps_that_do_not_fit_leave_their_site_out_and_are_counted(
         hand.send(frames.Stepped(step.number, 3, body))  # of another phase: not even looked at
         hand.send(frames.Stepped(step.number, 0, body))
     found.wait(60, "site-0", "site-1", "site-2")
-    refused = found.kernels[-1].courier.sites[3].refused
+    refused = found.kernels[-1].session.sites[3].refused
     assert refused["a step of a secure sum that nobody waits for"] == 4
     for why in (
         "could not be read",

@@ -232,7 +232,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         world,
         moment,
         Blind(),
-        courier=courier,
+        session=courier,
         journal=Again(found.inputs()),  # type: ignore[arg-type]
         dimension=moment.model.size,
         minimum=agreed.agreement.minimum,

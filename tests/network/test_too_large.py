@@ -77,13 +77,13 @@ def test_whoever_sends_what_no_model_takes_is_named_and_nobody_else(
     found.start("server")
     found.until(lambda: found.net.listens)
     threading.Thread(target=attack, args=(found, name, who), daemon=True).start()
-    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[who].seen)
+    found.until(lambda: found.kernels and found.kernels[-1].session.sites[who].seen)
     found.start(*others)
     found.wait(60.0, "server", *others)
     log = read_incidents(found.server)
     assert {each.site for each in log if each.what == "too large"} == {found.names[who]}
     kernel = found.kernels[-1]
-    sites = kernel.courier.sites
+    sites = kernel.session.sites
     assert not [own.out for own in sites if own.out and own is not sites[who]]
     assert sites[who].out.startswith("its answer cannot be used: its ")
     model: Any = kernel.moment().model
@@ -120,13 +120,13 @@ def test_numbers_that_no_such_vectors_give_are_refused(case: str, federate: Make
     found.until(lambda: found.net.listens)
     hand = Hand(found, "site-2")
     hand.hello()
-    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[2].there)
+    found.until(lambda: found.kernels and found.kernels[-1].session.sites[2].there)
     found.start(*found.names[:2])
     hand.answer(hand.get(frames.Ask), **told, first=np.zeros(21, np.float32))
     found.wait(60.0, "server", *found.names[:2])
     log = read_incidents(found.server)
     assert {each.site for each in log if each.what == "too large"} == {"site-2"}
-    assert f"its {name} is " in found.kernels[-1].courier.sites[2].out
+    assert f"its {name} is " in found.kernels[-1].session.sites[2].out
     assert "stopped" not in found.done["server"].why
 
 

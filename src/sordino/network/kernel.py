@@ -125,7 +125,7 @@ class LiveKernel(Kernel[S, M]):
     """A run between real sites.
 
     Args:
-        courier: the way to them.
+        session: the way to them.
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
@@ -142,7 +142,7 @@ class LiveKernel(Kernel[S, M]):
         moment: M,
         watcher: RunListener[M],
         *,
-        courier: ServerSession,
+        session: ServerSession,
         journal: Journal,
         dimension: int,
         minimum: int,
@@ -154,7 +154,7 @@ class LiveKernel(Kernel[S, M]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
-        self.courier, self.journal, self.told, self._kept = courier, journal, told, kept
+        self.session, self.journal, self.told, self._kept = session, journal, told, kept
         self._idle, self._hurry = idle, hurry
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
@@ -167,10 +167,10 @@ class LiveKernel(Kernel[S, M]):
         self._permits: tuple[Permit, ...] = ()
         self._start = clock() - moment.time
         self._order = moment.count
-        self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
+        self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the session already
         self._saved = 0  # the input after which a moment was kept
-        courier.bridges = lambda site, number: world.booked_until(self.state, site, number)
-        courier.far = lambda site: Progress(world.latest(self.state, site), self.state.number)
+        session.bridges = lambda site, number: world.booked_until(self.state, site, number)
+        session.far = lambda site: Progress(world.latest(self.state, site), self.state.number)
 
     @property
     def waiting(self) -> int:
@@ -216,7 +216,7 @@ class LiveKernel(Kernel[S, M]):
         who may have left after the moment was packed.
         """
         first = list(takewhile(lambda each: each.kind == "there", self._again))
-        for site in range(len(self.courier.names)):
+        for site in range(len(self.session.names)):
             if site not in self._there and all(each.site != site for each in first):
                 self._left(site)
         if not self._again:  # killed after a checkpoint, before the journal was cut
@@ -228,7 +228,7 @@ class LiveKernel(Kernel[S, M]):
         """As the simulator's, without those that are not there: a moment that was kept may count
         them in.
         """
-        for site in range(len(self.courier.names)):
+        for site in range(len(self.session.names)):
             if site not in self._there:
                 self._left(site)
         super().begin()
@@ -261,14 +261,14 @@ class LiveKernel(Kernel[S, M]):
             lost = self.world.forgotten(self.state)
             if lost is not None and self.world.charges_everybody:
                 self.journal.refuse_older(lost, self.state.number)
-            self.courier.expect(self._there)
+            self.session.expect(self._there)
             if lost is not None:
                 return self._noted("ahead", number=lost)
         if (why := self._hopeless()) is not None:
             return self._noted("stop", why.encode())
         tick = self._clock() + TICK
         alarm = self.heap[0][0] + self._start if self.heap else tick
-        heard = self.courier.next(min(alarm, tick))
+        heard = self.session.next(min(alarm, tick))
         if heard is not None:
             found = self._noted(heard.kind, heard.body, heard.site, heard.number)
             self._fresh = found.seq, heard.said
@@ -292,19 +292,19 @@ class LiveKernel(Kernel[S, M]):
         if not (self._closed or self.world.continuous) or self._unbooked:
             return None
         needed = self.world.indispensable
-        return self.courier.hopeless(self._minimum, needed, secret=self.world.charges_everybody)
+        return self.session.hopeless(self._minimum, needed, secret=self.world.charges_everybody)
 
     def _take(self, each: Input) -> None:
         self._follow(each)
         for site, why in self.world.faults():
-            if (asked := self.courier.sites[site].ask) is not None:
-                self.courier.settled(site, asked.number)  # it has only this one answer
+            if (asked := self.session.sites[site].ask) is not None:
+                self.session.settled(site, asked.number)  # it has only this one answer
             self._without(site, "too large", f"its answer cannot be used: {why}")
 
     def _without(self, site: int, what: str, why: str) -> None:
         """A site takes part no more until it connects again."""
-        self.courier.note(site, what, why)
-        self.courier.barred(site, why)
+        self.session.note(site, what, why)
+        self.session.barred(site, why)
         self._gone(site)
 
     def _follow(self, each: Input) -> None:
@@ -316,7 +316,7 @@ class LiveKernel(Kernel[S, M]):
                 _, _, asked, _, tag = heapq.heappop(self.heap)
                 self._silent(asked) if tag == MUTE else self._woke(tag)
             case "up" | "there":
-                self.courier.admitted(site)
+                self.session.admitted(site)
                 self._there.add(site)
                 self.tell(Joined(site))
             case "ahead":
@@ -324,7 +324,7 @@ class LiveKernel(Kernel[S, M]):
             case "down":
                 self._gone(site)
             case "booked":
-                self.courier.booked(site, each.number)
+                self.session.booked(site, each.number)
                 if each.number == self._booking:
                     self._booked(site)
             case "refused":
@@ -340,15 +340,15 @@ class LiveKernel(Kernel[S, M]):
             self.tell(Woke(tag))
         elif tag == f"{_BOOK}{self._booking}":
             for site in sorted(self._unbooked):
-                self.courier.note(site, "slow", f"it has not booked round {self._booking} in time")
+                self.session.note(site, "slow", f"it has not booked round {self._booking} in time")
                 self._booked(site)
 
     def _ahead(self, site: int, number: int) -> None:
         """Ask for nothing again that was booked after the end of the journal: a site may have
         answered it.
         """
-        for each in range(len(self.courier.names)) if not self.world.continuous else (site,):
-            self.courier.settled(each, number)
+        for each in range(len(self.session.names)) if not self.world.continuous else (site,):
+            self.session.settled(each, number)
         self.tell(self.world.overtaken(site, number))
 
     def _silent(self, site: int) -> None:
@@ -362,19 +362,19 @@ class LiveKernel(Kernel[S, M]):
             why = f"task {task} is not answered within {within:.0f} s"
             self._without(site, "mute", why)
             if not self._replaying:
-                self.courier.drop(site, why)
+                self.session.drop(site, why)
 
     def _arrived(self, each: Input) -> None:
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
         on without the site.
         """
-        self.courier.settled(each.site, each.number)
+        self.session.settled(each.site, each.number)
         message = self._fresh[1] if self._fresh[0] == each.seq else None
         if message is None:
             message = reply_in(each.body, self._dimension)
         else:  # it is weighed once, and not when it is stepped through again
             task = self.tasks.get(each.site)
-            self.courier.weighed(each.site, each.number, self.world.reach(each.site, task, message))
+            self.session.weighed(each.site, each.number, self.world.reach(each.site, task, message))
         self.tell(Arrived(message))
         if self.state.ended is not None:
             return
@@ -386,15 +386,15 @@ class LiveKernel(Kernel[S, M]):
     def _refused(self, each: Input) -> None:
         """A site takes this task not, and takes part no more until it connects again."""
         why = each.body.decode(errors="replace")
-        self.courier.note(each.site, "declined", why)
+        self.session.note(each.site, "declined", why)
         self.write(
             records.Declined(
                 round=self.state.number, time=self.time, client=each.site, why=why[:500]
             )
         )
-        self.courier.settled(each.site, each.number)
-        self.courier.booked(each.site, each.number)
-        self.courier.barred(each.site, why[:500])
+        self.session.settled(each.site, each.number)
+        self.session.booked(each.site, each.number)
+        self.session.barred(each.site, why[:500])
         self._gone(each.site)
 
     def _gone(self, site: int) -> None:
@@ -412,10 +412,10 @@ class LiveKernel(Kernel[S, M]):
         """Tell the regime; what the site was asked, it is not asked again when it comes back, where
         the answer would not count.
         """
-        self.tell(Left(site, final=bool(self.courier.sites[site].out)))
-        asked = self.courier.sites[site].ask
+        self.tell(Left(site, final=bool(self.session.sites[site].out)))
+        asked = self.session.sites[site].ask
         if asked is not None and not self.world.expects(self.state, site, asked.number):
-            self.courier.settled(site, asked.number)
+            self.session.settled(site, asked.number)
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """Go on when everybody who is there has booked the round as well. Who is not there books
@@ -423,8 +423,8 @@ class LiveKernel(Kernel[S, M]):
         """
         self._permits, self._unbooked = permits, set(self._there)
         self._booking = effect.number
-        for site in range(len(self.courier.names)):
-            self.courier.book(site, effect.number, effect.fact)
+        for site in range(len(self.session.names)):
+            self.session.book(site, effect.number, effect.fact)
         if self._unbooked:
             self.push(self.time + BOOKING, tag=f"{_BOOK}{effect.number}")
         else:
@@ -448,12 +448,12 @@ class LiveKernel(Kernel[S, M]):
         self.tasks[site] = task
         if (look := self.patience.asked(site, self.time)) is not None:
             self.push(look, site, tag=MUTE)
-        if not self.courier.sites[site].out:
+        if not self.session.sites[site].out:
             self.ask(site, sendable(task))
 
     def ask(self, site: int, task: Task) -> None:
         """Ask the site, now and whenever it connects again."""
-        self.courier.ask(site, task)
+        self.session.ask(site, task)
 
     def write(self, row: records.Row) -> None:
         """A row for the log, without the time: it is real here, and depends on secret batches."""
@@ -466,12 +466,12 @@ class LiveKernel(Kernel[S, M]):
 
     def close(self, number: int, log: records.Round) -> None:
         """See :class:`~sordino.core.kernel.Kernel`. To measure a model may take long."""
-        self.courier.flush()
+        self.session.flush()
         super().close(number, log)
 
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
-        self.courier.flush()
+        self.session.flush()
         if self.journal.large:
             self._hurry()
         before = self._kept()

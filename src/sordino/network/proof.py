@@ -69,11 +69,11 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome) -> Path:
     """Sign what a site's folder says of its run, and put it there."""
-    outbox = AnswerStore(folder)
+    answers = AnswerStore(folder)
     try:
-        kept = outbox.kept
+        kept = answers.kept
     finally:
-        outbox.close()
+        answers.close()
     place = known(reading.load(folder).about.ledger) or Place()
     finite = outcome.spent != float("inf")
     statement = msgspec.json.encode(

@@ -31,7 +31,7 @@ class ScriptedKernel(Kernel[S, M]):
     """A run between real sites by the simulator's clock; see the module.
 
     Args:
-        courier: the way to the sites.
+        session: the way to the sites.
         journal: answers that were not used when the moment was saved, and those since.
         dimension: d.
         sites: how many must be there before it begins.
@@ -47,7 +47,7 @@ class ScriptedKernel(Kernel[S, M]):
         moment: M,
         watcher: RunListener[M],
         *,
-        courier: ServerSession,
+        session: ServerSession,
         journal: Journal,
         dimension: int,
         sites: int,
@@ -58,7 +58,7 @@ class ScriptedKernel(Kernel[S, M]):
     ) -> None:
         super().__init__(world, moment, watcher)
         self._told, self._clock, self._hurry = told, clock, hurry
-        self.courier, self.journal, self._sites, self._kept = courier, journal, sites, kept
+        self.session, self.journal, self._sites, self._kept = session, journal, sites, kept
         self._there: set[int] = set()
         before = journal.after(0)
         self._bodies = {
@@ -102,18 +102,18 @@ class ScriptedKernel(Kernel[S, M]):
 
     def _ask(self, site: int, task: Request) -> None:
         if (site, task.number) not in self._answers:
-            self.courier.ask(site, sendable(task))
+            self.session.ask(site, sendable(task))
 
     def next(self) -> None:
         """As the simulator's; what could not be used is named."""
         super().next()
         for site, why in self.world.faults():
-            self.courier.note(site, "too large", why)
+            self.session.note(site, "too large", why)
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """Go on when everybody has booked the round as well."""
         for site in range(self._sites):
-            self.courier.book(site, effect.number, effect.fact)
+            self.session.book(site, effect.number, effect.fact)
         while not all((site, effect.number) in self._booked for site in range(self._sites)):
             self._listen()
         self._booked.clear()
@@ -146,7 +146,7 @@ class ScriptedKernel(Kernel[S, M]):
         )
 
     def _listen(self) -> None:
-        heard = self.courier.next(self._clock() + TICK)
+        heard = self.session.next(self._clock() + TICK)
         self._told()
         if heard is not None:
             self._hear(heard)
@@ -158,20 +158,20 @@ class ScriptedKernel(Kernel[S, M]):
                 self._there.add(site)
             case "booked":
                 self._booked.add((site, number))
-                self.courier.booked(site, number)
+                self.session.booked(site, number)
             case "message" if heard.said is not None:
                 self._noted += 1
                 self.journal.append(Input(self._noted, 0.0, "message", site, heard.body, number))
                 weighed = self.world.reach(site, self.tasks.get(site), heard.said)
-                self.courier.weighed(site, number, weighed)
+                self.session.weighed(site, number, weighed)
                 self._bodies[site, number] = heard.body
                 self._answers[site, number] = heard.said
-                self.courier.settled(site, number)
+                self.session.settled(site, number)
             case "refused":
                 why = heard.body.decode(errors="replace")[:500]
-                self.courier.note(site, "declined", why)
-                self.courier.barred(site, why)
+                self.session.note(site, "declined", why)
+                self.session.barred(site, why)
                 secret = self.world.charges_everybody
                 raise Declined(
-                    self.courier.hopeless(self._sites, self.world.indispensable, secret=secret)
+                    self.session.hopeless(self._sites, self.world.indispensable, secret=secret)
                 )

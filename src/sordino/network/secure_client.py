@@ -3,7 +3,7 @@
 The secrets of a sum are drawn by the process that takes part in it, and stay in its memory: nothing
 of them is ever written down. So whoever has a copy of the site's folder cannot take a mask off, and
 a process that is started again, on the folder or on a copy of it, cannot mask another input like
-the one before it, sign a second set or reveal other shares. Which sum was begun is in the outbox
+the one before it, sign a second set or reveal other shares. Which sum was begun is in the answers
 before the first word of it is said. Of a sum that an earlier process has begun, a site repeats the
 bytes of its answer, if it has sent any, and declines everything else; in the next round it takes
 part again. On a copy that does not know of the sum, it takes part with other keys, which are those
@@ -62,27 +62,27 @@ def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: 
 
 
 def stepped(
-    partner: SecureSumClient | None,
-    outbox: AnswerStore,
+    secure: SecureSumClient | None,
+    answers: AnswerStore,
     step: frames.Step,
     refuse: Callable[[int, str, str], frames.Refuse],
 ) -> frames.Stepped:
     """A site's answer to a step; that it begins a sum is kept before it says so."""
     try:
-        if partner is None:
+        if secure is None:
             raise RemoteProtocolError("this study has no secure sums")
-        kept, body = partner.step(outbox.kept, step)
+        kept, body = secure.step(answers.kept, step)
     except RemoteProtocolError as error:
         why = refuse(step.number, str(error), "secure sum").why
-        lacking = b"" if partner is None else partner.lacking(step.number)
+        lacking = b"" if secure is None else secure.lacking(step.number)
         return frames.Stepped(step.number, step.phase, lacking, why)
-    if kept is not outbox.kept:
-        outbox.keep(kept)
+    if kept is not answers.kept:
+        answers.keep(kept)
     return frames.Stepped(step.number, step.phase, body)
 
 
 def declined(
-    partner: SecureSumClient | None,
+    secure: SecureSumClient | None,
     kept: Kept,
     ask: frames.Ask,
     refuse: Callable[[int, str, str], frames.Refuse],
@@ -91,12 +91,12 @@ def declined(
     is no refusal of the task: whoever has dealt wrong shares must not take others out of the run.
     """
     try:
-        if partner is not None:
-            partner.refuse_unready(kept, ask.number, ask.shares)
+        if secure is not None:
+            secure.refuse_unready(kept, ask.number, ask.shares)
     except RemoteProtocolError as error:
         why = refuse(ask.number, str(error), "secure sum").why
-        assert partner is not None
-        lacking = partner.lacking(ask.number)
+        assert secure is not None
+        lacking = secure.lacking(ask.number)
         return frames.Stepped(ask.number, PHASES.index(MaskedInput), lacking, why)
     return None
 

@@ -80,7 +80,7 @@ class Site:
         every: tasks between two rows of the log.
         connects: opens a connection for frames of at most so many bytes.
         told: told of what happens, in words.
-        partner: in secure sums, where there are any.
+        secure: in secure sums, where there are any.
     """
 
     agreed: Agreed
@@ -94,7 +94,7 @@ class Site:
     every: int
     connects: Connects
     told: Callable[[str], None]
-    partner: SecureSumClient | None = None
+    secure: SecureSumClient | None = None
 
     @property
     def units(self) -> Sequence[str]:
@@ -107,39 +107,39 @@ class Site:
 
     def run(self, moment: SiteMoment, watcher: RunListener[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
-        outbox, desk = self._outbox(), None
+        answers, session = self._answer_store(), None
         try:
-            desk = SiteSession(self, moment, watcher, outbox)
+            session = SiteSession(self, moment, watcher, answers)
             pause = FIRST_PAUSE
-            while desk.moment.ended is None:
+            while session.moment.ended is None:
                 try:
-                    self._talk(desk)
+                    self._talk(session)
                     pause = FIRST_PAUSE
                 except Lost as lost:
-                    if desk.moment.ended is not None:
+                    if session.moment.ended is not None:
                         break
-                    pause = FIRST_PAUSE if desk.heard else min(2 * pause, LONGEST_PAUSE)
+                    pause = FIRST_PAUSE if session.heard else min(2 * pause, LONGEST_PAUSE)
                     self.told(f"no connection to the server ({lost}); trying again")
                     time.sleep(pause * (0.5 + random.random()))  # no secret
                 except Stranger as refusal:
                     raise StudyError(str(refusal)) from refusal
-            return desk.moment
+            return session.moment
         finally:
-            outbox.close()
-            if desk is not None:
-                desk.close()
+            answers.close()
+            if session is not None:
+                session.close()
 
-    def _outbox(self) -> AnswerStore:
+    def _answer_store(self) -> AnswerStore:
         """One that outlives a power failure where what was said must not be forgotten: the noise
         of events is numbered, and a site takes part in a round's sum once.
         """
-        return AnswerStore(self.folder, durable=self.inner.remembers or self.partner is not None)
+        return AnswerStore(self.folder, durable=self.inner.remembers or self.secure is not None)
 
-    def _talk(self, desk: SiteSession) -> None:
-        desk.heard = desk.welcomed = False
-        line = self.connects(frames.limit(max(desk.dimension, self.inner.widest)))
+    def _talk(self, session: SiteSession) -> None:
+        session.heard = session.welcomed = False
+        line = self.connects(frames.limit(max(session.dimension, self.inner.widest)))
         try:
-            kept = desk.outbox.kept
+            kept = session.answers.kept
             hello = frames.Hello(
                 frames.VERSION,
                 self.agreed.digest,
@@ -153,14 +153,14 @@ class Site:
             give_back()  # while the server reads this
             said = 0
             for frame in line.frames():
-                desk.heard = True
-                for answer in desk.said(frame):
+                session.heard = True
+                for answer in session.said(frame):
                     line.send(frames.encode(answer))
                     if isinstance(answer, frames.Say):
                         said += 1
                         if said in FIRST_SAID:
                             give_back()  # what the first tasks needed to begin
-                if desk.moment.ended is not None:
+                if session.moment.ended is not None:
                     return
         finally:
             line.close()
@@ -198,7 +198,7 @@ def prepare_site(
             every=study.stride,
             connects=connects,
             told=told,
-            partner=_partner(agreed, index, world.summing, model.size),
+            secure=_partner(agreed, index, world.summing, model.size),
         )
         return replace(
             built,

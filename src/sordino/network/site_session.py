@@ -7,7 +7,8 @@ that is past; whatever its own budget does not pay for; a final model that canno
 
 Where it is a secret who takes part in a round (:attr:`~sordino.core.world.World.secret`), what a
 site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
-those that it was asked in: rows, steps, the model, the proof, and what the outbox holds at the end.
+those that it was asked in: rows, steps, the model, the proof, and what the answer store holds at the
+end.
 """
 
 # Theory of operation
@@ -161,17 +162,17 @@ class SiteSession:
 
     Attributes:
         moment: where the site stands.
-        outbox: what it has promised and said.
+        answers: what it has promised and said.
         heard: whether the server has said anything on this connection.
         welcomed: whether it has said which run it speaks of.
     """
 
     def __init__(
-        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], outbox: AnswerStore
+        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], answers: AnswerStore
     ) -> None:
-        self._site, self._watcher, self.outbox = site, watcher, outbox
+        self._site, self._watcher, self.answers = site, watcher, answers
         self._world: SiteSide[Any] = site.inner
-        kept = outbox.kept
+        kept = answers.kept
         known = 0 if self._world.remembers else kept.number
         if self._world.secret:
             known = kept.booked
@@ -220,8 +221,8 @@ class SiteSession:
                 self._count_task(task)
             except ProtocolError:
                 continue  # it was refused, and is again
-            if each.number > self.outbox.kept.number:  # else the outbox knows of it
-                self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
+            if each.number > self.answers.kept.number:  # else the answers knows of it
+                self.answers.hold(_said(self.answers.kept, each.number, digest(each.body), body))
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """Yield the site's answers to a frame of the server.
@@ -247,25 +248,25 @@ class SiteSession:
             case frames.Ask():
                 yield from self._asked(found)
             case frames.Step():
-                yield stepped(self._site.partner, self.outbox, found, self._refuse)
+                yield stepped(self._site.secure, self.answers, found, self._refuse)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
     def _welcome(self, run: str) -> None:
-        kept = self.outbox.kept
+        kept = self.answers.kept
         if kept.run and kept.run != run:
             raise StudyError(
                 f"the server has begun another run ({run[:64]}) than this site has ({kept.run}). "
                 "Join it with a folder of its own: sordino join KIT --out FOLDER"
             )
         if not kept.run:
-            self.outbox.keep(msgspec.structs.replace(kept, run=run))
+            self.answers.keep(msgspec.structs.replace(kept, run=run))
         self.welcomed = True
         self._site.told("connected")
 
     def _asked(self, ask: frames.Ask) -> Iterator[frames.FromSite]:
         number, body = ask.number, ask.body
-        kept, task_digest = self.outbox.kept, digest(body)
+        kept, task_digest = self.answers.kept, digest(body)
         if number < kept.number:
             why = f"task {number}, and this site was asked task {kept.number} before"
             yield self._refuse(number, why, "past task")
@@ -289,7 +290,7 @@ class SiteSession:
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
-        if (without := declined(self._site.partner, kept, ask, self._refuse)) is not None:
+        if (without := declined(self._site.secure, kept, ask, self._refuse)) is not None:
             yield without
             return
         try:
@@ -322,8 +323,8 @@ class SiteSession:
         what is refused leaves no trace in what it goes through again.
         """
         body, number = ask.body, task.number
-        kept = msgspec.structs.replace(self.outbox.kept, asked=(number, ask.seal))
-        keep = self.outbox.keep if self._tasks is None else self.outbox.hold
+        kept = msgspec.structs.replace(self.answers.kept, asked=(number, ask.seal))
+        keep = self.answers.keep if self._tasks is None else self.answers.hold
         if self._tasks is not None:
             self._pay(task)
             self._remember(task, body)
@@ -332,8 +333,8 @@ class SiteSession:
         if self._tasks is None:
             self._pay(task)
         said = self._answered(task)
-        if (partner := self._site.partner) is not None:
-            said, failed = partner.masked(kept, said, ask.shares)
+        if (secure := self._site.secure) is not None:
+            said, failed = secure.masked(kept, said, ask.shares)
             for other, why in failed.items():
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
@@ -382,7 +383,7 @@ class SiteSession:
             count=self._count,
             carried=self._world.carried(site),
         )
-        self.outbox.keep(self.outbox.kept)  # the journal tells what came since
+        self.answers.keep(self.answers.kept)  # the journal tells what came since
         self._watcher.save(self.moment)
         if self._kept != before:
             self._tasks.cut(())
@@ -418,9 +419,9 @@ class SiteSession:
             return self._refuse(number, str(refusal), "round")
         held = self._world.held(self._site.index, number, self._paid)
         self._paid = (*held, *(permit for permit in permits if permit.new))
-        if number > self.outbox.kept.booked:
-            own = msgspec.structs.replace(self.outbox.kept, booked=number, due=(number, seal))
-            self.outbox.keep(own)
+        if number > self.answers.kept.booked:
+            own = msgspec.structs.replace(self.answers.kept, booked=number, due=(number, seal))
+            self.answers.keep(own)
             if self._world.secret:
                 steps = self._world.steps_by(number)
                 self.moment = replace(self.moment, number=number, steps=steps)
@@ -485,7 +486,7 @@ class SiteSession:
             ended = f"{STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
-        self.outbox.end(secret=self._world.secret)
+        self.answers.end(secret=self._world.secret)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")

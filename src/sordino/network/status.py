@@ -61,13 +61,13 @@ class Reporter:
         self._strangers, self._clock, self._next = strangers, clock, 0.0
         self._words, self._waited = words, ""
 
-    def __call__(self, courier: ServerSession, kernel: Any) -> None:
+    def __call__(self, session: ServerSession, kernel: Any) -> None:
         """After an input of the kernel, or a while without one."""
         now = self._clock()
         if now < self._next and kernel.state.ended is None:
             return
         self._next = now + EVERY
-        world, waiting = kernel.world, _waiting(courier, kernel)
+        world, waiting = kernel.world, _waiting(session, kernel)
         secret = world.secret
         if waiting != self._waited:
             self._waited = waiting
@@ -76,7 +76,7 @@ class Reporter:
         found = Status(
             format=1,
             name=self._name,
-            run=courier.run,
+            run=session.run,
             number=kernel.state.number,
             planned=self._planned,
             seconds=kernel.time,
@@ -96,7 +96,7 @@ class Reporter:
                     flag=own.flag,
                     out=own.out or own.turned or own.revoked,
                 )
-                for name, own in zip(courier.names, courier.sites, strict=True)
+                for name, own in zip(session.names, session.sites, strict=True)
             ),
             strangers=self._strangers(),
             ended=kernel.state.ended,
@@ -105,16 +105,16 @@ class Reporter:
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 
 
-def _waiting(courier: ServerSession, kernel: Any) -> str:
+def _waiting(session: ServerSession, kernel: Any) -> str:
     """Return in words what the run waits for: sites that have been absent for the agreed patience,
     or answers.
     """
-    away = courier.missing()
+    away = session.missing()
     if kernel.world.secret and not (away and kernel.waiting):
         return ""  # whoever owes an answer was drawn
     if not away or not kernel.waiting:
         slow = [
-            f"{courier.names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
+            f"{session.names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
             for site, since in (kernel.patience.slow() if hasattr(kernel, "patience") else ())
             if kernel.awaited(site)
         ]

@@ -81,7 +81,7 @@ class Sums:
     """The secure sum of the round that is open.
 
     Args:
-        courier: the way to the sites.
+        session: the way to the sites.
         setting: of the sum of a round.
         verify: whether a site has signed something, by the public keys in the kit.
         seconds: that a step is waited for.
@@ -94,19 +94,19 @@ class Sums:
 
     def __init__(
         self,
-        courier: ServerSession,
+        session: ServerSession,
         setting: Callable[[int], Setting],
         verify: Verify,
         seconds: float = math.inf,
     ) -> None:
-        self._courier, self._setting, self._verify = courier, setting, verify
+        self._courier, self._setting, self._verify = session, setting, verify
         self.seconds = seconds
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
         self._bodies: tuple[object, bytes] = (None, b"")
         self.failures: Counter[int] = Counter()
         self.slow: Counter[int] = Counter()
-        courier.steps = self.answered
+        session.steps = self.answered
 
     @property
     def phase(self) -> int:
@@ -141,17 +141,17 @@ class Sums:
         """Return what is heard of a site's step; an empty one where it declines, or what it says
         cannot be used: the sum goes on without it.
         """
-        courier, own = self._courier, self._courier.sites[site]
+        session, own = self._courier, self._courier.sites[site]
         step, task = own.step, own.ask
         asked = step is not None and (step.number, step.phase) == (said.number, said.phase)
         # whatever else it says then: it declines the sum, and with it the task
         without = task is not None and (task.number, INPUTS) == (said.number, said.phase)
         if not (asked or without):
-            courier.note(site, "unasked", "a step of a secure sum that nobody waits for")
+            session.note(site, "unasked", "a step of a secure sum that nobody waits for")
             return None
         nothing = Heard("step", site, b"", said.number)
         if without or said.why or not said.body:
-            courier.note(site, "declined", f"a secure sum: {said.why}")
+            session.note(site, "declined", f"a secure sum: {said.why}")
         late = without and (self.sum is None or site not in self.sum.waiting)
         if late or not said.body:
             return nothing
@@ -160,7 +160,7 @@ class Sums:
             if without and not declines(said.body):
                 raise RemoteProtocolError("a step that it was not asked for", "unfit")
         except RemoteProtocolError as error:
-            courier.bad(site, error)
+            session.bad(site, error)
             self.failures[site] += 1
             return nothing
         return Heard("step", site, said.body, said.number)
@@ -298,7 +298,7 @@ class LiveSums(LiveKernel[S, M]):
 
     def _take(self, each: Input) -> None:
         if each.kind == "step" and self._sums.phase == INPUTS:
-            self.courier.settled(each.site, each.number)
+            self.session.settled(each.site, each.number)
             self._sums.heard(each.site, each.body)
             self._out([each.site])
         elif each.kind == "step":
@@ -318,7 +318,7 @@ class LiveSums(LiveKernel[S, M]):
             super()._woke(tag)
             return
         for site in sorted(self._sums.waiting if tag == self._tag else ()):
-            self.courier.note(site, "slow", "its step of a secure sum has not come in time")
+            self.session.note(site, "slow", "its step of a secure sum has not come in time")
             self._sums.slow[site] += GRACE
             if self._sums.slow[site] >= FAILURES * GRACE:
                 self._tardy.add(site)
@@ -331,11 +331,11 @@ class LiveSums(LiveKernel[S, M]):
         for site in () if self._replaying else sorted(self._there):
             if (times := self._sums.failures[site]) >= FAILURES:
                 why = f"it has failed {times} secure sums, and is left out"
-                self.courier.exclude(site, why)
+                self.session.exclude(site, why)
                 return self._noted("refused", why.encode(), site)
             if site in self._tardy and len(self._there) > self._minimum:
                 again = self._sums.slow[site] // GRACE - FAILURES
-                self.courier.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
+                self.session.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
                 return self._noted("down", site=site)
         return super()._heard()
 
@@ -437,7 +437,7 @@ class ScriptedSums(ScriptedKernel[S, M]):
         for site in self._sums.tasks if self._sums.phase == INPUTS else ():
             number = self._sums.tasks[site].number
             if (site, number) in self._answers:
-                self.courier.settled(site, number)
+                self.session.settled(site, number)
 
     def _hear(self, heard: Heard) -> None:
         if heard.kind != "step":
@@ -445,18 +445,18 @@ class ScriptedSums(ScriptedKernel[S, M]):
             return
         if declines(heard.body):
             raise Declined(
-                f"the run was stopped: {self.courier.names[heard.site]} takes no part in a "
+                f"the run was stopped: {self.session.names[heard.site]} takes no part in a "
                 "secure sum; the server's status says why"
             )
         phase = PHASES.index(type(step_of(heard.body)))
         self._noted += 1
         self.journal.append(Input(self._noted, 0.0, "step", heard.site, heard.body, heard.number))
         self._steps[heard.site, heard.number, phase] = heard.body
-        self.courier.step(heard.site, None)
+        self.session.step(heard.site, None)
 
 
 def kernels(
-    agreed: Agreed, dimension: int, run: str, courier: ServerSession
+    agreed: Agreed, dimension: int, run: str, session: ServerSession
 ) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
     """Return the kernels of a study, and what they need besides: other ones where the server learns
     nothing but sums.
@@ -467,5 +467,5 @@ def kernels(
     # four steps and the answers: who is silent in one must not make the round miss its deadline
     step = STEP if deadline is None else min(STEP, deadline / 5)
     known = partial(setting, agreed, summing, dimension, run)
-    sums = Sums(courier, known, agreed.verify, step)
+    sums = Sums(session, known, agreed.verify, step)
     return {"sums": sums}, ScriptedSums, LiveSums
