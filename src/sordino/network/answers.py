@@ -77,7 +77,7 @@ class AnswerStore:
     Args:
         durable: whether each slot waits for the disk, so that it also outlives a power failure.
             Without, an answer that was forgotten is booked again when it is computed again: its
-            noise is drawn anew. Where noise is numbered, see :mod:`sordino.network.answers`.
+            noise is drawn anew. Where noise is numbered, see :class:`ReplayGuard`.
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:

@@ -7,8 +7,8 @@ that is past; whatever its own budget does not pay for; a final model that canno
 
 Where it is a secret who takes part in a round (:attr:`~sordino.core.world.World.secret`), what a
 site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
-those that it was asked in: rows, steps, the model, the proof, and what the answer store holds at the
-end.
+those that it was asked in: rows, steps, the model, the proof, and what the answer store holds at
+the end.
 """
 
 # Theory of operation
