@@ -207,7 +207,14 @@ def total(x):
 """
 
 
-@pytest.mark.parametrize("full", ["from the start", "once there are folders", "once used"])
+@pytest.mark.parametrize(
+    "full",
+    [
+        "from the start",
+        pytest.param("once there are folders", marks=pytest.mark.nightly),
+        "once used",
+    ],
+)
 def test_on_a_full_disk_code_is_compiled_in_memory(kept: Path, full: str) -> None:
     """Files may not grow beyond no bytes, as on a full disk; folders may be made."""
     (kept.parent / "shared.py").write_text(KERNEL)
@@ -343,10 +350,10 @@ def test_kernels_use_nothing_of_other_files() -> None:
     assert found > 20
 
 
-@pytest.mark.parametrize("part", ["clients.network", "regimes.vertical.network"])
-def test_a_site_loads_no_compiler_by_importing(part: str) -> None:
+def test_a_site_loads_no_compiler_by_importing() -> None:
     code = (
-        f"import sys, sordino.network.session, sordino.{part}\n"
+        "import sys, sordino.network.session, sordino.clients.network\n"
+        "import sordino.regimes.vertical.network\n"
         "sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

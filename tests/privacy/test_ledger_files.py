@@ -17,8 +17,8 @@ import pytest
 from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, LedgerSession, PoissonSampled, storage
 from sordino.privacy import reading as ledger_module
-from sordino.privacy.ledger import LedgerExists
 from sordino.privacy.records import Records
+from sordino.privacy.storage import LedgerExists
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")

@@ -31,10 +31,8 @@ from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
     UNIT,
     Charge,
-    Entry,
     Head,
     Note,
-    Verified,
     canonical,
     digest,
 )
@@ -42,17 +40,7 @@ from sordino.privacy.event import Event, encode
 from sordino.privacy.formats import NEWEST, recognise
 from sordino.privacy.permit import Permit, issue
 from sordino.privacy.reading import LedgerReader
-from sordino.privacy.storage import LedgerExists, said
-
-__all__ = [
-    "Charge",
-    "Entry",
-    "Ledger",
-    "LedgerExists",
-    "Note",
-    "Permit",
-    "Verified",
-]
+from sordino.privacy.storage import said
 
 Admit = Callable[[Mapping[str, Budget]], None]
 """Refuses, by an error, charges on sets of records; their totals count them already."""
