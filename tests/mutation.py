@@ -50,7 +50,11 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py"),
     "sums": ("mechanisms/secure/*", "mechanisms/secure/test_*.py"),
-    "kernel": ("core/kernel", "core/test_kernel.py regimes/synchronous/test_rounds.py"),
+    "kernel": (
+        "core/kernel",
+        "core/test_kernel.py core/test_session.py regimes/synchronous/test_rounds.py "
+        "regimes/asynchronous/test_*.py test_same_bits.py",
+    ),
     "gradients": (
         "training/perexample/*",
         "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear}.py",

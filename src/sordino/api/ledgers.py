@@ -43,6 +43,7 @@ from sordino.privacy import (
 from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
+from sordino.privacy.storage import LedgerExists
 from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Ledger:
         if not place.exists():
             try:
                 return cls([privacy.Ledger.create(place, named)])
-            except privacy.ledger.LedgerExists:
+            except LedgerExists:
                 pass  # somebody else was faster
         found = privacy.Ledger.open(place)
         try:
