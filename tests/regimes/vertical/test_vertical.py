@@ -177,7 +177,7 @@ words = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(told=st.lists(words, max_size=60), missing=st.sampled_from(["last", "zeros", "skip"]))
 def test_anything_may_come_in_any_order(told: list[Any], missing: Rule) -> None:
     """Event numbers are drawn relative to the open event, so that runs get somewhere."""

@@ -48,7 +48,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What was answered about entities that are canaries.
+    """Answers about entities that are canaries.
 
     Attributes:
         coins: (m,), whether an entity's label is flipped; entities from m on are none.

@@ -420,7 +420,7 @@ class Moment(moments.KernelSnapshot[State]):
 
     @property
     def kept(self) -> Arrays:
-        """What the engine needs to go on."""
+        """The arrays that the engine needs to go on."""
         return self.state.kept
 
     @property

@@ -449,7 +449,7 @@ class Window:
         whole = total(length, alpha) if whole is None else whole
         self._length, self._alpha, self._fades = length, alpha, fades
         self._step, self._norm = rate / whole, whole**-2
-        self._keep, self._drop = (alpha, alpha**length) if length > 1 else (0.0, 0.0)
+        self._keep, self._drop = alpha, alpha**length
         self._slots = flat.layout
         self._sum, self._weights = torch.zeros(flat.dim), self._parts(flat.weights)
         self._sums, self._zeros = self._parts(self._sum), self._parts(torch.zeros(flat.dim))
@@ -483,18 +483,21 @@ class Window:
         if event - self.seen >= self._length:  # nothing of what is there will be left
             self._ring = [self._zeros] * self._length
             self._sum.zero_()
+            self._sums = self._zeros if self._length == 1 else self._sums
             self.seen, self.square = event, 0.0
         while self.seen < event:
             self._move(self.seen + 1, self._zeros)
 
     def _move(self, event: int, fresh: list[Tensor]) -> None:
         """S <- alpha S + fresh - alpha^l gone, and its square."""
-        place, square = event % self._length, 0.0
-        for part, gone, new in zip(self._sums, self._ring[place], fresh, strict=True):
-            part.mul_(self._keep).add_(new)
-            if self._length > 1:
-                part.sub_(gone, alpha=self._drop)
-            square += float(part.square().sum())  # a dot's bits depend on where numbers lie
+        place = event % self._length
+        if self._length == 1:
+            self._sums = fresh
+        else:
+            for part, gone, new in zip(self._sums, self._ring[place], fresh, strict=True):
+                part.mul_(self._keep).add_(new).sub_(gone, alpha=self._drop)
+        # a dot's bits depend on where numbers lie
+        square = sum(float(part.square().sum()) for part in self._sums)
         self._ring[place] = fresh
         self.seen, self.square = event, square * self._norm
         if self._length > 1 and event % (FRESH * self._length) == 0:
@@ -513,13 +516,15 @@ class Window:
         """Return gradients and sum, and the event that they are as of."""
         ring = torch.stack([torch.cat(row) for row in self._ring])
         return {
-            "ring": ring.numpy(), "sum": self._sum.numpy().copy(), "seen": np.array([self.seen])
+            "ring": ring.numpy(), "sum": torch.cat(self._sums).numpy(), "seen":
+            np.array([self.seen])
         }  # fmt: skip
 
     def unpack(self, kept: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the state that :meth:`pack` returned."""
         self._ring = [self._parts(torch.from_numpy(row.copy())) for row in kept["ring"]]
         self._sum.copy_(torch.from_numpy(kept["sum"]))
+        self._sums = self._ring[0] if self._length == 1 else self._sums
         self.seen = int(kept["seen"][0])
 
 

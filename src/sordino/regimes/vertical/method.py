@@ -1,4 +1,4 @@
-r"""What an online vertical method is: whom an event activates, how gradients are joined.
+r"""Online vertical methods: the parties that an event activates, and how gradients are joined.
 
 Parties hold different features of the same entity, the server its label (Wang, Wang, Gu and Ling
 2025, section 3). At event t the active parties A_t send embeddings, the others answer a query, and
@@ -42,12 +42,12 @@ Means = Callable[[], NDArray[np.float32]]
 class Activation(Section):
     """Activity an event activates: the ``method.activation`` table, whose name alone will do."""
 
-    looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
+    looks: ClassVar[bool] = False  # it looks at features, and so tells of them
 
     kind: str
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """The active parties of n events, (n, M).
+        """Return the active parties of n events, (n, M).
 
         Args:
             shape: (n, M).
@@ -57,7 +57,7 @@ class Activation(Section):
         raise NotImplementedError
 
     def refused(self, parties: int) -> str | None:
-        """Why it is not for so many parties, after its place; None if it is."""
+        """Return why it is not for so many parties, after its place; None if it is."""
         return None
 
 
@@ -78,7 +78,7 @@ class Full(Activation):
     kind: Literal["full"] = "full"
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """See :class:`Activation`."""
+        """Return the active parties (n, M)."""
         return np.ones(shape, bool)
 
 
@@ -90,7 +90,7 @@ class Random(Activation):
     p: float = Field(0.5, ge=0, le=1, description="probability that a party is active in an event")
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """See :class:`Activation`."""
+        """Return the active parties (n, M)."""
         return uniform() < self.p
 
 
@@ -125,7 +125,7 @@ class Threshold(Activation):
     )
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """See :class:`Activation`."""
+        """Return the active parties (n, M)."""
         if self.mean is None and self.deviation is None:
             return means() > self.threshold
         return means() > (self.mean or 0.0) + (self.deviation or 1.0) * self.threshold
@@ -139,11 +139,11 @@ class Count(Activation):
     k: int = Field(1, ge=0, description="how many parties are active in an event")
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """See :class:`Activation`."""
+        """Return the active parties (n, M)."""
         return uniform().argsort(1).argsort(1) < self.k
 
     def refused(self, parties: int) -> str | None:
-        """See :class:`Activation`."""
+        """Return why there are too few parties; None if there are enough."""
         return f".k is {self.k}, but there are {parties} parties" if self.k > parties else None
 
 
@@ -173,7 +173,7 @@ class OnlineMethod(Method):
 
     @property
     def private(self) -> bool:
-        """It can be, and need not."""
+        """It can be private, and need not."""
         return True
 
     @property
@@ -183,27 +183,27 @@ class OnlineMethod(Method):
 
     @property
     def attenuation(self) -> float:
-        """alpha."""
+        """Weight of a gradient against the next newer one: alpha."""
         return 1.0
 
     @property
     def fades(self) -> bool:
-        """Whether learning rates fall as 1/sqrt(t)."""
+        """Learning rates fall as 1/sqrt(t)."""
         return self.schedule is not None
 
     @property
     def buffered(self) -> bool:
-        """Whether parties keep a window of their own."""
+        """Parties keep a window of their own."""
         return True
 
     @property
     def replays(self) -> bool:
-        """Whether the window holds examples, which are evaluated again, instead of gradients."""
+        """The window holds examples, which are evaluated again, instead of gradients."""
         return False
 
     @property
     def resends(self) -> int:
-        """How many examples a party sends the embeddings of in one event, for each in the event."""
+        """Examples that a party sends the embeddings of in one event, for each in the event."""
         return self.window if self.replays else 1
 
     @property
@@ -253,17 +253,17 @@ class Dlr(OnlineMethod):
 
     @property
     def buffered(self) -> bool:
-        """Unless the server alone is asked for."""
+        """Parties keep a window, unless the server alone is to."""
         return self.buffer is None
 
     @property
     def window(self) -> int:
-        """l."""
+        """Events that one update looks back on: l."""
         return self.length
 
     @property
     def attenuation(self) -> float:
-        """alpha."""
+        """Weight of a gradient against the next newer one: alpha."""
         return self.alpha
 
 
@@ -285,10 +285,10 @@ class Slr(OnlineMethod):
 
     @property
     def window(self) -> int:
-        """l."""
+        """Events that one update looks back on: l."""
         return self.length
 
     @property
     def replays(self) -> bool:
-        """Yes."""
+        """Examples are evaluated again."""
         return True

@@ -402,7 +402,7 @@ class VerticalServer(Play, ServerSide[State]):
 
     @property
     def budget(self) -> Budget:
-        """What is promised."""
+        """The budget of what is promised."""
         return self.events.budget
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
@@ -651,7 +651,7 @@ class VerticalSite(SiteSide[Any]):
 
     @property
     def budget(self) -> Budget:
-        """What this site spends at most."""
+        """The most that this site spends."""
         promised = self.units[0] in self.events.units
         return self.events.budget if promised else self.events.unlimited
 

@@ -57,8 +57,8 @@ class State:
 
     Attributes:
         closed: events that are over.
-        opened: whether a word of event ``closed + 1`` has come.
-        asked: whether, of that event, those who had not sent were queried.
+        opened: a word of event ``closed + 1`` has come.
+        asked: those who had not sent anything of that event were queried.
         labels: its labels, if they are there.
         got: its embeddings so far.
         active: who sent theirs unasked.
@@ -122,7 +122,7 @@ class Vertical:
         return State([np.zeros(size, np.float32) for size in self.sizes])
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
-        """What follows from one event; the state is changed in place."""
+        """Return what follows from one event; the state is changed in place."""
         match event:
             case Arrived(Embedding() as message):
                 return state, self._embedding(state, message)

@@ -1,4 +1,4 @@
-"""What a run of events leaves in its files."""
+"""Records of a run of events: rows of its log, and facts of its run.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Party(Client, frozen=True, kw_only=True):
 
 
 class Release(Record, frozen=True, kw_only=True):
-    """What is released of an entity: unit of the ledger, in words, its epsilon."""
+    """A release of an entity: unit of the ledger, in words, its epsilon."""
 
     unit: Maybe[str] = UNSET
     what: Maybe[str] = UNSET
@@ -66,7 +66,7 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
 
     @property
     def members(self) -> tuple[Party, ...]:
-        """See :class:`Facts`."""
+        """The parties."""
         return known(self.clients) or ()
 
 
@@ -107,7 +107,7 @@ FACTS, ROUND = Vertical, VerticalRound
 
 
 def vertical(run: Run) -> Vertical:
-    """What a run says of parties with features of their own; nothing where there are none."""
+    """Return what a run says of parties with features; nothing where there are none."""
     return run.about.facts if isinstance(run.about.facts, Vertical) else Vertical()
 
 

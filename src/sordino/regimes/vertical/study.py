@@ -93,12 +93,12 @@ class VerticalData(Source):
 
     @property
     def reads_classes(self) -> bool:
-        """Whether the rows of a file say which classes there are."""
+        """The rows of a file say which classes there are."""
         return self.file is not None and self.classes is None
 
     @property
     def repeats(self) -> bool:
-        """Whether an entity may come more than once."""
+        """An entity may come more than once."""
         return self.stream.repeats or self.entity is not None
 
 
@@ -158,7 +158,7 @@ class Release(Section):
 
 
 class VerticalPrivacy(PrivacySpec):
-    """What an entity is promised.
+    """The promise to an entity.
 
     ``unit`` "label" protects each entity's label, by randomised response; "entity" its features at
     every party as well, which needs noise on the ``embedding``, and ``updates`` "noisy" or
@@ -238,13 +238,13 @@ class VerticalPrivacy(PrivacySpec):
 
 
 class Events(Section):
-    """How many events there are."""
+    """The number of events."""
 
     events: int = Field(ge=1, description="how many events there are")
 
 
 class Missing(Section):
-    """What stands in for a passive party's answer: its last, zeros, or nothing (skip the event)."""
+    """The stand-in for a passive party's answer: its last, zeros, or nothing (skip the event)."""
 
     dropout: float = Field(
         0.0, ge=0, lt=1, description="probability that a passive party does not answer in time"
@@ -371,12 +371,12 @@ class VerticalStudy(Study):
 
     @staticmethod
     def without() -> str:
-        """See :class:`Study`."""
+        """Return methods that add no noise, as named in complaints."""
         return "'ogd', 'slr' or 'dlr'"
 
     @staticmethod
     def within() -> str:
-        """See :class:`Study`."""
+        """Return methods that keep a promise, as named in complaints."""
         return "'ogd', 'slr' or 'dlr'"
 
     @property
