@@ -64,7 +64,7 @@ DIVISION = (
 
 
 def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
-    """Return what the guarantee, or the run, rests on; ``first`` is particular to a regime or unit."""
+    """Return what the guarantee, or the run, rests on; ``first`` is particular to a regime."""
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)

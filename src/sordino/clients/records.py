@@ -93,5 +93,5 @@ class Measured(Round, frozen=True, kw_only=True, tag="round"):
 
 
 def horizontal(run: Run) -> Horizontal:
-    """Return what a run says of clients with examples of their own; nothing where there are none."""
+    """Return what a run says of clients with examples; nothing where there are none."""
     return run.about.facts if isinstance(run.about.facts, Horizontal) else Horizontal()

@@ -136,7 +136,7 @@ class AdapDpfl(Fixed):
         return {"noisy_loss": memory.loss, "noise": memory.factor}
 
     def _events(self, terms: Terms, factor: float, rounds: int) -> list[tuple[Event, int]]:
-        """Return what these rounds at this sigma release of a client that took part in all of them."""
+        """Return the releases of these rounds at this sigma, of a client that took part in all."""
         gradient = Gaussian(noise_multiplier=terms.sigma * factor)
         both = Composed(events=(gradient, Gaussian(noise_multiplier=self.loss_noise)))
         found: list[tuple[Event, int]] = [
