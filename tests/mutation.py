@@ -25,7 +25,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests" / "golden" / "equivalent.json"
 ENOUGH = 0.9
-SECONDS = 240  # for one mutant; one that takes longer is noticed, for it hangs
+SECONDS = 600  # for one mutant; one that takes longer is noticed, for it hangs
 
 # name -> (sources, tests); the sources of a room are those that its tests are about
 ROOMS: dict[str, tuple[str, str]] = {

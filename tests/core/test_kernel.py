@@ -5,16 +5,21 @@ stood, and words are bytes.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from cases import METHODS, MORE, study_of
 from sordino.core import regimes as builder
-from sordino.core.effect import Arrived
-from sordino.core.records import Row
+from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
+from sordino.core.kernel import Kernel
+from sordino.core.records import Round, Row
+from sordino.core.simulation import KernelSnapshot
+from sordino.core.world import Absence
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.vertical.protocol import Vertical
@@ -101,3 +106,92 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
         assert rules.step(state, event) == (state, ())
     assert rules.step(state, Lapsed(0, 7))[0] is state
     built.simulation.ledgers.close()
+
+
+@dataclass(frozen=True)
+class At:
+    """The state of :class:`Scripted`: rounds that are closed, and why it has ended."""
+
+    number: int = 0
+    ended: str | None = None
+
+
+class Tested(Round, frozen=True, kw_only=True, tag="tested"):
+    """A row of a round whose model was tested for a price."""
+
+    test_epsilon: float = 0.0
+
+
+class Scripted:
+    """A world that asks three sites, of which one is away for seconds and one for rounds."""
+
+    trips: ClassVar[dict[int, Any]] = {0: 2.0, 1: Absence(seconds=3.0), 2: Absence(until=2)}
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str]] = []
+        self.kernel: Any = None
+
+    def step(self, state: At, event: Any) -> tuple[At, tuple[Any, ...]]:
+        name = f"{type(event).__name__} {getattr(event, 'site', getattr(event, 'tag', ''))}"
+        self.seen.append((self.kernel.time, name.strip()))
+        closed = state.number + 1
+        done = (Log(Tested(round=closed)), Closed(closed))
+        if name.startswith("Begin"):
+            asked = [
+                tuple(Send(i, SimpleNamespace(number=1)) for i in range(3)),
+                (Wake(1.0, "second"), Wake(0.0, "first")),
+                (Finish("done"),),
+            ][state.number]
+            return (replace(state, ended="done") if state.number == 2 else state), asked
+        if name.startswith("Arrived") or name == "Woke second":
+            return At(closed), done
+        return state, ()
+
+    def asked(self, state: At) -> dict[int, Any]:
+        return {}
+
+    def trip(self, site: int, task: Any) -> Any:
+        return self.trips[site]
+
+    def answer(self, site: int, number: int, *about: Any) -> Any:
+        return SimpleNamespace(site=site, number=number)
+
+    def expects(self, state: At, site: int, number: int) -> bool:
+        return (site, number) == (0, 1)
+
+    def measured(self, state: At, number: int) -> dict[str, float]:
+        return {"test_epsilon": 0.25} if number == 2 else {}
+
+    def shown(self, row: Any) -> Any:
+        return row
+
+    def requests(self, *about: Any) -> tuple[Any, ...]:
+        return ()
+
+    reissued = kept = requests
+
+
+def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
+    """Who vanished for seconds is back when they are over, who vanished for rounds when they are;
+    of equal times, what was asked for first comes first.
+    """
+    rows, saved, world = [], [], Scripted()
+    watch = SimpleNamespace(row=rows.append, save=saved.append)
+    world.kernel = Kernel(world, KernelSnapshot(At()), watch)  # type: ignore[arg-type]
+    world.kernel.run()
+    assert world.seen == [
+        (0.0, "Begin"), (0.0, "Left 1"), (0.0, "Left 2"),
+        (2.0, "Arrived"),
+        (2.0, "Joined 2"), (2.0, "Begin"), (2.0, "Woke first"), (3.0, "Joined 1"),
+        (3.0, "Woke second"),
+        (3.0, "Begin"),
+    ]  # fmt: skip
+    assert [(row.round, row.time, row.epsilon) for row in rows] == [(1, 2.0, 0.0), (2, 3.0, 0.25)]
+    assert [(each.state.number, each.time, each.epsilon) for each in saved] == [
+        (1, 2.0, 0.0),
+        (2, 3.0, 0.25),
+        (2, 3.0, 0.25),
+    ]
+    first = saved[0]
+    assert (first.flights, first.away, first.count) == (((3.0, 2, 1, 0, ""),), {2: 2}, 2)
+    assert saved[-1].flights == ()
