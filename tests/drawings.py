@@ -19,7 +19,11 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.transforms import TransformNode
 
+from sordino.core import figures as data
+from sordino.report import drawing, page
+
 _drawn: dict[bytes, str] = {}
+_of_data: dict[str, str] = {}
 _draw: Callable[..., None] = Figure.savefig
 
 
@@ -55,15 +59,29 @@ def _once(figure: Figure, file: Any, **options: Any) -> None:
     file.write(_drawn[found])
 
 
+def draw_once(figure: data.Figure | data.Matrix) -> str:
+    """Draw a figure that is data; one with the same content was drawn before."""
+    found = repr(figure)
+    if found not in _of_data:
+        _of_data[found] = drawing.draw(figure)
+    return _of_data[found]
+
+
 @contextmanager
 def once() -> Iterator[None]:
     """Draw no figure twice."""
-    with mock.patch.object(Figure, "savefig", _once):
+    with (
+        mock.patch.object(Figure, "savefig", _once),
+        mock.patch.object(page, "draw", draw_once),
+    ):
         yield
 
 
 @contextmanager
 def anew() -> Iterator[None]:
     """Draw every figure, as the program does."""
-    with mock.patch.object(Figure, "savefig", _draw):
+    with (
+        mock.patch.object(Figure, "savefig", _draw),
+        mock.patch.object(page, "draw", drawing.draw),
+    ):
         yield

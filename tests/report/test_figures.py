@@ -88,7 +88,7 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
             ET.fromstring(draw(shown(load(make(key, **{key: value})))["pace"]))
     run = load(make(log=readable(odd, "synchronous")))
     for each in shown(run).values():
-        ET.fromstring(draw(each))
+        ET.fromstring(drawings.draw_once(each))
     for over in ("round", "steps"):
         ET.fromstring(several.compared([run], ["a"], over) or "<none/>")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
 from sordino.audit.canaries import own_mechanism
-from sordino.audit.intervals import Interval, IntervalsTold, Row, failed, rows
+from sordino.audit.intervals import Interval, IntervalsRecord, Row, failed, rows
 from sordino.audit.lira import FORMS, Form, Inferred
 from sordino.base.errors import StudyError
 from sordino.base.files import there
@@ -78,7 +78,7 @@ class Audit:
 
     @property
     def wants_shadows(self) -> bool:
-        """Whether shadow runs are made: many of them, so not of a study by "all" alone."""
+        """True if shadow runs are made: many of them, so not of a study by "all" alone."""
         return self.attack == "lira" or (
             self.attack == "all" and (self.study is None or self.shadows is not None)
         )
@@ -100,9 +100,9 @@ class Audit:
         """The picture of hits over false alarms, where shadow runs were made."""
         return self.picture.with_name(ROC) if self.inferred else None
 
-    def record(self) -> IntervalsTold:
+    def record(self) -> IntervalsRecord:
         """Return the table for machines."""
-        return IntervalsTold(
+        return IntervalsRecord(
             attack=self.attack,
             seed=self.seed,
             confidence=1.0 - ALPHA,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Comparison:
-    """What several studies gave with the same seeds: means, spreads, and differences to the first.
+    """Results of several studies with the same seeds: means, spreads, differences to the first.
 
     A notebook shows its tables and figures; ``page`` is the whole page.
     """
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def failures(self) -> list[str]:
-        """What failed and why."""
+        """The failures, and their reasons."""
         return self._found.failures
 
     def runs(self) -> dict[str, list[Run]]:

@@ -156,7 +156,7 @@ class Ledger:
         return permit
 
     def epsilon(self, delta: float, unit: str | None = None, accountant: str = ACCOUNTANT) -> float:
-        """What a unit has spent: a proven upper bound; of all units, the highest.
+        """Return the epsilon of a unit: a proven upper bound; of all units, the highest.
 
         Of a set of records that is what its records were in, in all runs.
 
@@ -178,7 +178,7 @@ class Ledger:
         unit: str | None = None,
         accountant: str = ACCOUNTANT,
     ) -> int | None:
-        """How often ``event`` may still happen within the budget; None where nothing limits it."""
+        """Return how often ``event`` may still happen within the budget; None without a limit."""
         _refuse_odd(event, epsilon, delta)
         ledger, name = self._of(unit)
         budget = Budget(epsilon, delta, accountant)
@@ -306,7 +306,7 @@ def _close(ledgers: Sequence[privacy.Ledger]) -> None:
 
 
 def fingerprint(data: bytes, *, public: bool = False) -> str:
-    """What data is recognised by in a ledger: a digest of its bytes under this user's secret key.
+    """Return the fingerprint of data in a ledger: a digest under this user's secret key.
 
     Args:
         public: whether everybody may try which bytes these are: then it is SHA-256 without a key.

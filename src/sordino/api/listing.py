@@ -1,4 +1,4 @@
-"""What there is to choose from."""
+"""The methods, mechanisms and front ends to choose from."""
 
 from __future__ import annotations
 

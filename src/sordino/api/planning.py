@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """What a study costs, and what its budget pays for. Nothing was trained or released for it.
+    """The price of a study, and what its budget pays for. Nothing was trained or released for it.
 
     A notebook shows it as ``sordino plan`` does.
     """
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to look at before running."""
+        """Remarks to read before running."""
         from sordino.core.promise import uncovered
 
         return (*self._price.warnings, *uncovered(self.study.checked))
@@ -113,7 +113,7 @@ def plan(study: Study | Path | str, data: Data | None = None) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrice:
-    """What steps of the sampled Gaussian mechanism cost, without a study.
+    """The price of steps of the sampled Gaussian mechanism, without a study.
 
     Attributes:
         noise_multiplier: as given, or calibrated for the steps.

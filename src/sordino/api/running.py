@@ -68,12 +68,12 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended; :func:`resume` goes on with one that has not."""
+        """True if the run has ended; :func:`resume` goes on with one that has not."""
         return self._folder.done
 
     @property
     def ended(self) -> str | None:
-        """What ended it, in words."""
+        """The reason of its end, in words."""
         return self._folder.ended
 
     @property
@@ -85,19 +85,19 @@ class Run:
 
     @property
     def metrics(self) -> Metrics | None:
-        """How good the final model is on public test rows, by class and by client; None where it
+        """Metrics of the final model on public test rows, by class and by client; None if it
         was measured on none.
         """
         return self._folder.metrics
 
     @property
     def epsilon(self) -> float | None:
-        """What is guaranteed: a proven upper bound from the ledger; infinite without privacy."""
+        """The guaranteed epsilon: a proven upper bound; infinite without privacy."""
         return self._folder.guaranteed
 
     @property
     def spent(self) -> float | None:
-        """What the ledger adds up to, of the client that spent most."""
+        """The ledger's epsilon, of the client that spent most."""
         return self._folder.spent
 
     @property
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def unit(self) -> str:
-        """What is protected."""
+        """The unit that is protected."""
         return known(self._folder.about.unit) or ""
 
     @property
@@ -133,7 +133,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """What it released."""
+        """The ledger of its releases."""
         from sordino.api.ledgers import Ledger
 
         return Ledger.open(self.folder)
@@ -318,7 +318,7 @@ def _ended(outcome: Outcome) -> Run:
 
 
 def looked_at() -> bool:
-    """Whether somebody is likely to see what is shown: on a terminal, or in a notebook."""
+    """Return whether output is likely to be seen: on a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 

@@ -33,7 +33,7 @@ def folder() -> Path:
 
 
 def _title(path: Path) -> str:
-    """What a study is called; empty for a file that is no study."""
+    """Return the name of a study; empty for a file that is no study."""
     return str(tomllib.loads(path.read_text(encoding="utf-8")).get("name", ""))
 
 

@@ -38,7 +38,7 @@ class Tuned:
 
     @property
     def why(self) -> str:
-        """How the constants were chosen, in a sentence."""
+        """The reason for the chosen constants, in a sentence."""
         assert self.study.tuned is not None
         return tuned_sentence(self.study.tuned, self.study.privacy.accountant)
 

@@ -101,7 +101,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What guesses came to.
+    """Counts of right and wrong guesses.
 
     Attributes:
         hits: guesses of "in" among ``inside`` releases with the record.

@@ -60,7 +60,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """What the two numbers come to."""
+        """The conclusion from both numbers."""
         if self.proven > self.ledger * (1.0 + SLACK):
             return "BROKEN"
         if self.sound:
@@ -68,7 +68,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         return "caught" if self.proven > self.claimed * (1.0 + SLACK) else "not caught"
 
 
-class IntervalsTold(msgspec.Struct, frozen=True, kw_only=True):
+class IntervalsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A table of intervals for machines, with the number of its format.
 
     Attributes:
@@ -88,7 +88,7 @@ class IntervalsTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed(intervals: Sequence[Interval]) -> list[Interval]:
-    """What a build must not pass with: a ledger contradicted, or a false claim not caught."""
+    """Return contradicted ledgers, and false claims that are not caught."""
     return [one for one in intervals if one.verdict in ("BROKEN", "not caught")]
 
 

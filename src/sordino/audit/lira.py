@@ -54,7 +54,7 @@ FEWEST = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """What runs show of records.
+    """Observations of records in runs.
 
     Attributes:
         phi: (runs, records), of the final models.
@@ -75,7 +75,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
-    """What an attack came to.
+    """The outcome of an attack.
 
     Attributes:
         form: of the score.

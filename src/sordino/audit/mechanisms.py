@@ -34,7 +34,7 @@ FEW = 500
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many releases are made in each world.
+    """The number of releases in each world.
 
     Attributes:
         cheap: where thousands are made at once.
@@ -151,7 +151,7 @@ def _raw(sigma: float) -> Subject:
 
 
 def _curvatures(there: bool, n: int, rng: np.random.Generator) -> Scores:
-    """Whether the curvature that is sent differs from what the other records alone give."""
+    """Return whether the sent curvature differs from that of the other records."""
     module = torch.nn.Linear(4, 2, bias=False)
     flat, loss = Flat(module), loss_for("logistic")
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))

@@ -63,7 +63,7 @@ Other = Callable[[float], float]
 
 
 def chance(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
-    """How probable v right guesses of r are at most, with m canaries and this promise."""
+    """Return a bound on the chance of v right guesses of r, with m canaries."""
     from scipy.special import bdtr, bdtrc  # type: ignore[import-untyped]
 
     _checked(m, r, v)
@@ -111,7 +111,7 @@ def of_curve(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> Othe
 
 
 def refuted(m: int, r: int, v: int, other: Other, alpha: float) -> bool:
-    """Whether v right guesses of r are less probable than alpha under this trade-off."""
+    """Return whether v right guesses of r are less probable than alpha here."""
     _checked(m, r, v)
     if v == 0:
         return False
@@ -148,11 +148,9 @@ class Gaussians:
     delta: float
 
     def other(self, noise: float) -> Other:
-        """See :class:`Family`."""
         return gaussian(1.0 / noise)
 
     def epsilon(self, noise: float) -> float:
-        """See :class:`Family`."""
         return gaussian_epsilon(1.0 / noise, self.delta)
 
 
@@ -174,7 +172,7 @@ def _checked(m: int, r: int, v: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRun:
-    """What one run told.
+    """The outcome of one run.
 
     Attributes:
         canaries: m.
@@ -193,7 +191,7 @@ class OneRun:
 
 
 def guessed(scores: Scores, coins: NDArray[np.bool_], r: int) -> int:
-    """How often r guesses are right: "in" for the r/2 highest scores, "out" for the lowest."""
+    """Return how many of r guesses are right: "in" for the r/2 highest scores, else "out"."""
     order = np.argsort(scores, kind="stable")
     lowest, highest = order[: r // 2], order[len(order) - (r - r // 2) :]
     return int((~coins[lowest]).sum() + coins[highest].sum())

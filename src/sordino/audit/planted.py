@@ -62,10 +62,10 @@ EPSILONS: NDArray[np.float64] = np.concatenate(
 
 
 class Others(Protocol):
-    """Who knows what others than canaries add."""
+    """A source of what others than canaries add."""
 
     def without(self, total: Tensor) -> Tensor:
-        """What a sum (d,) is on the canaries' places (m,) without any canary; asked once of it."""
+        """Return a sum (d,) at the canaries' places (m,) without canaries; asked once of it."""
         ...
 
 
@@ -90,7 +90,6 @@ class PlantedSum(ClippedSum):
         """What the last sum was on the canaries' places without any of them, (m,)."""
 
     def without(self, total: Tensor) -> Tensor:
-        """See :class:`Others`."""
         return self.others
 
     def of(
@@ -102,7 +101,6 @@ class PlantedSum(ClippedSum):
         *,
         expected: float = UNKNOWN,
     ) -> Clipped:
-        """See :class:`~sordino.training.perexample.ClippedSum`."""
         present = chosen[(chosen < self._real) | torch.isin(chosen, self._there)]
         if self._places is None:
             return super().of(examples, present, bound, out, expected=expected)  # type: ignore[arg-type]
@@ -140,7 +138,6 @@ class Watched:
 
     @property
     def measure(self) -> Measure:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.measure
 
     @property
@@ -150,11 +147,9 @@ class Watched:
 
     @property
     def vector_multiplier(self) -> float:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.vector_multiplier
 
     def event(self) -> Event:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.event()
 
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
@@ -163,13 +158,11 @@ class Watched:
         return Watched(other, self.kernel, self.places, self.seen)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         return self.mechanism.bounded(vector)
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
-        """See :class:`~sordino.mechanisms.gaussian.Bounded`."""
         others = self.kernel.without(total)
         noisy, count = self.mechanism.release_counted(total, excess, rng)
         rest = (noisy[self.places].double() - others).numpy() / self.clip
@@ -188,7 +181,7 @@ def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What a client's rounds came to.
+    """The outcome of a client's rounds.
 
     Attributes:
         weights: (d,), after the last.
@@ -234,7 +227,7 @@ def trained(client: PrivateClient, start: Tensor, rounds: int, steps: int) -> Tr
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What a ledger would say of the same run with so many times the noise.
+    """The ledger of the same run with so many times the noise.
 
     Attributes:
         spent: what it has booked.
@@ -245,13 +238,11 @@ class Booked:
     delta: float
 
     def other(self, noise: float) -> Other:
-        """See :class:`~sordino.audit.onerun.Family`."""
         spent = self._with(noise)
         chosen = accountant("pld")
         return of_curve(EPSILONS, np.array([chosen.delta(spent, e) for e in EPSILONS.tolist()]))
 
     def epsilon(self, noise: float) -> float:
-        """See :class:`~sordino.audit.onerun.Family`."""
         return accountant("pld").epsilon(self._with(noise), self.delta)
 
     def _with(self, noise: float) -> list[tuple[Event, int]]:
@@ -264,7 +255,7 @@ MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What the run of a table's row has promised.
+    """The guarantee of the run of a table's row.
 
     Attributes:
         name: of the row, in words.

@@ -67,7 +67,6 @@ class MembersSum(ClippedSum):
         *,
         expected: float = UNKNOWN,
     ) -> Clipped:
-        """See :class:`~sordino.training.perexample.ClippedSum`."""
         present = chosen[examples.y[chosen] != ABSENT]
         return super().of(examples, present, bound, out, expected=expected)
 
@@ -76,7 +75,6 @@ class MembersMean(MeanGradient):
     """The mean gradient of those examples of a batch that are there."""
 
     def of(self, examples: Examples, chosen: Tensor, out: Tensor) -> Tensor:  # type: ignore[override]  # of whoever has labels
-        """See :class:`~sordino.training.perexample.MeanGradient`."""
         present = chosen[examples.y[chosen] != ABSENT]
         if not len(present):
             out.zero_()
@@ -100,7 +98,7 @@ class Shadows:
 
     @property
     def records(self) -> int:
-        """How many records are in or out, by coins: all clients' training examples."""
+        """Return the number of records that coins are tossed for: all training examples."""
         return sum(self.divided.sizes)
 
     def coins(self, run: int) -> NDArray[np.bool_]:
@@ -110,7 +108,7 @@ class Shadows:
         return found
 
     def file(self, run: int) -> Path:
-        """What a finished run has shown."""
+        """Return the file of what a finished run has shown."""
         return self.folder / f"run-{run:04d}.npz"
 
     def left(self, runs: int) -> list[int]:
@@ -157,7 +155,6 @@ class HalvedSetup(SharedSetup):
     there: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def examples(self, part: datasets.Dataset) -> Examples:
-        """See :class:`~sordino.clients.setup.SharedSetup`."""
         found = SharedSetup.examples(self, part)
         present = torch.from_numpy(self.there[id(part)]).to(found.y.device)
         return Examples(found.x, torch.where(present, found.y, ABSENT))
@@ -176,11 +173,6 @@ def _built(
     run: str,
     payable: Sequence[int] | None = None,
 ) -> PreparedRun:
-    """See :func:`sordino.core.regimes.build`: some records are there, and others are not.
-
-    Batches and noise follow from fingerprints. The coins are part of them, so no two runs share
-    any.
-    """
     assert isinstance(study, HorizontalStudy)
     regime, halves = horizontal.of(study), _halves(found, number)
     prints = tuple(
@@ -236,7 +228,7 @@ def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
 
 
 def observed(found: Shadows, runs: int) -> tuple[Observed, float]:
-    """What all finished runs show, and the highest epsilon that a ledger of theirs has booked."""
+    """Return what all finished runs show, and the highest epsilon in their ledgers."""
     phi, epsilon = [], 0.0
     for run in range(runs):
         with np.load(found.file(run)) as kept:
@@ -247,7 +239,7 @@ def observed(found: Shadows, runs: int) -> tuple[Observed, float]:
 
 
 def work(arguments: Sequence[str]) -> None:
-    """What a process of its own does: the runs of these numbers.
+    """Make the runs of these numbers, in a process of its own.
 
     Args:
         arguments: the folder below which runs lie, that of modules, and numbers of runs.

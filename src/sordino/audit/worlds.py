@@ -47,7 +47,7 @@ Draw = Callable[[bool, int, np.random.Generator], Scores]
 
 
 def releases(mechanism: Bounded) -> Draw:
-    """How a mechanism on sums is looked at."""
+    """Return the releases of a mechanism on sums."""
     match mechanism:
         case Gaussian():
             return _side_by_side(mechanism)
@@ -66,7 +66,7 @@ def releases(mechanism: Bounded) -> Draw:
 
 
 def curve_of(booked: event.Event) -> Curve:
-    """What an unsampled release of this event promises about hits and false alarms."""
+    """Return the trade-off of hits and false alarms of an unsampled release."""
     match booked:
         case event.Gaussian():
             return "gaussian"
@@ -107,7 +107,7 @@ def _pairs(mechanism: CountedGaussian) -> Draw:
 
 
 def _even(mechanism: HaarGaussian) -> bool:
-    """Whether clip and noise go together, so that no direction is seen better than another."""
+    """Return whether noise is even: no direction is seen better than another."""
     spread = [w * s for w, s in zip(mechanism.clip_weights, mechanism.noise, strict=True)]
     return max(spread) - min(spread) < 1e-9 * max(spread)
 

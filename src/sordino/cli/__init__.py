@@ -66,7 +66,7 @@ def _options(
         typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Read the options that stand before a command."""
 
 
 app.command("run")(run.run)

@@ -176,7 +176,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
 
 
 def _show_test(study: Study) -> None:
-    """What models are measured on, where that is a user's own file."""
+    """Show the test set, where it is a user's own file."""
     from sordino.clients.evaluations import evaluations, multiplier
     from sordino.clients.study import HorizontalStudy
     from sordino.core.promise import remarks
@@ -193,7 +193,7 @@ def _show_test(study: Study) -> None:
 
 
 def _show_left(priced: Plan) -> None:
-    """What the ledgers of the data have left, of those first that have least."""
+    """Show the budget that ledgers of the data have left, the least first."""
     if not priced.left:
         return
     ordered = sorted(
@@ -257,7 +257,7 @@ def methods(as_json: AsJson = False) -> None:
 
 
 def _privacy(about: About, *, sound: bool) -> str:
-    """Whether a form is private, and if it need not be, with which units it is."""
+    """Return whether a form is private, or with which units it is."""
     units = [unit for unit in about.units if unit != "none"]
     if not sound or not units:
         return "NOT private"

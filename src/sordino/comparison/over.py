@@ -32,7 +32,7 @@ KEYS: dict[str, Callable[[Study], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What was asked for: a key, and for a picture of how long it took, a goal."""
+    """A key to draw over, and for a figure of how long it took, a goal."""
 
     key: str
     goal: Goal | None = None
@@ -43,7 +43,7 @@ class Over:
 
 
 def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | None:
-    """What ``--over`` and ``--until`` ask for.
+    """Return the meaning of ``--over`` and ``--until``.
 
     Raises:
         StudyError: if that cannot be drawn of these studies.

@@ -67,7 +67,7 @@ class Progress(Screen):
         self.live.update(self.panel())
 
     def share(self) -> float:
-        """How much of all rounds is behind us."""
+        """Return the share of all rounds that is done."""
         parts = [
             1.0 if task in self.ends else self.rounds[task] / task.study.horizon
             for task in self.tasks
@@ -75,7 +75,6 @@ class Progress(Screen):
         return sum(parts) / len(parts)
 
     def facts(self) -> Sequence[Fact]:
-        """See :class:`Screen`."""
         found = []
         for side in dict.fromkeys(task.side for task in self.tasks):
             name, done, seeds = line(side, self.tasks, self.ends, self.rounds, self.going)
@@ -104,7 +103,7 @@ def line(
 
 
 def outcome(folder: Path, why: str | None) -> str:
-    """How one run ended, in a few words."""
+    """Return the end of one run, in a few words."""
     if why is not None:
         first, _, more = why.partition("\n")
         return f"failed: {first}{' …' if more else ''}"

@@ -1,4 +1,4 @@
-"""What a comparison found: every run, the means of each study, and its differences to the first."""
+"""The result of a comparison: every run, means of each study, differences to the first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Member:
 
     @property
     def measured(self) -> Accuracy:
-        """What they measure; accuracy where no run tells."""
+        """The measure of its runs; accuracy where no run says."""
         return next(iter(self.runs.values())).vocabulary.accuracy if self.runs else ON_TEST_SET
 
     @property
@@ -88,7 +88,7 @@ class Member:
 
     @property
     def overclaims(self) -> bool:
-        """Whether less is claimed than is true."""
+        """True if less is claimed than is true."""
         return (
             self.epsilon is not None
             and self.claimed is not None
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def failures(self) -> list[str]:
-        """What failed and why; seeds that failed for the same reason together."""
+        """The failures and their reasons; seeds with the same reason together."""
         found: dict[tuple[str, str], list[int]] = {}
         for member in self.members:
             for seed, why in member.failed.items():
@@ -225,7 +225,7 @@ def difference(first: Member, other: Member, at: At) -> Difference:
 
 
 def scale_of(measured: Accuracy) -> Scale:
-    """How differences of it are written."""
+    """Return how its differences are written."""
     if measured.percent:
         return POINTS
     return Scale(1.0, "", falling=measured.falling, measure=measured.told)
@@ -257,7 +257,7 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
 
 
 def _remarks(first: Member, other: Member) -> list[str]:
-    """What else tells two studies apart that should not."""
+    """Return remarks on what else tells two studies apart, and should not."""
     a, b = first.side.study, other.side.study
     found = []
     if a.privacy.unit == b.privacy.unit != "none" and a.privacy.accountant != b.privacy.accountant:
@@ -280,7 +280,7 @@ def _remarks(first: Member, other: Member) -> list[str]:
 
 
 def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
-    """What the bits of a run depend on besides its study."""
+    """Return what the bits of a run depend on besides its study."""
     return tuple(sorted((key, str(value)) for key, value in plain(run.environment).items()))
 
 

@@ -36,7 +36,7 @@ REMEDY = "Choose another --out, or move the folder away; nothing was changed"
 
 
 def states(tasks: Sequence[Task]) -> list[State]:
-    """How far each run is.
+    """Return the state of each run.
 
     Raises:
         StudyError: names every folder that holds something else than its task.
@@ -69,7 +69,7 @@ def _state(task: Task) -> State:
 
 
 def differing(there: Study, asked: Study) -> list[str]:
-    """What stands otherwise in two studies, key by key; defaults and order do not count."""
+    """Return the differences of two studies, key by key; defaults and order do not count."""
     old, new = (
         _flat(study.model_dump(mode="json", by_alias=True, exclude_none=True))
         for study in (there, asked)
@@ -83,7 +83,7 @@ def differing(there: Study, asked: Study) -> list[str]:
 
 
 def _one(there: object, asked: object) -> bool:
-    """Whether two names are of one file, as those of equal data in memory are."""
+    """Return whether two names are of one file, as those of equal data in memory are."""
     try:
         return os.path.samefile(str(there), str(asked))
     except OSError:
@@ -167,7 +167,7 @@ def job(task: Task, state: State, scratch: Path) -> Job:
 
 
 def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:
-    """How many runs go on at a time: as many as there are cores for."""
+    """Return the number of parallel runs: as many as there are cores for."""
     if asked is not None:
         if asked < 1:
             raise StudyError(f"--jobs must be at least 1; got {asked}")

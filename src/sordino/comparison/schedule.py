@@ -1,4 +1,4 @@
-"""What a comparison runs: every study with the same seeds, every run in a folder of its own.
+"""The runs of a comparison: every study with the same seeds, each run in its own folder.
 
 No files, no processes.
 
@@ -86,12 +86,12 @@ class Task:
 
     @property
     def study(self) -> Study:
-        """What is given to ``sordino run``."""
+        """The study that is given to ``sordino run``."""
         return self.side.study.model_copy(update={"seed": self.seed})
 
     @property
     def full(self) -> Study:
-        """What the run folder's study.toml will say."""
+        """The study that the run folder's study.toml will hold."""
         return self.side.full.model_copy(update={"seed": self.seed})
 
 
@@ -157,7 +157,7 @@ def _values(text: str) -> list[str]:
 def labels(
     names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None
 ) -> list[str]:
-    """What the studies are called: their names, else their files; with the titles of variants.
+    """Return labels of studies: their names, else their files; with the titles of variants.
 
     >>> files = [Path("x.toml"), Path("y.toml")]
     >>> labels(["a", "b"], files), labels(["a", "A"], files)

@@ -31,7 +31,7 @@ MOST = 10_000
 
 
 def attacked_runs(count: int) -> int:
-    """How many runs are attacked beside so many shadow runs.
+    """Return the number of attacked runs beside so many shadow runs.
 
     Raises:
         StudyError: for too few or too many.
@@ -43,7 +43,7 @@ def attacked_runs(count: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadowed:
-    """What shadow runs and attacked runs of a study show.
+    """Observations of shadow runs and attacked runs of a study.
 
     Attributes:
         shadows: runs whose coins the attacker knows.

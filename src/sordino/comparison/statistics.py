@@ -1,4 +1,4 @@
-"""What a few seeds can show, and what they cannot.
+"""Statistics of a few seeds: what they can show, and what they cannot.
 
 Runs with the same seed share data, division and start, so two studies are compared seed by seed:
 the mean of the differences, and Student's interval for it, which is honest for few seeds as far
@@ -67,7 +67,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a difference is written, and which way is better.
+    """The unit of a difference, and which way is better.
 
     Attributes:
         factor: what a value is multiplied with.
@@ -87,7 +87,7 @@ POINTS = Scale()
 
 
 def verdict(label: str, found: Paired, scale: Scale = POINTS) -> str:
-    """What the differences mean, in plain words.
+    """Return the meaning of the differences, in plain words.
 
     >>> verdict("B", paired({0: 0.5}, {0: 0.9}))
     'one seed: nothing can be concluded'

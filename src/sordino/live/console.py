@@ -48,7 +48,7 @@ LONGEST_TRAIL = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the run may use, where None is no limit; how to speak of it; rounds done before."""
+    """The limits of a run, where None is no limit; its vocabulary; rounds done before."""
 
     title: str
     rounds: int
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the rows said until now.
+    """The content of the rows so far.
 
     Attributes:
         row: the last row of a round, or None.
@@ -83,7 +83,7 @@ class Progress:
 
 
 def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
-    """What is known after one more row; rows of unknown kinds change nothing."""
+    """Return the progress after one more row; rows of unknown kinds change nothing."""
     match row:
         case Round():
             accuracy, followed = number(row.accuracy), number(at(row, limits.words.trail))
@@ -111,7 +111,7 @@ def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
 
 
 def share(row: Round | None, limits: Limits) -> float:
-    """How much of the run is behind us, in [0, 1]."""
+    """Return the share of the run that is done, in [0, 1]."""
     return 0.0 if row is None else _share(known(row.round) or 0, known(row.steps) or 0, limits)
 
 
@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
 
 
 def epsilon_of(spent: float | None, budget: float) -> str:
-    """What was spent, of what may be. It is rounded up: less than it is would be no bound.
+    """Return epsilon spent, of the budget, rounded up: less would be no bound.
 
     >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(None, 0.0005)
     ('0.532/2.000', '0.531/2.000', '-/0.0005')
@@ -207,7 +207,7 @@ def line(
 
 
 def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
-    """What a line or panel says of a row beside its number, ``without`` one key."""
+    """Return the text of a row beside its number, ``without`` one key."""
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
     return [
         f"{key} {format(value, shape) if shape else f'{value:.15g}'}"
@@ -302,7 +302,7 @@ class Screen:
         raise NotImplementedError
 
     def panel(self) -> RenderableType:
-        """What a terminal shows now."""
+        """Return the panel as it is now."""
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -368,7 +368,6 @@ class Display(Screen):
         self.since: float | None = None
 
     def facts(self) -> Sequence[Fact]:
-        """See :class:`Screen`."""
         return facts(self.seen, self.limits, self.left())
 
     def show(self, row: Row | Unknown) -> None:

@@ -23,7 +23,7 @@ POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent: a body, or pieces of a stream as they come.
+    """An answer to a request: a body, or pieces of a stream as they come.
 
     Attributes:
         scripts: sources that the policy of the page lets run, such as ``'sha256-...'``.

@@ -1,4 +1,4 @@
-"""What looks on while a run goes on: display, trackers, live page, whoever asks for rows."""
+"""Observers of a run: display, trackers, live page, and callers that ask for rows."""
 
 from __future__ import annotations
 

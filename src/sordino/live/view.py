@@ -33,12 +33,12 @@ MOST_POINTS = 400
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Return whether a folder is that of a run."""
     return all(there(folder, name) for name in NEEDED)
 
 
 def about_of(folder: Path) -> About:
-    """What ``run.json`` says.
+    """Return the content of ``run.json``.
 
     Raises:
         StudyError: if it is missing or cannot be read.
@@ -51,7 +51,7 @@ def about_of(folder: Path) -> About:
 
 
 def limits_of(about: About) -> Limits:
-    """What a run may use."""
+    """Return the limits of a run."""
     words = vocabulary.of(about.regime)
     budget = number(about.epsilon_budget)
     return Limits(
@@ -134,7 +134,7 @@ class Follower:
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return self.about.status == "done"
 
     @property
@@ -146,7 +146,7 @@ class Follower:
         return remaining(self._clock() - self._started, max(self._first, 0.0), now)
 
     def state(self) -> dict[str, Any]:
-        """What the page shows, as JSON has it."""
+        """Return the state of the page as JSON."""
         limits = self.limits
         return {
             "title": limits.title,
@@ -233,7 +233,6 @@ class Site:
         self.readers = 0  # of a run that goes on, and those that saw it end
 
     def __call__(self, path: str) -> Answer:
-        """See :data:`~sordino.live.loopback.Answers`."""
         if self.folder is None:
             return _page("waiting.html", title="Preparing the run")
         parts = [unquote(part, errors="surrogateescape") for part in path.split("/") if part]

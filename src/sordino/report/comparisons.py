@@ -38,7 +38,7 @@ PARTS: Mapping[str, Callable[[Costs], float]] = {
 
 
 def cost_of(run: Run) -> Costs | None:
-    """What a run has cost; None where its regime counts no messages, or there were none yet."""
+    """Return the costs of a run; None where no messages are counted, or there were none yet."""
     return regimes.teller(run.about.regime).costs(run)
 
 
@@ -172,7 +172,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
 
 
 def _reading(runs: Sequence[Run], spoken: Vocabulary) -> str:
-    """How to read the curves over rounds."""
+    """Return the caption of the curves over rounds."""
     said = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
     below = (
         " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
@@ -225,7 +225,7 @@ def _cells(run: Run, label: str) -> list[str]:
 
 
 def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """What makes the numbers of several runs hard to compare."""
+    """Return remarks on what makes the numbers of several runs hard to compare."""
     notes = [
         f"{label}: {words.ends_early(run.damaged)}"
         for run, label in zip(runs, labels, strict=True)

@@ -67,7 +67,7 @@ WORDY = 34  # characters of a label from which on each has a line of its own
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What is drawn of one group of runs: a curve or a level, and what epsilon it spent."""
+    """The drawing of one group of runs: a curve or a level, and the epsilon it spent."""
 
     label: str
     curve: Band
@@ -160,7 +160,7 @@ def _budgets(axis: Axes, private: Sequence[Run]) -> None:
 
 
 def rising(runs: Iterable[Run]) -> bool:
-    """Whether epsilon is worth a curve: some run makes a promise and spends as it goes on."""
+    """Return whether epsilon is worth a curve: some private run spends as it goes on."""
     return any(len(set(run.values("epsilon"))) > 1 for run in runs if run.private)
 
 

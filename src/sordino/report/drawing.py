@@ -313,7 +313,7 @@ LONG = 1e5  # from this count on, digits are grouped
 
 
 def label_of(words: Vocabulary, over: str) -> str:
-    """What the x axis of "round" or "steps" counts."""
+    """Return the label of the x axis of "round" or "steps"."""
     return {"round": words.round, "steps": words.steps_of_one}[over]
 
 

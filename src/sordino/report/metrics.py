@@ -1,4 +1,4 @@
-"""How good the model is that a run hands out: tables and pictures, as they suit the task."""
+"""Quality of the model that a run hands out: tables and figures, as they suit the task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BY = {
 }
 
 
-def judged(run: Run) -> Iterator[Course]:
+def tables(run: Run) -> Iterator[Course]:
     """Tables of the final model's metrics; a sentence where its test rows are private."""
     found = run.metrics
     if found is None:
@@ -83,7 +83,7 @@ def _errors(found: Metrics) -> Iterator[tuple[str, str, str]]:
 
 
 def _served(run: Run, found: Owners) -> Course:
-    """How evenly clients are served."""
+    """Return the table of how evenly clients are served."""
     words, share = run.vocabulary, run.vocabulary.accuracy.percent
     told = percent if share else plain
     name = "accuracy" if share else "root mean squared error"

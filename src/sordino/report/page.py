@@ -79,7 +79,7 @@ def render(run: Run) -> str:
         few_clients=FEW_CLIENTS,
         numbers=words.key_numbers(run),
         words=run.vocabulary,
-        courses=[*metrics.judged(run), *regimes.teller(run.about.regime).courses(run)],
+        courses=[*metrics.tables(run), *regimes.teller(run.about.regime).courses(run)],
         most_lines=MOST_TAU,
         warnings=words.warnings(run),
         pictures=pictures(run),

@@ -68,7 +68,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to draw over which key; with a goal, how long it took, else the final accuracy."""
+    """A key to draw over, and its runs; with a goal, how long it took, else final accuracy."""
 
     key: str
     lines: Lines
@@ -123,7 +123,7 @@ def title(sweep: Sweep) -> str:
 
 
 def caption(sweep: Sweep) -> str:
-    """How to read it."""
+    """Return the caption."""
     words = shared(
         run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
     )

@@ -28,7 +28,7 @@ class Promise:
 
 
 def promise(run: Run) -> Promise:
-    """What the run guarantees, or why it guarantees nothing."""
+    """Return the guarantee of a run, or why there is none."""
     said = known(run.about.guarantee) or ""
     no = "No privacy guarantee"
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
@@ -61,12 +61,12 @@ def promise(run: Run) -> Promise:
 
 
 def exposed(run: Run) -> str | None:
-    """What a promise leaves open, and why; None where it holds for all that is released."""
+    """Return what a guarantee leaves open, and why; None where it covers every release."""
     return regimes.teller(run.about.regime).exposed(run)
 
 
 def estimated(runs: Iterable[Run]) -> str:
-    """What to know of a stream's error by labels as responded; nothing for true labels."""
+    """Return the remark on a stream's error by responded labels; empty for true labels."""
     said = (
         " Where labels are known as responded only, it is an estimate, unbiased but for entities "
         "whose response was learned from before; that of a few events may lie below 0 or above 100 "
@@ -99,7 +99,7 @@ def status(run: Run) -> str:
 
 
 def warnings(run: Run) -> list[str]:
-    """What the reader should know before believing the page."""
+    """Return the warnings that a reader should see first."""
     found = list(known(run.about.warnings) or ())
     if run.damaged:
         found.append(ends_early(run.damaged))
@@ -171,7 +171,7 @@ def duration(seconds: float) -> str:
 
 
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
-    """What tells several runs apart: names if they differ, else folders, else numbers as well.
+    """Return labels of runs: names if they differ, else folders, else numbers as well.
 
     >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"])
     (['a', 'b'], ['x', 'y'])
@@ -246,7 +246,7 @@ def _price(run: Run) -> Fact:
 
 
 def terms(run: Run) -> list[tuple[str, str]]:
-    """What the guarantee is made of, for whoever checks it: (name, value); empty without one."""
+    """Return the terms of the guarantee as (name, value) pairs; empty without one."""
     if not promise(run).private:
         return []
     about, words = run.about, run.vocabulary

@@ -1,4 +1,4 @@
-"""What a tuning tries: every combination of values that were fixed before anything ran."""
+"""The grid of a tuning: every combination of values that were fixed before anything ran."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
 
 
 def value(study: studies.Study, key: str) -> Any:
-    """What a study says under a dotted key, as tables hold it."""
+    """Return the value of a study under a dotted key, as tables hold it."""
     found: Any = study.model_dump(mode="json", by_alias=True, exclude_none=True)
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

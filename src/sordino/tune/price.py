@@ -1,4 +1,4 @@
-"""What a choice on private data costs: known, and shown, before anything runs."""
+"""The price of a choice on private data: known, and shown, before anything runs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _together(history: tuple[tuple[Event, int], ...]) -> Event:
 
 
 def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:
-    """What private test rows are charged; None where there are none."""
+    """Return the charge of private test rows; None where there are none."""
     if study.data.testing != "private share":
         return None
     from sordino.clients.evaluation import priced

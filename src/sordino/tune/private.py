@@ -96,7 +96,7 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tie: float = -1.0
 
     def beaten(self, score: float | None, tie: float) -> bool:
-        """Whether another trial is better; one without a score is worse than any other."""
+        """Return whether another trial is better; one without a score is the worst."""
         mine, other = (-math.inf if each is None else each for each in (self.score, score))
         return (other, tie) > (mine, self.tie)
 
@@ -168,7 +168,7 @@ def _begun(price: Price, folder: Path) -> Told:
 
 
 def _name(key: bytes) -> str:
-    """What the ledger knows a tuning by: another key would be another tuning, which pays."""
+    """Return the tuning's name in the ledger: another key is another tuning, which pays."""
     return hashlib.sha256(b"sordino tuning:" + key).hexdigest()[:16]
 
 
@@ -227,7 +227,7 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
 def _charges(
     price: Price, own: Study, units: Sequence[str], note: Told
 ) -> tuple[list[Charge], dict[str, Budget]]:
-    """What every unit is charged, and what it may spend in all."""
+    """Return the charges of every unit, and its budget."""
     whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
     events, most = dict.fromkeys(units, price.event), dict.fromkeys(units, whole)
     if price.own:  # clients with epsilons of their own
@@ -285,7 +285,7 @@ def _called(key: bytes, trial: int) -> str:
 
 
 def drawn(price: Price, entropy: System) -> int:
-    """How many trials there are: a secret."""
+    """Return the number of trials: a secret."""
     uniform = float(entropy.at("trials").random())
     return number(
         price.trials, uniform, lambda mean: int(entropy.at("trials", "poisson").poisson(mean))
@@ -331,7 +331,7 @@ def _key(hidden: Path, note: Told) -> bytes:
 
 
 def _drawing(key: bytes, trial: int) -> PrepareRun:
-    """What builds a trial: its noise comes from the tuning's key, so a repetition has the same."""
+    """Return the builder of a trial, whose noise comes from the tuning's key."""
 
     def build(
         study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /

@@ -44,7 +44,7 @@ ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """How a candidate did: the accuracy of each seed, or why there is none."""
+    """The score of a candidate: the accuracy of each seed, or why there is none."""
 
     title: str
     accuracies: tuple[float, ...]
@@ -232,12 +232,12 @@ def file_of(on: str) -> Path | None:
 
 
 def _is_named(on: str) -> bool:
-    """Whether this is the name of a data set: one of this program's, or somebody's own."""
+    """Return whether this names a data set: one of this program's, or somebody's own."""
     return on in published() or (":" in on and locate.named(on) is not None)
 
 
 def called(on: str) -> str:
-    """How a tuned study names the data of ``--on``."""
+    """Return the name that a tuned study gives to the data of ``--on``."""
     if on == VALIDATION:
         return "the study's own validation examples, declared public"
     file = file_of(on)
@@ -304,7 +304,7 @@ def sides(
 
 
 def scored(tasks: Sequence[Task], failed: Mapping[Task, str]) -> list[Scored]:
-    """What came of every candidate, in the order of the grid."""
+    """Return the score of every candidate, in the order of the grid."""
     by_label: dict[str, tuple[list[float], list[str]]] = {}
     for task in tasks:
         values, why = by_label.setdefault(task.side.label, ([], []))

@@ -1,4 +1,4 @@
-"""What a tracker is, and which there are.
+"""The interface of trackers, and those that there are.
 
 A tracker gets what the log has and nothing else: numbers of rounds, and of ``run.json`` what was
 promised. What a simulation knows of its clients (examples, labels) stands in ``run.json`` as well
@@ -93,7 +93,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def maker(name: str) -> Maker:
-    """Who makes the tracker of this name, or at ``package.module:Class``.
+    """Return the maker of the tracker of this name, or at ``package.module:Class``.
 
     Raises:
         StudyError: if there is none, or the package that it needs is not installed.
@@ -133,7 +133,7 @@ def scalars(row: Round) -> dict[str, float]:
 
 
 def constants(about: About) -> dict[str, str | float]:
-    """What the study says, of the keys in :data:`TOLD`."""
+    """Return the study's values of the keys in :data:`TOLD`."""
     found = plain(about)
     return {
         key: value

@@ -30,7 +30,6 @@ class MLflow:
         self._run = ""
 
     def begin(self, going: Going) -> int:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         # Nothing of a run leaves this machine, usage reports of the package included.
         settle(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
         from mlflow.tracking import MlflowClient
@@ -52,7 +51,6 @@ class MLflow:
         return 0
 
     def row(self, row: Round) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         from mlflow.entities import Metric
 
         now, at = int(1000 * time.time()), step(row)
@@ -62,7 +60,6 @@ class MLflow:
         )
 
     def end(self, outcome: Outcome | None) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         if outcome is not None and self._client.get_run(self._run).data.tags.get("why") is None:
             for key, value in results(outcome).items():
                 self._client.log_metric(self._run, f"result.{key}", value, step=outcome.rounds)

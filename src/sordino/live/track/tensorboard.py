@@ -19,11 +19,6 @@ class TensorBoard:
         self._writer: Any = None
 
     def begin(self, going: Going) -> int:
-        """See :class:`~sordino.live.track.base.Tracker`.
-
-        What an earlier session has written of rounds that are repeated now is purged: TensorBoard
-        leaves it out when it reads.
-        """
         from torch.utils.tensorboard.writer import SummaryWriter
 
         before = any(self._folder.glob("events.out.*"))
@@ -38,12 +33,10 @@ class TensorBoard:
         return going.rounds_done if before else 0
 
     def row(self, row: Round) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         for key, value in scalars(row).items():
             self._writer.add_scalar(key, value, step(row))
 
     def end(self, outcome: Outcome | None) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         if outcome is not None:
             for key, value in results(outcome).items():
                 self._writer.add_scalar(f"result/{key}", value, outcome.rounds)

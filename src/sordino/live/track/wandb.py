@@ -27,10 +27,6 @@ class WandB:
         self._run: Any = None
 
     def begin(self, going: Going) -> int:
-        """See :class:`~sordino.live.track.base.Tracker`.
-
-        What an offline store holds cannot be asked, so the last round is noted beside it.
-        """
         settle(WANDB_ERROR_REPORTING="false")
         import wandb
 
@@ -57,13 +53,11 @@ class WandB:
             return 0
 
     def row(self, row: Round) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         # Noted first: a kill between the two loses a row, and repeats none.
         replace_file(self._folder / HELD, str(step(row)).encode())
         self._run.log(scalars(row), step=step(row))
 
     def end(self, outcome: Outcome | None) -> None:
-        """See :class:`~sordino.live.track.base.Tracker`."""
         if outcome is not None:
             self._run.summary.update({**results(outcome), "why": outcome.why})
         self._run.finish(exit_code=1 if outcome is None else 0)

@@ -33,7 +33,7 @@ PICTURE = "inversion.svg"
 FORMAT = 1
 
 
-class LevelTold(msgspec.Struct, frozen=True, kw_only=True):
+class LevelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What came out at one noise level; epsilons of one release, and of all that are planned."""
 
     noise_multiplier: float | None
@@ -46,7 +46,7 @@ class LevelTold(msgspec.Struct, frozen=True, kw_only=True):
     psnr: tuple[float, ...]
 
 
-class SceneTold(msgspec.Struct, frozen=True, kw_only=True):
+class SceneRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One model attacked through one kind of batch; see :class:`.attempt.Scene`."""
 
     model: str
@@ -54,10 +54,10 @@ class SceneTold(msgspec.Struct, frozen=True, kw_only=True):
     alone: bool
     labels: tuple[str, ...]
     without_gradient: tuple[float, ...]
-    levels: tuple[LevelTold, ...]
+    levels: tuple[LevelRecord, ...]
 
 
-class AuditTold(msgspec.Struct, frozen=True, kw_only=True):
+class InversionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A whole audit: which attack on which study, what epsilons mean, and every scene."""
 
     format: int = FORMAT
@@ -68,13 +68,13 @@ class AuditTold(msgspec.Struct, frozen=True, kw_only=True):
     delta: float
     accountant: str
     clip: float
-    scenes: tuple[SceneTold, ...]
+    scenes: tuple[SceneRecord, ...]
 
 
-def scenes_told(scenes: Sequence[Scene]) -> tuple[SceneTold, ...]:
+def scene_records(scenes: Sequence[Scene]) -> tuple[SceneRecord, ...]:
     """Scenes for machines."""
     return tuple(
-        SceneTold(
+        SceneRecord(
             model=scene.model,
             batch=scene.batch,
             alone=scene.alone,
@@ -86,9 +86,9 @@ def scenes_told(scenes: Sequence[Scene]) -> tuple[SceneTold, ...]:
     )
 
 
-def _level(attempt: Attempt) -> LevelTold:
+def _level(attempt: Attempt) -> LevelRecord:
     level = attempt.level
-    return LevelTold(
+    return LevelRecord(
         noise_multiplier=level.sigma,
         mapa_epsilon=level.claimed,
         study=level.own,
@@ -128,7 +128,7 @@ def attack(asked: AttackOptions) -> None:
     say.people(f"Picture: {picture}")
     if asked.as_json:
         say.machine(
-            AuditTold(
+            InversionRecord(
                 attack="inversion",
                 study=str(asked.path),
                 weights=weights,
@@ -136,7 +136,7 @@ def attack(asked: AttackOptions) -> None:
                 delta=found[0].delta,
                 accountant=found[0].accountant,
                 clip=found[0].noise.clip,
-                scenes=scenes_told(scenes),
+                scenes=scene_records(scenes),
             )
         )
 
