@@ -109,7 +109,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
     end = world.run(built.first, whole)
     payable, once = world.payable, booked(world)
     world.ledgers.close()
-    for die_after in (1, 4, len(whole.saved) - 1):
+    for die_after in (1, 4, len(whole.saved) - 1) if not changes else (4,):
         folder = tmp_path / f"killed-{die_after}"
         built, first = made(folder, *changes), Watch(die_after)
         with pytest.raises(KeyboardInterrupt):
@@ -332,6 +332,7 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
         "world.dropout=0.3",
         "execution.evaluate_every=1",
         "budget.updates=400",
+        "privacy.accountant=rdp",
         "privacy.noise_multiplier=3.0",
         "privacy.epsilon=20",
     )

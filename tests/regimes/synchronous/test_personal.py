@@ -96,7 +96,10 @@ def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
     assert sum(client[2] for client in told["clients"]) == pytest.approx(1.0)
     assert told["epsilon"] == pytest.approx(4.0, rel=0.01)
     assert told["steps"] >= study.budget.rounds
-    compared = sordino(tmp_path, "compare", "study.toml", "--seeds", "1", "--jobs", "1", "-q")
+    short = ["--set", "budget.rounds=1", "--set", "privacy.accountant=rdp"]
+    compared = sordino(
+        tmp_path, "compare", "study.toml", "--seeds", "1", "--jobs", "1", "-q", *short
+    )
     assert "of clients: 0.5 (1), 1 (1), 4 (2)" in " ".join(compared.stderr.split())
 
 
