@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.clients.study import HorizontalStudy
+from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.promise import FLOATS, LOOKING, SIMULATED
 from sordino.core.study.data import SHARE
 from sordino.privacy.rounding import epsilon_text
@@ -73,12 +73,12 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
         found.append(FEATURES.format(front=f"'{front.kind}'{f' ({keys})' if keys else ''}"))
     if takes_equal_rows_apart(study):
         found.append(EQUAL)
-    if (own := getattr(study.privacy, "epsilons", None)) is not None:
+    if (own := study.given_epsilons) is not None:
         found.append(
             OWN.format(
                 least=epsilon_text(min(own)),
                 most=epsilon_text(max(own)),
-                weights=WEIGHED if hasattr(study.privacy, "sampling_rate") else "",
+                weights=WEIGHED if isinstance(study.privacy, SampledPromise) else "",
             )
         )
     found.append(testing(study))

@@ -170,7 +170,7 @@ def refused(study: SynchronousStudy) -> str | None:
         return "privacy.noise 'shared' with unit 'none': there is no noise to share"
     if study.form == "paper":
         return "privacy.noise 'shared' has no paper's literal form: use form = 'sound'"
-    if getattr(privacy, "epsilons", None) is not None:
+    if privacy.epsilons is not None:
         return (
             "privacy.epsilons gives each client noise of its own, and with privacy.noise 'shared' "
             "all clients have the sum's"
