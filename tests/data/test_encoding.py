@@ -14,7 +14,7 @@ from sordino.base.errors import DataError
 from sordino.data import identity, load
 from sordino.data.encoding import Encoding, uneven
 from sordino.data.source import form_of
-from sordino.data.table import How, from_arrays, read_frame
+from sordino.data.table import ReadOptions, from_arrays, read_frame
 
 COLOURS = ("red", "green", "blue")
 
@@ -35,7 +35,7 @@ RULES = Encoding({"colour": COLOURS}, {"income": (0.0, 100.0)}, {"rooms": 2.5})
 
 
 def test_columns_become_what_scikit_learn_makes_of_them() -> None:
-    found = read_frame(homes(), How(encoding=RULES), "homes.csv")
+    found = read_frame(homes(), ReadOptions(encoding=RULES), "homes.csv")
     names = ("colour=red", "colour=green", "colour=blue", "rooms", "rooms is missing", "income")
     assert found.names == names
     assert found.columns == ("colour", "rooms", "income")
@@ -56,9 +56,9 @@ def test_what_is_not_listed_is_refused_or_goes_into_a_column_of_its_own() -> Non
         return homes(colour=["red", "mauve", None, "green"])
 
     with pytest.raises(DataError, match=r"row 1 .*, column 'colour' says 'mauve', which is none"):
-        read_frame(strange(), How(encoding=RULES), "homes.csv")
+        read_frame(strange(), ReadOptions(encoding=RULES), "homes.csv")
     other = Encoding(RULES.categories, RULES.ranges, RULES.missing, "other")
-    found = read_frame(strange(), How(encoding=other), "homes.csv")
+    found = read_frame(strange(), ReadOptions(encoding=other), "homes.csv")
     assert found.names[:4] == ("colour=red", "colour=green", "colour=blue", "colour=other")
     assert found.x[:, :4].argmax(1).tolist() == [0, 3, 3, 1]
     encoder = OneHotEncoder(categories=[list(COLOURS)], handle_unknown="ignore")
@@ -72,14 +72,14 @@ def test_codes_are_categories_however_they_are_written() -> None:
     rules = Encoding({"code": ("1", "2.0", "30")})
     for values in ([1, 30, 2], [1.0, 30.0, 2.0], ["1", "30", " 2"]):
         frame = pl.DataFrame({"code": values, "label": [0, 1, 0]})
-        found = read_frame(frame, How(encoding=rules), "t")
+        found = read_frame(frame, ReadOptions(encoding=rules), "t")
         assert found.x.argmax(1).tolist() == [0, 2, 1]
 
 
 def test_a_star_stands_for_all_other_columns_of_numbers() -> None:
     rules = Encoding(ranges={"*": (0.0, 4.0), "income": (0.0, 100.0)}, missing={"*": 0.0})
     frame = homes().drop("colour")
-    found = read_frame(frame, How(encoding=rules), "t")
+    found = read_frame(frame, ReadOptions(encoding=rules), "t")
     assert found.names == ("rooms", "rooms is missing", "income", "income is missing")
     assert found.x[:, 0].tolist() == [-0.5, 0.0, -1.0, 0.5]
 
@@ -87,11 +87,11 @@ def test_a_star_stands_for_all_other_columns_of_numbers() -> None:
 def test_an_array_has_its_columns_by_number() -> None:
     x = np.array([[1.0, np.nan], [3.0, 4.0]])
     rules = Encoding(ranges={"0": (0.0, 4.0)}, missing={"1": 7.0})
-    found, _ = from_arrays({"x": x, "y": np.array([0, 1])}, How(encoding=rules), "t")
+    found, _ = from_arrays({"x": x, "y": np.array([0, 1])}, ReadOptions(encoding=rules), "t")
     assert found.x.tolist() == [[-0.5, 7.0, 1.0], [0.5, 4.0, 0.0]]
     pixels = {"x": np.zeros((2, 4, 4), np.uint8), "y": np.array([0, 1])}
     with pytest.raises(DataError, match="are for tables, and this is uint8"):
-        from_arrays(pixels, How(encoding=rules), "t")
+        from_arrays(pixels, ReadOptions(encoding=rules), "t")
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_an_array_has_its_columns_by_number() -> None:
 )
 def test_rules_that_do_not_fit_are_named(rules: Encoding, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_frame(homes(), How(encoding=rules), "homes.csv")
+        read_frame(homes(), ReadOptions(encoding=rules), "homes.csv")
 
 
 def known(frame: pl.DataFrame, rules: Encoding) -> identity.Words:
-    words = read_frame(frame, How(encoding=rules, identify=True), "t").words
+    words = read_frame(frame, ReadOptions(encoding=rules, identify=True), "t").words
     assert words is not None
     return words
 
@@ -194,7 +194,7 @@ def test_a_record_is_the_same_whatever_rule_its_column_has(values: list[object])
     listed = Encoding({**RULES.categories, "odd": ("true",)}, {}, {"rooms": 2.5}, "other")
     filled = Encoding(RULES.categories, {"odd": (0.0, 1.0)}, {"rooms": 2.5, "odd": 0.0})
     words = [
-        read_frame(homes(odd=values), How(encoding=rules, identify=True), "homes.csv").words
+        read_frame(homes(odd=values), ReadOptions(encoding=rules, identify=True), "homes.csv").words
         for rules in (listed, filled)
     ]
     assert words[0] is not None
@@ -205,7 +205,7 @@ def test_numbers_of_any_width_and_far_outside_of_their_range_are_read() -> None:
     frame = homes(colour=["red"] * 4, income=[1.7e308, -1.7e308, 50.0, 0.0])
     wide = frame.with_columns(pl.col("label").cast(pl.Int128))
     rules = Encoding({}, {"income": (-10.0, 100.0)}, {"rooms": 2.5})
-    found = read_frame(wide.drop("colour"), How(encoding=rules), "homes.csv")
+    found = read_frame(wide.drop("colour"), ReadOptions(encoding=rules), "homes.csv")
     assert found.x[:2, -1].tolist() == [1.0, -1.0]
     plain = pl.DataFrame({"a": pl.Series([1, 2]).cast(pl.Int128), "label": [0, 1]})
-    assert read_frame(plain, How(), "homes.csv").x.tolist() == [[1.0], [2.0]]
+    assert read_frame(plain, ReadOptions(), "homes.csv").x.tolist() == [[1.0], [2.0]]

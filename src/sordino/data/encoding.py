@@ -53,7 +53,7 @@ _LOOKED_AT = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class EncodedColumn:
     """The features that a column became.
 
     Attributes:
@@ -109,7 +109,7 @@ class Encoding:
                         f"feature; its features are {shown}"
                     )
 
-    def column(self, series: pl.Series, place: str) -> Made:
+    def column(self, series: pl.Series, place: str) -> EncodedColumn:
         """Return the features that a column becomes.
 
         Raises:
@@ -127,7 +127,7 @@ class Encoding:
     def _range(self, name: str) -> Span | None:
         return self.ranges.get(name, self.ranges.get(REST))
 
-    def _listed(self, series: pl.Series, place: str) -> Made:
+    def _listed(self, series: pl.Series, place: str) -> EncodedColumn:
         """One column of 0 and 1 for each category."""
         name, known = series.name, self.categories[series.name]
         values = _texts(series)
@@ -146,9 +146,9 @@ class Encoding:
                 "all values that are not listed"
             )
         names = (*known, OTHER) if self.unknown == OTHER else tuple(known)
-        return Made(x, tuple(f"{name}={each}" for each in names), _words(series))
+        return EncodedColumn(x, tuple(f"{name}={each}" for each in names), _words(series))
 
-    def _numeric(self, series: pl.Series, place: str) -> Made:
+    def _numeric(self, series: pl.Series, place: str) -> EncodedColumn:
         name, gap = series.name, self._filled(series.name)
         refuse_text(series, place)
         empty = series.is_null().to_numpy() | (
@@ -175,9 +175,9 @@ class Encoding:
         with np.errstate(over="ignore"):
             x = values.astype(np.float32)[:, None]
         if gap is None:
-            return Made(x, (name,), words)
+            return EncodedColumn(x, (name,), words)
         said = empty[:, None].astype(np.float32)
-        return Made(np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words)
+        return EncodedColumn(np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words)
 
 
 _GAP = (

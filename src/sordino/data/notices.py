@@ -47,12 +47,12 @@ def notice(text: str) -> None:
 EVERY = 16
 """Examples between two words."""
 
-Told = Callable[[str, int, int], None]
-_told: ContextVar[Told | None] = ContextVar("told", default=None)
+ProgressListener = Callable[[str, int, int], None]
+_told: ContextVar[ProgressListener | None] = ContextVar("told", default=None)
 
 
 @contextlib.contextmanager
-def watched(told: Told) -> Iterator[None]:
+def watched(told: ProgressListener) -> Iterator[None]:
     """Tell how far features are: what they are of, how many examples are done, and of how many."""
     token = _told.set(told)
     try:

@@ -33,7 +33,7 @@ from sordino.data.formats import (
 from sordino.data.identity import words
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, Halves, Published, embedded, pick
-from sordino.data.table import SUFFIXES, How, Raw, read_npz, read_table
+from sordino.data.table import SUFFIXES, Raw, ReadOptions, read_npz, read_table
 
 
 def names() -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def load(
             ``classes`` that there are, or those that occur if it is left out.
     """
     if file is not None:
-        how = How(
+        how = ReadOptions(
             label=label,
             client_column=client_column,
             person=person,
@@ -192,7 +192,7 @@ def _present(folder: Path, name: str, published: Published) -> Path:
 
 
 def _own(
-    name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: How
+    name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: ReadOptions
 ) -> Corpus:
     train, test = _read(file, how)
     if test_file is not None:
@@ -216,7 +216,7 @@ def _own(
     return corpus_of(name, str(file), train, test, test_fraction, how)
 
 
-def _read(file: Path, how: How) -> tuple[Raw, Raw | None]:
+def _read(file: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
@@ -227,7 +227,12 @@ def _read(file: Path, how: How) -> tuple[Raw, Raw | None]:
 
 
 def corpus_of(
-    name: str, place: str, train: Raw, test: Raw | None, test_fraction: float | None, how: How
+    name: str,
+    place: str,
+    train: Raw,
+    test: Raw | None,
+    test_fraction: float | None,
+    how: ReadOptions,
 ) -> Corpus:
     """Labels and owners encoded alike in both sets; a test set is set aside where there is none.
 

@@ -274,7 +274,7 @@ def _announced(member: IO[bytes]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CsvForm:
     """The form of a CSV file.
 
     Attributes:
@@ -291,21 +291,21 @@ class Form:
 _COMMA = re.compile(rb"^\s*[+-]?\d+,\d+\s*$")
 
 
-def form_of(head: bytes) -> Form:
+def form_of(head: bytes) -> CsvForm:
     """The form of a CSV file, by its first lines: commas, unless its header has none and parts its
     names by semicolons or tabs.
 
     >>> form_of(b"a;b\\n1,5;2\\n"), form_of(b"a,b\\n1,2\\n").separator
-    (Form(separator=';', decimal_comma=True), ',')
+    (CsvForm(separator=';', decimal_comma=True), ',')
     """
     first, *others = head.splitlines()[:_LINES] or [b""]
     if b"," in first or not (parted := [mark for mark in (b";", b"\t") if mark in first]):
-        return Form()
+        return CsvForm()
     cells = [cell for line in others for cell in line.split(parted[0])]
-    return Form(parted[0].decode(), any(map(_COMMA.match, cells)))
+    return CsvForm(parted[0].decode(), any(map(_COMMA.match, cells)))
 
 
-def csv_input(path: Path) -> tuple[Path | bytes, Form]:
+def csv_input(path: Path) -> tuple[Path | bytes, CsvForm]:
     """Return the input for a CSV reader, which is the path of plain text, or what compressed text
     expands to; and its form.
 
@@ -331,7 +331,7 @@ def csv_input(path: Path) -> tuple[Path | bytes, Form]:
     return (path if content is None else content), form
 
 
-def _refuse_twice(path: Path, header: bytes, form: Form) -> None:
+def _refuse_twice(path: Path, header: bytes, form: CsvForm) -> None:
     """Refuse two columns of one name, the second of which a reader would call otherwise."""
     try:
         names = next(

@@ -68,7 +68,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class ReadOptions:
     """A user's settings for reading data of any kind, as of :func:`sordino.data.load`.
 
     Attributes:
@@ -93,7 +93,7 @@ class How:
     classes: tuple[str, ...] | None = None
 
 
-def read_table(path: Path, how: How) -> Raw:
+def read_table(path: Path, how: ReadOptions) -> Raw:
     """A CSV or Parquet file."""
     texts = {*how.encoding.categories, *filter(None, [_alone(how)])}
     if how.classes is not None and how.target is None:
@@ -101,12 +101,12 @@ def read_table(path: Path, how: How) -> Raw:
     return read_frame(_frame(path, texts), how, str(path))
 
 
-def _alone(how: How) -> str | None:
+def _alone(how: ReadOptions) -> str | None:
     """The column of persons, where it says nothing else."""
     return None if how.person == how.client_column else how.person
 
 
-def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
+def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
     """A table of one example a row. Its columns are let go of one by one, to save memory.
 
     The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be
@@ -161,7 +161,7 @@ def read_frame(frame: pl.DataFrame, how: How, place: str) -> Raw:
 
 
 def _numbers(
-    held: dict[str, pl.Series], columns: Sequence[str], how: How, place: str
+    held: dict[str, pl.Series], columns: Sequence[str], how: ReadOptions, place: str
 ) -> npt.NDArray[np.float32]:
     """Columns of numbers, (n, k); ``held`` is emptied."""
     x = np.empty((len(held[columns[0]]), len(columns)), dtype=np.float32)
@@ -233,14 +233,14 @@ def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def read_npz(path: Path, how: How) -> tuple[Raw, Raw | None]:
+def read_npz(path: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if the file has any)."""
     wanted = (*ARRAYS, *(() if how.person is None else (how.person,)))
     return from_arrays(_arrays(path, wanted), how, str(path))
 
 
 def from_arrays(
-    arrays: dict[str, npt.NDArray[Any]], how: How, place: str
+    arrays: dict[str, npt.NDArray[Any]], how: ReadOptions, place: str
 ) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if there are any), of arrays named as in an npz file.
 
@@ -263,7 +263,7 @@ def from_arrays(
     return train, test
 
 
-def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: How) -> Raw:
+def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: ReadOptions) -> Raw:
     x, y, client = arrays.pop("x" + suffix), arrays["y" + suffix], arrays.get("client" + suffix)
     if x.dtype.kind not in "buif":
         raise DataError(f"{place}: x{suffix} must hold numbers, found {x.dtype}")

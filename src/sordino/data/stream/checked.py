@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Section
-from sordino.data.stream.piece import BLOCK, Over, Piece, Stream
+from sordino.data.stream.piece import BLOCK, DerivedStream, Piece, Stream
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
 AGAIN = 16
@@ -19,7 +19,7 @@ Wrong = Callable[[str, object, str], StudyError]
 """An error that names the class, of: the call, what it gave, what it must give."""
 
 
-class Checked(Over):
+class Checked(DerivedStream):
     """A stream of somebody's own whose pieces are looked at; ``wrong`` makes what is raised."""
 
     def __init__(self, stream: Stream, wrong: Wrong) -> None:
@@ -73,16 +73,16 @@ class Checked(Over):
         return given
 
 
-UNTOLD = -1
+NO_LABEL = -1
 """The class of every example, as a drift sees it that declares nothing about labels."""
 
 
-class Untold(Checked):
-    """A stream whose labels a drift does not see: all are :data:`UNTOLD`."""
+class Unlabelled(Checked):
+    """A stream whose labels a drift does not see: all are :data:`NO_LABEL`."""
 
     def read(self, start: int, count: int) -> Piece:
         piece = self.stream.read(start, count)
-        return Piece(piece.x, np.full_like(piece.y, UNTOLD), piece.entity)
+        return Piece(piece.x, np.full_like(piece.y, NO_LABEL), piece.entity)
 
 
 class Labelled(Checked):
@@ -101,13 +101,13 @@ class Labelled(Checked):
         given: object = self.stream.read(start, count)
         own = self.told.read(start, count)
         if not isinstance(given, Piece) or not (
-            np.array_equal(given.y, np.full_like(own.y, UNTOLD))
+            np.array_equal(given.y, np.full_like(own.y, NO_LABEL))
             and _same_entities(given.entity, own.entity)
         ):
             raise self.wrong(
                 "read",
                 "other examples or labels than the stream has there",
-                f"its examples in their order, with the label {UNTOLD} that stands for all; or "
+                f"its examples in their order, with the label {NO_LABEL} that stands for all; or "
                 "declare by_class = True (examples are chosen by class) or relabels = True "
                 "(labels change)",
             )

@@ -46,7 +46,16 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Registry, Section
 from sordino.data.dataset import Dataset
-from sordino.data.stream.piece import BLOCK, Over, Piece, Stream, blocks, joined, multiples, room
+from sordino.data.stream.piece import (
+    BLOCK,
+    DerivedStream,
+    Piece,
+    Stream,
+    blocks,
+    joined,
+    multiples,
+    room,
+)
 
 BLOCKS = 8
 """Slices of the features that change each by itself."""
@@ -232,7 +241,7 @@ def _drawn(seed: int, classes: int, first: int, last: int) -> NDArray[np.float64
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-class Swapped(Over):
+class Swapped(DerivedStream):
     """Labels that change places after each ``every`` events.
 
     >>> from sordino.data import load
@@ -283,7 +292,7 @@ class Swapped(Over):
         return self._mapping
 
 
-class Shifted(Over):
+class Shifted(DerivedStream):
     """Features with a moving gain and offset; see :class:`FeatureDrift`."""
 
     def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
@@ -364,7 +373,7 @@ AT_ONCE = 2000
 """Rows read at once."""
 
 
-class ByClass(Over):
+class ByClass(DerivedStream):
     """Rows of another stream, in a given order as those of a file, their classes drawn by a drift.
 
     Each event draws its class from the probabilities of the drift, and shows the next row of this

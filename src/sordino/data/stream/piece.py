@@ -88,7 +88,7 @@ class Stream(Protocol):
         ...
 
 
-class Over:
+class DerivedStream:
     """A stream over another one; its examples are of the same shape and classes."""
 
     def __init__(self, stream: Stream) -> None:

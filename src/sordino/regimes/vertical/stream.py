@@ -23,7 +23,7 @@ from sordino.data.dataset import Dataset, scaled
 from sordino.data.stream.checked import (
     Checked,
     Labelled,
-    Untold,
+    Unlabelled,
     examine,
     is_foreign,
     is_own,
@@ -129,7 +129,7 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
     told = Checked(stream, opens) if is_foreign(stream) else stream
     drift, own = data.drift, is_own(data.drift)
     blind = own and not (drift.by_class or drift.relabels)
-    made = drift.applied(Untold(told, drifts) if blind else stream, study.seed)
+    made = drift.applied(Unlabelled(told, drifts) if blind else stream, study.seed)
     refuse_incomplete(made, drifts, "applied")
     found: streams.Stream = told if made is stream else made
     if blind:

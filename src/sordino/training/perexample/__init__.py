@@ -10,7 +10,7 @@ Theory of operation
 -------------------
 **A path for each module.** It follows from the module's structure and from shapes and types, never
 from data: one example that could move a batch to another path would change how all others are
-rounded. :func:`path_of` tells which, as :mod:`sordino.training.outline` names them.
+rounded. :func:`path_of` tells which.
 
 =========== ========================================= ==============================================
 linear      a flattening and one linear layer         :mod:`.single`: a compiled loop reads examples

@@ -37,7 +37,7 @@ from sordino.training.perexample.layers import Collected, Workspace, Written
 
 GRADIENT_BYTES = 64e6
 
-Made = tuple[Tensor, list[Tensor]]
+LossesAndRows = tuple[Tensor, list[Tensor]]
 """Losses (k,), and for each parameter in the flat vector's order its gradients (k, size)."""
 
 
@@ -116,7 +116,7 @@ class OneByOne:
             value = self._loss.plain(scores, label.unsqueeze(0)).sum()
         return value.detach(), pulled(value, leaves)
 
-    def _side_by_side(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> Made:
+    def _side_by_side(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> LossesAndRows:
         try:
             return self._mapped(graph, x, y)
         except Exception:  # an operation may raise anything
@@ -133,7 +133,7 @@ class OneByOne:
                 into[i] = each[i]
         return losses, rows
 
-    def _mapped(self, graph: Graph, x: Tensor, y: Tensor) -> Made:
+    def _mapped(self, graph: Graph, x: Tensor, y: Tensor) -> LossesAndRows:
         """Losses and gradients of all rows, side by side."""
         losses, grads = graph.mapped(x, y)
         rows = [
@@ -141,7 +141,7 @@ class OneByOne:
         ]
         return losses, rows
 
-    def _in_turn(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> Made:
+    def _in_turn(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> LossesAndRows:
         """One example after another: slow, right by construction."""
         losses, rows = self._room(len(x))
         if len(places) < len(x):
@@ -157,7 +157,7 @@ class OneByOne:
                     each.fill_(torch.nan)
         return losses, rows
 
-    def _room(self, rows: int) -> Made:
+    def _room(self, rows: int) -> LossesAndRows:
         take = self._space.take
         made = [take(slot.name, (rows, slot.size)) for slot in self._flat.layout]
         return self._flat.weights.new_empty(rows), made

@@ -488,11 +488,11 @@ class Embedding:
         raise RuntimeError("tokens have no gradient")
 
     def collect(self, g: Tensor) -> Collected:
-        found = Looked(*_runs(self._tokens, self._unpadded(g)), self._table)
+        found = TableRows(*_runs(self._tokens, self._unpadded(g)), self._table)
         return found, squares(found.rows.flatten(1))
 
     def plain(self, g: Tensor, out: Tensor, fresh: bool) -> None:
-        Looked(self._tokens, self._unpadded(g), self._table).scatter(out, fresh)
+        TableRows(self._tokens, self._unpadded(g), self._table).scatter(out, fresh)
 
     def _unpadded(self, g: Tensor) -> Tensor:
         padding = self._layer.padding_idx
@@ -500,7 +500,7 @@ class Embedding:
 
 
 @dataclass(slots=True, eq=False)
-class Looked:
+class TableRows:
     """Gradients of a table: rows (n, P, dim) for tokens (n, P)."""
 
     tokens: Tensor
@@ -513,7 +513,7 @@ class Looked:
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """Write the rows that were measured, in float64."""
         scaled = self.rows.double() * factor.double().view(-1, 1, 1)
-        Looked(self.tokens, scaled, self.table).scatter(out, fresh)
+        TableRows(self.tokens, scaled, self.table).scatter(out, fresh)
 
     def form(self, part: slice, rows: Tensor) -> None:
         """Write whole tables."""

@@ -70,7 +70,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ModelInputs:
     """Examples as model input."""
 
     x: Tensor
@@ -118,7 +118,7 @@ class Paths:
         single = self._single
         if single is None or not len(chosen) or not single.reads(examples.x, examples.y):
             return None
-        if isinstance(examples, Given) and examples.x.dtype == torch.uint8:
+        if isinstance(examples, ModelInputs) and examples.x.dtype == torch.uint8:
             return None  # the model's input are bytes
         return single if chosen.ndim == 1 and chosen.dtype == torch.int64 else None
 
@@ -168,7 +168,7 @@ class ClippedSum:
                 "bound; lower the sampling rate"
             )
         every = torch.arange(len(y), device=y.device)
-        return self.of(Given(x, y), every, bound, out, expected=expected)
+        return self.of(ModelInputs(x, y), every, bound, out, expected=expected)
 
     def of(
         self,
