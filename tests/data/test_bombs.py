@@ -251,7 +251,7 @@ def whole(kind: str) -> bytes:
 @pytest.mark.parametrize(
     "kind", ["npz", "packed.npz", "parquet", "csv", "csv.gz", "csv.bz2", "libsvm", "idx"]
 )
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_stands_in_a_file_only_data_errors_come_out(
     tmp_path: Path, kind: str, data: st.DataObject

@@ -205,7 +205,7 @@ def test_every_truncation_is_a_data_error(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FILES)
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_no_damage_raises_anything_but_a_data_error(

@@ -52,7 +52,7 @@ label_arrays = st.lists(st.integers(0, 6), min_size=1, max_size=400).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(labels=label_arrays, clients=st.integers(1, 40), seed=st.integers(0, 2**32))
 def test_iid_parts_are_equal(labels: Labels, clients: int, seed: int) -> None:
     assume(clients <= len(labels))
@@ -61,7 +61,7 @@ def test_iid_parts_are_equal(labels: Labels, clients: int, seed: int) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     labels=label_arrays,
     clients=st.integers(1, 40),
@@ -78,7 +78,7 @@ def test_dirichlet_keeps_its_minimum(
     assert min(map(len, parts)) >= minimum
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     labels=label_arrays,
     clients=st.integers(1, 10),

@@ -169,7 +169,9 @@ def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-@pytest.mark.parametrize("name", ["cnn", "logistic", "mlp", "cifar-cnn"])
+@pytest.mark.parametrize(
+    "name", ["cnn", "logistic", "mlp", pytest.param("cifar-cnn", marks=pytest.mark.nightly)]
+)
 def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples(
     name: str, per_layer: bool
 ) -> None:

@@ -19,7 +19,7 @@ from sordino.training.perexample import ClippedSum, MeanGradient, path_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules", "ignore::FutureWarning")
 RECORDED = "Quantised", "Hooked", "Tied", "gru", "transformer", "Mobile", "Checkpointed"
-SHAPE, CLIP, STEPS = (6,), 0.1, 3
+SHAPE, CLIP, STEPS = (6,), 0.1, 2
 
 
 def made(name: str) -> Flat:
