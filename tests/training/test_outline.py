@@ -9,13 +9,13 @@ from sordino.base.errors import StudyError
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
-from sordino.training.outline import outline
+from sordino.training.outline import NAMES, outline
 from sordino.training.perexample import path_of
 
 SHAPES = ((7,), (1, 8, 8), (1, 15, 17), (1, 28, 28), (3, 32, 32), (2, 33, 41), (1, 64, 50))
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("classes", [2, 10])
 def test_sizes_and_path_are_those_of_the_module(

@@ -29,8 +29,9 @@ generator is left as it was.
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
-import math
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -40,76 +41,10 @@ from torch.func import functional_call
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
-from sordino.training.outline import SMALLEST
+from sordino.training.outline import DESIGNS, NAMES, Design
 from sordino.training.settings import filled_memory, own_code
 
 Shape = tuple[int, ...]
-
-
-def _linear(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
-
-
-def _mlp(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), 200), nn.ReLU(), nn.Linear(200, classes)
-    )
-
-
-def _headed(body: list[nn.Module], hidden: int, shape: Shape, classes: int) -> nn.Module:
-    """Convolutions, then two linear layers sized by what the convolutions give."""
-    with torch.no_grad():
-        features = nn.Sequential(*body, nn.Flatten())(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(
-        *body, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-    )
-
-
-def _cnn(shape: Shape, classes: int) -> nn.Module:
-    first = [nn.Conv2d(shape[0], 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)]
-    return _headed(
-        [*first, nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)], 32, shape, classes
-    )
-
-
-def _cnn_large(shape: Shape, classes: int) -> nn.Module:
-    first = [nn.Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    return _headed([*first, nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)], 512, shape, classes)
-
-
-def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
-    body: list[nn.Module] = []
-    for inputs, outputs in ((shape[0], 32), (32, 64), (64, 128)):
-        body += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return _headed(body, 192, shape, classes)
-
-
-def _cnn_small(shape: Shape, classes: int) -> nn.Module:
-    body = [
-        nn.Conv2d(shape[0], 10, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(10, 10, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-    ]
-    with torch.no_grad():
-        features = nn.Sequential(*body)(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(*body, nn.Linear(features, classes))
-
-
-_KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "logistic": _linear,
-    "svm": _linear,
-    "linear": _linear,
-    "mlp": _mlp,
-    "cnn": _cnn,
-    "cnn-large": _cnn_large,
-    "cifar-cnn": _cifar_cnn,
-    "cnn-small": _cnn_small,
-}
-NAMES = tuple(_KNOWN)
 
 
 def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn.Module:
@@ -120,8 +55,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     """
     with own_code(), filled_memory():
         make = _factory(name) if ":" in name else _known(name)
-    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
-        least = SMALLEST[name]
+    if name in DESIGNS and not DESIGNS[name].fits(shape):
+        least = DESIGNS[name].smallest
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
@@ -150,14 +85,27 @@ def digest_of(module: nn.Module) -> str:
 
 
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:
-    if name not in _KNOWN:
-        close = difflib.get_close_matches(name, _KNOWN, n=1)
+    if name not in NAMES:
+        close = difflib.get_close_matches(name, NAMES, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else "."
         raise StudyError(
-            f"model.name = {name!r} is not known{meant} Known: {', '.join(_KNOWN)}, or "
+            f"model.name = {name!r} is not known{meant} Known: {', '.join(NAMES)}, or "
             "package.module:factory for your own"
         )
-    return _KNOWN[name]
+    return functools.partial(_designed, DESIGNS[name])
+
+
+def _designed(design: Design, shape: Shape, classes: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for each in design.convolutions:
+        size = each.kernel, each.stride, each.padding
+        layers += [nn.Conv2d(channels, each.channels, *size), nn.ReLU(), nn.MaxPool2d(2, each.pool)]
+        channels = each.channels
+    layers.append(nn.Flatten())
+    for inputs, outputs in itertools.pairwise(design.widths(shape, classes)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def _factory(name: str) -> Callable[[Shape, int], nn.Module]:

@@ -1,7 +1,7 @@
 """Outlines of the built-in models, before any is made: their sizes, and how gradients of single
 examples are computed. A plan asks for no more, and need not wait for torch.
 
-Reference: the layers are those of :mod:`sordino.training.models`, to which a test holds them.
+:mod:`sordino.training.models` makes them by the same designs.
 
 >>> found = outline("cnn", (1, 28, 28), 10)
 >>> found.dim, found.path.name
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Shape = tuple[int, ...]
@@ -72,39 +71,15 @@ class Outline:
         return sum(self.parameters)
 
 
-SMALLEST = {
-    "cnn": 15,
-    "cnn-large": 16,
-    "cifar-cnn": 8,
-    "cnn-small": 16,
-}
-"""Pixels a side that leave something after the last pool."""
-
-
-def outline(name: str, shape: Shape, classes: int) -> Outline | None:
-    """A built-in model for examples of ``shape``; None for other models, or one that does not
-    fit.
-    """
-    if name not in _KNOWN or min(shape, default=0) < 1 or classes < 1:
-        return None
-    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
-        return None
-    parameters = _KNOWN[name](shape, classes)
-    alone = len(parameters) == 2 and name != "linear"  # squares have no compiled path
-    return Outline(tuple(parameters), SINGLE if alone else FAST)
-
-
-def _linear(*widths: int) -> list[int]:
-    """Weights and biases of linear layers between these widths."""
-    found = []
-    for inputs, outputs in itertools.pairwise(widths):
-        found += [inputs * outputs, outputs]
-    return found
-
-
 @dataclass(frozen=True, slots=True)
-class _Conv:
-    """A convolution and the pool behind it; pixels."""
+class Convolution:
+    """A convolution, a rectifier and a pool; all pools are 2 wide.
+
+    Attributes:
+        channels: of its output.
+        kernel, stride, padding: in pixels.
+        pool: stride of the pool, in pixels.
+    """
 
     channels: int
     kernel: int
@@ -113,33 +88,68 @@ class _Conv:
     pool: int = 2
 
     def side(self, pixels: int) -> int:
-        """Return the pixels that are left of a side; all pools are 2 wide."""
+        """Return the pixels that are left of a side."""
         after = (pixels + 2 * self.padding - self.kernel) // self.stride + 1
         return (after - 2) // self.pool + 1
 
 
-def _convolutional(layers: Sequence[_Conv], *widths: int) -> Callable[[Shape, int], Sequence[int]]:
-    """Convolutions, then linear layers of these hidden widths."""
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The layers of a built-in model: convolutions, then linear layers, rectified in between.
 
-    def parameters(shape: Shape, classes: int) -> Sequence[int]:
-        channels, height, width = shape
-        found: list[int] = []
-        for each in layers:
-            found += [channels * each.channels * each.kernel**2, each.channels]
-            channels, height, width = each.channels, each.side(height), each.side(width)
-        return [*found, *_linear(channels * height * width, *widths, classes)]
+    Attributes:
+        convolutions: in order.
+        hidden: widths of the linear layers but the last.
+        smallest: pixels a side that leave something after the last pool; 0 for any shape.
+    """
 
-    return parameters
+    convolutions: tuple[Convolution, ...] = ()
+    hidden: tuple[int, ...] = ()
+    smallest: int = 0
+
+    def fits(self, shape: Shape) -> bool:
+        """Return whether it takes examples of ``shape``."""
+        if not self.convolutions:
+            return True
+        return len(shape) == 3 and min(shape[1:]) >= self.smallest
+
+    def widths(self, shape: Shape, classes: int) -> tuple[int, ...]:
+        """Return the widths before, between and after the linear layers."""
+        features = math.prod(shape)
+        if self.convolutions:
+            _, height, width = shape
+            for each in self.convolutions:
+                height, width = each.side(height), each.side(width)
+            features = self.convolutions[-1].channels * height * width
+        return features, *self.hidden, classes
 
 
-_KNOWN: dict[str, Callable[[Shape, int], Sequence[int]]] = {
-    "logistic": lambda shape, classes: _linear(math.prod(shape), classes),
-    "svm": lambda shape, classes: _linear(math.prod(shape), classes),
-    "linear": lambda shape, classes: _linear(math.prod(shape), classes),
-    "mlp": lambda shape, classes: _linear(math.prod(shape), 200, classes),
-    "cnn": _convolutional((_Conv(16, 8, 2, 3, 1), _Conv(32, 4, 2, 0, 1)), 32),
-    "cnn-large": _convolutional((_Conv(32, 5), _Conv(64, 5)), 512),
-    "cifar-cnn": _convolutional(tuple(_Conv(n, 3, 1, 1) for n in (32, 64, 128)), 192),
-    "cnn-small": _convolutional((_Conv(10, 5), _Conv(10, 5))),
+DESIGNS = {
+    "logistic": Design(),
+    "svm": Design(),
+    "linear": Design(),
+    "mlp": Design(hidden=(200,)),
+    "cnn": Design((Convolution(16, 8, 2, 3, 1), Convolution(32, 4, 2, 0, 1)), (32,), 15),
+    "cnn-large": Design((Convolution(32, 5), Convolution(64, 5)), (512,), 16),
+    "cifar-cnn": Design(tuple(Convolution(n, 3, 1, 1) for n in (32, 64, 128)), (192,), 8),
+    "cnn-small": Design((Convolution(10, 5), Convolution(10, 5)), (), 16),
 }
-NAMES = tuple(_KNOWN)
+NAMES = tuple(DESIGNS)
+
+
+def outline(name: str, shape: Shape, classes: int) -> Outline | None:
+    """Return a built-in model for examples of ``shape``; None for other models, or one that does
+    not fit.
+    """
+    design = DESIGNS.get(name)
+    if design is None or min(shape, default=0) < 1 or classes < 1 or not design.fits(shape):
+        return None
+    parameters: list[int] = []
+    channels = shape[0]
+    for each in design.convolutions:
+        parameters += [channels * each.channels * each.kernel**2, each.channels]
+        channels = each.channels
+    for inputs, outputs in itertools.pairwise(design.widths(shape, classes)):
+        parameters += [inputs * outputs, outputs]
+    alone = len(parameters) == 2 and name != "linear"  # squares have no compiled path
+    return Outline(tuple(parameters), SINGLE if alone else FAST)
