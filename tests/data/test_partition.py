@@ -47,9 +47,10 @@ def label_entropy(labels: Labels, parts: Parts) -> float:
     return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())
 
 
-label_arrays = st.lists(st.integers(0, 6), min_size=1, max_size=400).map(
-    lambda v: np.array(v, dtype=np.int64)
-)
+label_arrays = st.builds(
+    lambda size, classes, seed: np.random.default_rng(seed).integers(classes, size=size),
+    st.integers(1, 400), st.integers(1, 7), st.integers(0, 2**32),
+)  # fmt: skip
 
 
 @settings(max_examples=50, deadline=None)
