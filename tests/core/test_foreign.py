@@ -164,11 +164,27 @@ def test_temporary_names_cannot_be_foreseen_and_leave_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["victim", "x", "x.part"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "environment.json", "rounds.jsonl", "study.toml"])
+TEXTS = {
+    "brackets": "[" * 5000,
+    "objects": '{"a":' * 200 + "1" + "}" * 200,
+    "digits": '{"a":' + "9" * 5000 + "}",
+    "bytes": "\udcff",
+    "nothing": "",
+}
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["[" * 5000, '{"a":' * 200 + "1" + "}" * 200, '{"a":' + "9" * 5000 + "}", "\udcff", ""],
-    ids=["brackets", "objects", "digits", "bytes", "nothing"],
+    ("name", "text"),
+    [
+        pytest.param(
+            name,
+            text,
+            id=f"{kind}-{name}",
+            marks=[] if name == "run.json" or kind == "brackets" else [pytest.mark.nightly],
+        )
+        for name in ("run.json", "environment.json", "rounds.jsonl", "study.toml")
+        for kind, text in TEXTS.items()
+    ],
 )
 def test_text_that_ends_a_parser_is_one_message(run: Path, name: str, text: str) -> None:
     (run / name).write_bytes(

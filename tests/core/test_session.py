@@ -32,6 +32,7 @@ from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
+DAILY = {('"uniform"', "sample"), ('"learned"', "client")}
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
 
 
@@ -96,8 +97,17 @@ def test_a_run_leaves_everything_and_keeps_its_promise(tmp_path: Path) -> None:
     assert kept.privacy.noise_multiplier == about["noise_multiplier"]
 
 
-@pytest.mark.parametrize("method", ["dp-sgd", "ali-dpfl", "als-dpfl"])
-@pytest.mark.parametrize(("rounds", "steps"), [(6, 12), (6, 4)])
+@pytest.mark.parametrize(
+    ("method", "rounds", "steps"),
+    [
+        ("dp-sgd", 6, 12),
+        ("dp-sgd", 6, 4),
+        ("ali-dpfl", 6, 4),
+        ("als-dpfl", 6, 12),
+        pytest.param("ali-dpfl", 6, 12, marks=pytest.mark.nightly),
+        pytest.param("als-dpfl", 6, 4, marks=pytest.mark.nightly),
+    ],
+)
 def test_every_method_stops_where_a_budget_ends(
     tmp_path: Path, method: str, rounds: int, steps: int
 ) -> None:
@@ -359,9 +369,13 @@ def test_literal_forms_run_at_their_true_price_and_say_so(
 
 
 @pytest.mark.parametrize(
-    "weights", ['"uniform"', '"paper"', '"optimal", exponent=1.0', '"learned"']
+    ("weights", "unit"),
+    [
+        pytest.param(weights, unit, marks=[] if (weights, unit) in DAILY else [pytest.mark.nightly])
+        for weights in ('"uniform"', '"paper"', '"optimal", exponent=1.0', '"learned"')
+        for unit in ("sample", "client")
+    ],
 )
-@pytest.mark.parametrize("unit", ["sample", "client"])
 def test_sound_wavelet_noise_costs_what_plain_noise_costs(
     tmp_path: Path, weights: str, unit: str
 ) -> None:
