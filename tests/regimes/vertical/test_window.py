@@ -103,7 +103,9 @@ def test_a_parameter_without_a_gradient_has_zero_and_a_cover_comes_before_the_wi
     assert window.square == pytest.approx(float(expected @ expected), rel=1e-5)
 
 
-@pytest.mark.parametrize(("length", "alpha"), [(50, 1.0), pytest.param(7, 0.5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("length", "alpha"), [(50, 1.0), pytest.param(7, 0.5, marks=pytest.mark.nightly)]
+)
 def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
     """float32 against sums in float64, over more than ten thousand events of which some had no
     gradient.
