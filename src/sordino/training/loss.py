@@ -91,7 +91,7 @@ class CrossEntropy(_OfClasses):
 
 @dataclass(frozen=True, slots=True)
 class MulticlassHinge(_OfClasses):
-    """See the module's docstring. Needs at least two classes."""
+    """The multi-class hinge; it needs at least two classes."""
 
     def _margin(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         index = labels.unsqueeze(1)
