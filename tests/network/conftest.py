@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from federations import Federation, laid
+from federations import STUDIES, Federation, laid
 from sordino.network import server, site
 
 
@@ -41,3 +41,11 @@ def federate(tmp_path: Path, swift: None) -> Iterator[Makes]:
     yield makes
     for each in made:
         each.end()
+
+
+def some(*names: str) -> list[Any]:
+    """All studies, of which these are played by day and the others at night."""
+    every = [*STUDIES, "events"] if "events" in names else list(STUDIES)
+    return [
+        pytest.param(each, marks=() if each in names else pytest.mark.nightly) for each in every
+    ]

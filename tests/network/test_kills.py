@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from federations import STUDIES, Federation, digest, study_of
+from federations import Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
 from sordino.base.errors import ResumeError
 from sordino.clients.network import divided
@@ -35,7 +35,7 @@ from sordino.network.transport import Mailbox
 from sordino.privacy import LedgerSession
 from sordino.privacy.reading import LedgerReader
 
-from .conftest import Makes
+from .conftest import Makes, some
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -203,15 +203,7 @@ def refuse_below(found: Federation, name: str) -> None:
         assert numbers <= set(booked)
 
 
-def some(*names: str) -> list[Any]:
-    """All studies, of which these are played by day and the others at night."""
-    every = [*STUDIES, "events"] if "events" in names else list(STUDIES)
-    return [
-        pytest.param(each, marks=() if each in names else pytest.mark.nightly) for each in every
-    ]
-
-
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", some("asynchronous", "client", "shared"))
 def test_killed_anywhere_a_run_ends_as_its_journal_says(
     name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.kit import Agreed
 from sordino.network.status import Reporter, conclude
 
-from .conftest import Makes
+from .conftest import Makes, some
 
 OWN = {
     "synchronous": "Everything that this site sends is (epsilon = ",
@@ -91,7 +91,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
         assert (site.received, site.sent, site.asked, site.quiet) == (0, 0, None, None)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", some("asynchronous", "client", "shared"))
 def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
     name: str, federate: Makes
 ) -> None:
