@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cases import METHODS, MORE, study_of
+from sordino.base.message import Turn
 from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
 from sordino.core.kernel import Kernel
@@ -138,7 +139,7 @@ class Scripted:
         done = (Log(Tested(round=closed)), Closed(closed))
         if name.startswith("Begin"):
             asked = [
-                tuple(Send(i, SimpleNamespace(number=1)) for i in range(3)),
+                tuple(Send(i, Turn(1)) for i in range(3)),
                 (Wake(1.0, "second"), Wake(0.0, "first")),
                 (Finish("done"),),
             ][state.number]
@@ -175,9 +176,11 @@ def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     """Who vanished for seconds is back when they are over, who vanished for rounds when they are;
     of equal times, what was asked for first comes first.
     """
-    rows, saved, world = [], [], Scripted()
+    rows: list[Any] = []
+    saved: list[Any] = []
+    world: Any = Scripted()
     watch = SimpleNamespace(row=rows.append, save=saved.append)
-    world.kernel = Kernel(world, KernelSnapshot(At()), watch)  # type: ignore[arg-type]
+    world.kernel = Kernel(world, KernelSnapshot(At()), watch)
     world.kernel.run()
     assert world.seen == [
         (0.0, "Begin"), (0.0, "Left 1"), (0.0, "Left 2"),
