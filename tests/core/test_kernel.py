@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cases import METHODS, MORE, study_of
-from sordino.base.message import Turn
+from sordino.base.message import Train
 from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
 from sordino.core.kernel import Kernel
@@ -139,7 +139,10 @@ class Scripted:
         done = (Log(Tested(round=closed)), Closed(closed))
         if name.startswith("Begin"):
             asked = [
-                tuple(Send(i, Turn(1)) for i in range(3)),
+                tuple(
+                    Send(i, Train(round=1, steps=1, weights=np.zeros(1, np.float32)))
+                    for i in range(3)
+                ),
                 (Wake(1.0, "second"), Wake(0.0, "first")),
                 (Finish("done"),),
             ][state.number]
