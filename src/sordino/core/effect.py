@@ -31,7 +31,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EventBlock:
     """A task for an engine that plays many events in one local call; it is never sent to anybody.
 
     Attributes:
@@ -44,8 +44,8 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretched:
-    """The outcome of a :class:`Stretch`.
+class BlockPlayed:
+    """The outcome of an :class:`EventBlock`.
 
     Attributes:
         number: of its first event.
@@ -58,8 +58,8 @@ class Stretched:
     counted: tuple[tuple[int, Any], ...]
 
 
-Request = Task | Stretch
-Said = Reply | Stretched
+Request = Task | EventBlock
+Said = Reply | BlockPlayed
 
 
 @dataclass(frozen=True, slots=True)

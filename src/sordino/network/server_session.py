@@ -33,7 +33,7 @@ from sordino.base.message import (
     encode,
     vectors,
 )
-from sordino.core.effect import Request, Stretch
+from sordino.core.effect import EventBlock, Request
 from sordino.network import frames
 from sordino.network.progress import Progress, ProgressTokens, token
 from sordino.network.transport import Event, Hub, Mailbox
@@ -211,7 +211,7 @@ def sendable(task: Request) -> Task:
     Raises:
         TypeError: for one that is not.
     """
-    if isinstance(task, Stretch):
+    if isinstance(task, EventBlock):
         raise TypeError("a stretch of events is played in one process, and is not sent")
     return task
 

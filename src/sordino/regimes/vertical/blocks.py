@@ -22,15 +22,15 @@ from sordino.core import simulation as moments
 from sordino.core.effect import (
     Arrived,
     Begin,
+    BlockPlayed,
     Closed,
     Effect,
     Event,
+    EventBlock,
     Finish,
     Log,
     Send,
     Stop,
-    Stretch,
-    Stretched,
 )
 from sordino.core.simulation import EncodedSnapshot
 from sordino.data.stream import Piece
@@ -327,7 +327,7 @@ class EventBlocks:
         match event:
             case Begin():
                 return state, (self._next(state),)
-            case Arrived(Stretched() as played) if played.number == state.position + 1:
+            case Arrived(BlockPlayed() as played) if played.number == state.position + 1:
                 return state, self._played(state, played)
             case Stop(why):
                 return state, self._end(state, why)
@@ -336,20 +336,20 @@ class EventBlocks:
     def _next(self, state: State) -> Send:
         """Return the task of the next block, up to the next multiple of its length."""
         count = min(self.block - state.position % self.block, self.events - state.position)
-        return Send(0, Stretch(state.position + 1, count))
+        return Send(0, EventBlock(state.position + 1, count))
 
-    def _played(self, state: State, played: Stretched) -> Sequence[Effect]:
+    def _played(self, state: State, played: BlockPlayed) -> Sequence[Effect]:
         """Count a block, log what is due, and go on."""
         asked = self._next(state).message
         found = self.count(state, played)
         if state.position >= self.events:
             return (*found, *self._end(state, f"all {self.events} events were played"))
-        if isinstance(asked, Stretch) and played.read < asked.count:
+        if isinstance(asked, EventBlock) and played.read < asked.count:
             why = f"the stream ended after {state.position} events"
             return (*found, *self._end(state, why))
         return found or (self._next(state),)  # after a row, once it is written and saved
 
-    def count(self, state: State, played: Stretched) -> list[Effect]:
+    def count(self, state: State, played: BlockPlayed) -> list[Effect]:
         """Count a block, or what there is of it, and log what is due."""
         found: list[Effect] = []
         for stop, tally in played.counted:

@@ -65,8 +65,10 @@ from sordino.base.message import (
 from sordino.core.effect import (
     Arrived,
     Begin,
+    BlockPlayed,
     Effect,
     Event,
+    EventBlock,
     Joined,
     Lapsed,
     Learn,
@@ -78,8 +80,6 @@ from sordino.core.effect import (
     Send,
     Skip,
     Stop,
-    Stretch,
-    Stretched,
     Wake,
     Woke,
 )
@@ -394,7 +394,7 @@ class VerticalServer(Play, ServerSide[State]):
         self.model: ServerModel = self.engine
         self.model.server.most = LONGEST
         self.widest = max(self.model.rules.sizes)
-        self._task = Stretch(1, 0)
+        self._task = EventBlock(1, 0)
         self._silent: Mask = np.zeros((0, 0), bool)
         self._unbooked: Sequence[ChargeRequest] = ()
         self._asked: dict[int, int] = {}
@@ -463,13 +463,13 @@ class VerticalServer(Play, ServerSide[State]):
         """Return what the rules of the stream ask for, blocks turn by turn."""
         found: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Stretch):
+            if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
                 found += self._begun(effect.message)
             else:
                 found.append(effect)
         return found
 
-    def _begun(self, task: Stretch) -> list[Effect]:
+    def _begun(self, task: EventBlock) -> list[Effect]:
         """Read a block, and open its first event."""
         self._task = task
         self.block, self._unbooked = self.read(self.state, task)
@@ -511,18 +511,18 @@ class VerticalServer(Play, ServerSide[State]):
         stop = int(np.flatnonzero(self._block.used)[over - 1]) + 1
         return self.rules.count(self.state, self._counted(self._block.until(stop)))
 
-    def _counted(self, block: Block) -> Stretched:
+    def _counted(self, block: Block) -> BlockPlayed:
         """Return what came of a block."""
         results, parties, n = self.model.results, self.model.rules.parties, len(block.used)
         if not n:
-            return Stretched(self._task.number, 0, ())
+            return BlockPlayed(self._task.number, 0, ())
         active, absent = _mask(results.active, parties), _mask(results.absent, parties)
         labels = np.array(results.labels, np.int64).reshape(-1)
         events = self.events
         tallies = counted(
             block, results.played(), active, absent, labels, events.sizes, events.every
         )
-        return Stretched(self._task.number, n, tuple(tallies))
+        return BlockPlayed(self._task.number, n, tuple(tallies))
 
     def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]

@@ -30,7 +30,16 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import DataError
 from sordino.core import records as rows
-from sordino.core.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
+from sordino.core.effect import (
+    BlockPlayed,
+    Closed,
+    Effect,
+    Event,
+    EventBlock,
+    Finish,
+    Request,
+    Send,
+)
 from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
@@ -286,7 +295,7 @@ class Play(World[State]):
             state.kept, state.model = self.engine.pack(), joined(self.engine)
         return state, effects
 
-    def read(self, state: State, task: Stretch) -> tuple[Block, list[ChargeRequest]]:
+    def read(self, state: State, task: EventBlock) -> tuple[Block, list[ChargeRequest]]:
         """Read a block, and return its charges: for what no entity has released so often."""
         block = self.events.read(task.number - 1, state.whole.events + 1, state.counts)
         booked = state.booked[-1][-1] if state.booked else 0
@@ -303,7 +312,7 @@ class Play(World[State]):
     ) -> Sequence[ChargeRequest]:
         """Read the block that is asked for, and return its charges."""
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Stretch):
+            if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
                 self.block, requests = self.read(state, effect.message)
                 return requests
         return ()
@@ -334,14 +343,14 @@ class Play(World[State]):
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> Stretched:
+    ) -> BlockPlayed:
         """Play the block that was read, and count what came of it up to each row of the log."""
         block, events = self.block, self.events
-        if not isinstance(task, Stretch) or block is None:
+        if not isinstance(task, EventBlock) or block is None:
             raise TypeError("an engine is asked for a block of events")
         n = len(block.used)
         if not n:
-            return Stretched(number, 0, ())
+            return BlockPlayed(number, 0, ())
         paid = Allowance(permits, block.times)
         whole = block.read.x[: n * events.batch]
         active, silent = events.activity.drawn(whole, block.start, n, events.block)
@@ -352,7 +361,7 @@ class Play(World[State]):
             labels = events.answers(block, paid, self.state.told)
             played = self.engine.run(x, labels, active, silent, paid)
         tallies = counted(block, played, active, silent, labels, events.sizes, events.every)
-        return Stretched(number, n, tuple(tallies))
+        return BlockPlayed(number, n, tuple(tallies))
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> PreparedRun:
