@@ -58,20 +58,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import DataError, StudyError
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
     import numpy as np
     from torch import Tensor
-
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from sordino.base.errors import DataError
-from sordino.mechanisms.grid import add_gaussian
 
 LONGEST = 1e19
 """Norms above it have a square that float32 does not hold."""
@@ -437,6 +429,8 @@ class Single:
 
     def bounded(self, rows: Tensor) -> Tensor:
         """Rows (n, d), each shortened to at most s C; zero if above 1e19 or not finite."""
+        import torch
+
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
         factors = (self.clip * SHRINK / norms).clamp_max_(1.0).to(rows.dtype)
         return torch.where(norms <= LONGEST, rows * factors, 0.0)  # NaN is not
@@ -455,6 +449,10 @@ class Single:
         Raises:
             DataError: for anything but float32 (n, d).
         """
+        import torch
+
+        from sordino.mechanisms.grid import add_gaussian
+
         if rows.ndim != 2 or rows.dtype != torch.float32:
             raise DataError(
                 f"single releases are of float32 rows (n, d); got {rows.dtype} {tuple(rows.shape)}"
@@ -500,6 +498,8 @@ class Overclaimed:
 
     def release(self, vector: Tensor, rng: np.random.Generator) -> Tensor:
         """The noisy vector (d,), float32, on a public grid; ``vector`` is left as it is."""
+        from sordino.mechanisms.grid import add_gaussian
+
         return add_gaussian(
             vector,
             rng,

@@ -10,18 +10,17 @@ haar      noise on Haar wavelet coefficients
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian
-from sordino.mechanisms.haar.basis import Basis, Groups
-from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
-from sordino.mechanisms.haar.weights import optimal, paper, uniform
-from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.mechanisms.registry import Noise, NoiseRequest, register
 from sordino.privacy import event
+
+if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
+    from sordino.mechanisms.haar.basis import Basis, Groups
 
 
 @register
@@ -145,6 +144,9 @@ class HaarNoise(Noise):
 
     def make(self, asked: NoiseRequest) -> Bounded:
         """The weighted mechanism, or a literal one."""
+        from sordino.mechanisms.haar.basis import Basis
+        from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
+
         basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
         if self.form == "paper":
             return self._printed(basis, asked)
@@ -159,6 +161,8 @@ class HaarNoise(Noise):
 
     def _printed(self, basis: Basis, asked: NoiseRequest) -> Bounded:
         """Algorithm 1, or 2 for whole clients."""
+        from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
+
         clip, sigma = asked.clip, asked.noise_multiplier
         if self.clipping == "per-level":
             return LevelGaussian.printed(
@@ -183,6 +187,8 @@ class HaarNoise(Noise):
         )
 
     def _weights(self, basis: Basis, asked: NoiseRequest) -> Groups:
+        from sordino.mechanisms.haar.weights import optimal, paper, uniform
+
         if self.weights in ("uniform", "learned"):
             return uniform(basis)
         if self.weights == "paper":
@@ -226,6 +232,8 @@ class KNormNoise(Noise):
 
     def event(self, noise_multiplier: float) -> event.Event:
         """epsilon_0 of one release; in the paper's form, what it claims."""
+        from sordino.mechanisms.knorm import ExponentialNorm, KNorm
+
         if self.dimension is None:
             raise StudyError(
                 "the price of privacy.mechanism 'k-norm' depends on the model's size, which "
@@ -236,6 +244,8 @@ class KNormNoise(Noise):
 
     def make(self, asked: NoiseRequest) -> Bounded:
         """Noise of the right length, or of the paper's."""
+        from sordino.mechanisms.knorm import ExponentialNorm, KNorm
+
         kind = KNorm if self.form == "sound" else ExponentialNorm
         d = self.for_dimension(asked.dimension).dimension or 0
         return kind(clip=asked.clip, noise_multiplier=asked.noise_multiplier, dimension=d)

@@ -59,7 +59,6 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
 from sordino.base.residues import Residues, lifted, reduced
-from sordino.mechanisms.grid import random_words
 
 if TYPE_CHECKING:  # whoever only plans a sum does not wait for torch
     from torch import Tensor
@@ -154,6 +153,8 @@ class SharedGrid:
         if self.rounding == "nearest":
             return np.rint(steps).astype(np.int64)
         below = np.floor(steps)
+        from sordino.mechanisms.grid import random_words
+
         # 53 bits of a word each; a generator that encrypts hands out words in bulk, not numbers
         u = (random_words(steps.size, rng) >> np.uint64(11)) * 2.0**-53
         return below.astype(np.int64) + (u < steps - below)
