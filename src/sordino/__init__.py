@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from sordino.api.comparing import Comparison, compare
     from sordino.api.given import Arrays, arrays
     from sordino.api.ledgers import Ledger, fingerprint
-    from sordino.api.listing import methods
-    from sordino.api.planning import Plan, plan
+    from sordino.api.planning import Plan, methods, plan
     from sordino.api.running import Run, resume, run
     from sordino.api.study import Study
     from sordino.api.synchronous import (
@@ -59,8 +58,7 @@ _PLACES = {
     "api.comparing": ("Comparison", "compare"),
     "api.given": ("Arrays", "arrays"),
     "api.ledgers": ("Ledger", "fingerprint"),
-    "api.listing": ("methods",),
-    "api.planning": ("Plan", "plan"),
+    "api.planning": ("Plan", "methods", "plan"),
     "api.running": ("Run", "resume", "run"),
     "api.study": ("Study",),
     "base.errors": ("BudgetExceeded", "SordinoError", "StudyError"),

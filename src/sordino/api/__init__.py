@@ -6,7 +6,7 @@ given here is kept in a file that the study names, and a run leaves the same fol
     study         a study, from a file or from keyword arguments
     given         data in memory: frames, arrays, data sets of other libraries
     running       runs, and their folders
-    planning      prices
+    planning      methods to choose from, prices, and how data is divided
     comparing     several studies with the same seeds
     ledgers       what was released, and charges of training loops elsewhere
     shown         records as data frames, and as a notebook shows them

@@ -13,8 +13,15 @@ read the file, and whoever deletes the original deletes the copy, too.
 | torch ``Dataset`` or ``DataLoader`` of (x, y) | the same, read once |
 | Hugging Face ``Dataset`` with an ``image`` column | the same |
 
-A type that a container states for a whole column or array stays; where it has none (lists, columns
-of objects), each cell and each example is read by itself (:mod:`sordino.api.numbers`).
+What would lose something on the way is refused. numpy takes many things without a word: it drops
+the mask of a masked array and the imaginary part of a complex number, makes seconds of a date, and
+a class called "None" of a missing label.
+
+A type that a container states for a whole column or array stays. Where it has none (lists, columns
+of objects), other libraries choose one type for all entries: its first number, one word, or one
+picture of another type then changes how every other row is read, by far more than a row is clipped
+to. So each cell and each example is read by itself here, and the type of the whole is one in which
+no other entry changes; where there is none, the whole is refused.
 
 Names of classes that a container holds may have been read from its rows, as a label encoder does
 it. They name the labels, and are no public list of classes: whoever knows one says ``classes``.
@@ -28,15 +35,17 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sordino.api import numbers
 from sordino.base.errors import DataError
 from sordino.core.files import said_clearly
+from sordino.data.dataset import single
 
 if TYPE_CHECKING:
     import polars
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
 FOLDER = Path("runs") / "data"
 LABEL = "label"
 IMAGE = "image"
+_MOST = 2**127
 
 Data: TypeAlias = Any
 """See the module's docstring."""
@@ -68,9 +78,9 @@ def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = No
         DataError: if their lengths differ, or they cannot be made arrays.
     """
     found = Arrays(
-        numbers.stacked(x, "x") if isinstance(x, list | tuple) else numbers.array(x, "x"),
-        numbers.entries(y, "label"),
-        None if client is None else numbers.entries(client, "client"),
+        _stacked(x, "x") if isinstance(x, list | tuple) else _array(x, "x"),
+        _entries(y, "label"),
+        None if client is None else _entries(client, "client"),
     )
     held = [each for each in (found.x, found.y, found.client) if each is not None]
     if not all(each.ndim for each in held):
@@ -191,13 +201,13 @@ def _series(name: str, values: Any) -> polars.Series:
     if kind == "pandas" and hasattr(values, "notna"):
         values = _of_pandas(values)
     elif kind == "torch":
-        values = numbers.array(values, repr(name))
+        values = _array(values, repr(name))
     typed = isinstance(values, np.ndarray) and values.dtype.kind in "biufmM"
     if typed or isinstance(values, polars.Series):
         return polars.Series(name, values, nan_to_null=True)
     if isinstance(values, str | bytes | Mapping | Set):
         raise TypeError(f"column {name!r} is of type {type(values).__name__}, which has no rows")
-    cells = numbers.cells(values, repr(name))
+    cells = _cells(values, repr(name))
     whole = [each for each in cells if type(each) is int]
     wide = whole and not -(2**63) <= min(whole) <= max(whole) < 2**63
     kinds = {
@@ -249,7 +259,7 @@ def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Ar
         held = list(data[image])
         if gaps := [row for row, each in enumerate(held) if each is None]:
             raise DataError(f"row {gaps[0]} (the first is 0) has no {image!r}; drop the row")
-        x = numbers.stacked(held, repr(image))
+        x = _stacked(held, repr(image))
         if getattr(features[image], "dtype", "") == "uint8":  # formats widen it
             x = x.astype(np.uint8)
         if x.ndim == 4 and x.shape[-1] in (1, 3, 4):  # channels come last in pictures
@@ -275,7 +285,7 @@ def _named(feature: Any, values: list[Any]) -> Any:
 def _of_bunch(data: Any, label: str) -> polars.DataFrame:
     if missing := [name for name in ("data", "target") if name not in data]:
         raise DataError(f"this Bunch has no {missing[0]!r}: give (x, y) arrays")
-    x, y = data["data"], numbers.entries(data["target"], label)
+    x, y = data["data"], _entries(data["target"], label)
     shaped = np.asarray(x, None if hasattr(x, "shape") else object)  # a list has no one type
     if shaped.ndim != 2 or y.ndim != 1:
         raise DataError("this Bunch is no table with one target: give (x, y) arrays")
@@ -317,7 +327,7 @@ def _of_torch(data: Any) -> Arrays:
             ) from error
         if not isinstance(item, Sequence) or len(item) < 2:
             raise DataError(f"item {i} of the data set is no pair of (example, label)")
-        xs.append(numbers.array(item[0], f"the example of item {i}"))
+        xs.append(_array(item[0], f"the example of item {i}"))
         ys.append(item[1])
     if not xs:
         raise DataError("the data set is empty")
@@ -385,7 +395,152 @@ def _save_table(held: polars.DataFrame, file: Any) -> None:
 
 
 def _save(held: Arrays, file: Any) -> None:
-    named: dict[str, Any] = {"x": numbers.examples(held.x), "y": held.y}
+    named: dict[str, Any] = {"x": _examples(held.x), "y": held.y}
     if held.client is not None:
         named["client"] = held.client
     np.savez(file, **named)
+
+
+# What a container holds as an array, or as cells of a column
+
+
+def _array(values: Any, what: str) -> npt.NDArray[Any]:
+    """``values`` as an array of the same shape.
+
+    Args:
+        what: it is called in refusals.
+
+    Raises:
+        DataError: if it is sparse, has masked entries, lies on no device, or is ragged.
+    """
+    if type(values).__module__.startswith("torch") and hasattr(values, "detach"):
+        return _of_tensor(values, what)
+    if type(values).__module__.startswith("scipy.sparse"):
+        raise DataError(f"{what} is sparse; give a dense array: x.toarray()")
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataError(
+            f"{what} has masked entries; drop their rows, or fill them with a constant that does "
+            "not depend on the data"
+        )
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths, for example
+        raise DataError(f"{what} cannot be made an array: {error}") from error
+
+
+def _of_tensor(values: Any, what: str) -> npt.NDArray[Any]:
+    import torch
+
+    if values.layout != torch.strided:
+        raise DataError(f"{what} is a sparse tensor; give a dense one: x.to_dense()")
+    if values.is_meta:
+        raise DataError(f"{what} is a tensor on the device 'meta', which holds no values")
+    plain = values.detach().cpu().resolve_conj().resolve_neg()
+    if plain.is_floating_point() and plain.dtype not in (
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    ):
+        plain = plain.float()  # bfloat16 and shorter ones, which numpy does not know
+    found: npt.NDArray[Any] = plain.numpy()
+    return found
+
+
+def _examples(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Examples as they are kept: pixels as they are, all other numbers as float32.
+
+    Raises:
+        DataError: if they are no real numbers.
+    """
+    held = [each for each in x.flat if isinstance(each, str | bytes)] if x.dtype == object else []
+    if x.dtype.kind not in "buifO" or held:
+        kind = "text" if held or x.dtype.kind in "SU" else str(x.dtype)
+        raise DataError(f"x must hold real numbers, found {kind}; encode it as numbers")
+    if x.dtype == np.uint8:
+        return x
+    try:
+        return single(x)  # an infinity is refused with its place
+    except (TypeError, ValueError) as error:
+        raise DataError(f"x must hold real numbers: {error}") from error
+
+
+def _stacked(values: Sequence[Any], what: str) -> npt.NDArray[Any]:
+    """Examples, each made an array by itself, as :func:`_examples` keeps them.
+
+    Raises:
+        DataError: if they differ in shape, or only some are pixels.
+    """
+    found = [_examples(_array(each, what)) for each in values]
+    for row, each in enumerate(found):
+        for which in ("shape", "dtype"):
+            if getattr(each, which) != getattr(found[0], which):
+                raise DataError(
+                    f"{what} cannot be made an array: example {row} (the first is 0) has "
+                    f"{which} {getattr(each, which)}, example 0 {getattr(found[0], which)}; all "
+                    "examples must have one shape, and all be pixels (uint8) or none"
+                )
+    return np.stack(found) if found else np.empty(0, np.float32)
+
+
+def _entries(values: Any, what: str) -> npt.NDArray[Any]:
+    """Labels or owners as they are kept: numbers, or text of a fixed length.
+
+    Raises:
+        DataError: if one is missing, or neither.
+    """
+    if not isinstance(values, list | tuple):
+        values = _array(values, what)
+        if values.dtype == np.float16:
+            return single(values)  # which can tell whether a number is too large
+        if values.dtype != object:
+            return np.asarray(values)
+    found = _cells(values, what)
+    if None in found:
+        raise DataError(f"row {found.index(None)} (the first is 0) has no {what}; drop the row")
+    return np.asarray(found)
+
+
+def _cells(values: Iterable[Any], what: str) -> list[Any]:
+    """Cells of a column, each read by itself, as Python values of one type; None is a gap.
+
+    Truth values, whole numbers and numbers stay what they are among themselves, and whole numbers
+    are numbers beside others. Any other mixture is text, spelled cell by cell, as in a CSV file.
+
+    Raises:
+        DataError: for a cell that is no number and no text.
+    """
+    found = [_cell(each, row, what) for row, each in enumerate(values)]
+    kinds = {type(each) for each in found if each is not None}
+    if len(kinds) < 2:
+        return found
+    kind = float if kinds == {int, float} else str
+    return [None if each is None else kind(each) for each in found]
+
+
+def _cell(value: Any, row: int, what: str) -> bool | int | float | str | None:
+    """One cell as a plain Python value."""
+    place = f"row {row} (the first is 0) of {what}"
+    if getattr(value, "ndim", None) == 0 and not isinstance(value, np.datetime64 | np.timedelta64):
+        value = _array(value, place).item()  # of numpy or torch
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise DataError(f"{place} holds bytes that are no UTF-8; make them text") from None
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    if isinstance(value, Decimal):
+        exact = value.copy_abs() < _MOST and value == value.to_integral_value()
+        value = int(value) if exact else float(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and -_MOST <= value < _MOST:
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if value == value else None
+    if isinstance(value, str | date | time | timedelta):
+        return str(value)
+    raise DataError(
+        f"{place} holds {type(value).__name__}: convert or drop what is no number of at most 128 "
+        "bits and no text"
+    )

@@ -1,27 +1,111 @@
-"""The price of a study, before anything trains."""
+"""Before anything trains: methods to choose from, the price of a study, how its data is divided."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from sordino import privacy
+from sordino import mechanisms, privacy
 from sordino.api import shown
 from sordino.api.study import Study
 from sordino.base.errors import StudyError
+from sordino.clients.division import examples, federation
+from sordino.clients.report import division as figure_of
+from sordino.clients.study import HorizontalStudy
 from sordino.core import plan as prices
 from sordino.core import regimes
+from sordino.core import study as studies
+from sordino.core.files import replace_file
+from sordino.core.method import known
 from sordino.core.schedule import ACCOUNTANTS
+from sordino.data.features import FRONT_ENDS
 from sordino.privacy.rounding import epsilon_text
+from sordino.report.drawing import draw
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
     from sordino.api.given import Data
+    from sordino.core.method import About
+
+NOISE = (
+    ("own", "each client (or the aggregator) adds all of the noise; every regime"),
+    ("shared", "clients add parts of it, and only their sum is opened; rounds, kind gaussian"),
+)
+
+
+def methods() -> polars.DataFrame:
+    """Every method: its regime, the units it can protect, its forms, what it does, and its paper.
+
+    ``private`` are the forms that keep a promise where ``privacy.unit`` is not "none".
+    """
+    return shown.frame(
+        [
+            {
+                "name": name,
+                "regime": about.regime,
+                "units": list(about.units),
+                "private": [form for form, sound in about.forms.items() if sound],
+                "not_private": [form for form, sound in about.forms.items() if not sound],
+                "about": about.does,
+                "paper": about.paper,
+            }
+            for name, about in sorted((name, kind.about) for name, kind in known().items())
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Names that a study may use, each with a line about it.
+
+    Attributes:
+        methods: by name.
+        mechanisms: of methods that add noise: kind, forms, description.
+        noise: who adds the noise, and what that means.
+        front_ends: kinds of ``data.features``, and their descriptions.
+    """
+
+    methods: Mapping[str, About]
+    mechanisms: Sequence[tuple[str, Sequence[str], str]]
+    noise: Sequence[tuple[str, str]]
+    front_ends: Sequence[tuple[str, str]]
+
+    def record(self) -> list[dict[str, object]]:
+        """Return the methods for machines."""
+        return [
+            {
+                "name": name,
+                "regime": about.regime,
+                "paper": about.paper,
+                "forms": dict(about.forms),
+                "units": list(about.units),
+                "about": about.does,
+            }
+            for name, about in self.methods.items()
+        ]
+
+
+def choices() -> Choices:
+    """Return every method, mechanism and front end that is known."""
+    found = sorted(known().items(), key=lambda each: each[1].about.regime)
+    return Choices(
+        methods={name: kind.about for name, kind in found},
+        mechanisms=[
+            (name, get_args(kind.model_fields["form"].annotation), _first_line(kind))
+            for name, kind in mechanisms.known().items()
+        ],
+        noise=NOISE,
+        front_ends=[(name, _first_line(kind)) for name, kind in FRONT_ENDS.known().items()],
+    )
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 class Plan:
@@ -83,8 +167,6 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
-        from sordino.core import regimes
-
         told = regimes.of(self.study.checked).told(self.study.checked, self._price)
         parts = [shown.sentences([f"warning: {each}" for each in self.warnings])]
         for each in told:
@@ -211,3 +293,70 @@ def _check(
         )
     if steps is not None and steps < 1:
         raise StudyError(f"--steps must be at least 1; got {steps}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """Examples of each client.
+
+    Attributes:
+        names: of the clients.
+        classes: names of the labels.
+        counts: examples of each label (columns) at each client (rows); None where labels are
+            private, or numbers.
+        sizes: examples of each client, where labels are not counted; None where whole clients are
+            protected and sizes are private, too.
+        why: why labels are not counted.
+    """
+
+    names: Sequence[str]
+    classes: Sequence[str]
+    counts: Sequence[Sequence[int]] | None
+    sizes: Sequence[int] | None
+    why: str
+
+    def draw(self, path: Path) -> None:
+        """Write the figure of the division (SVG).
+
+        Raises:
+            StudyError: if the counts are private.
+        """
+        if self.counts is None:
+            raise StudyError(
+                "--out draws how many examples of each label a client has, which is private data. "
+                "Leave --out out, or, if the data is public, set privacy.unit = 'none' with a "
+                "method that adds no noise"
+            )
+        replace_file(path, draw(figure_of(self.counts, self.classes)).encode())
+
+    def record(self) -> dict[str, object]:
+        """Return the division for machines."""
+        if self.counts is not None:
+            return {"classes": self.classes, "counts": self.counts}
+        sizes = None if self.sizes is None else list(self.sizes)
+        return {"clients": list(self.names), "sizes": sizes}
+
+
+def division(path: Path, changes: Sequence[str]) -> Division:
+    """Return how a study in a file divides its data.
+
+    Raises:
+        StudyError: if its parties have no examples of their own.
+    """
+    study = studies.read(path, changes)
+    if not isinstance(study, HorizontalStudy):
+        raise StudyError(
+            f"{path}: its parties hold different features of the same entities, and no "
+            "examples of their own; see data.parts"
+        )
+    divided = federation(examples(study))
+    private = not study.data.published and study.privacy.unit != "none"
+    counted = not private and divided.test.span is None  # numbers are counted nowhere
+    hidden = counted or (private and study.hides_sizes)
+    return Division(
+        names=divided.names or tuple(f"client {i}" for i in range(len(divided.parts))),
+        classes=divided.test.classes,
+        counts=divided.counts.tolist() if counted else None,
+        sizes=None if hidden else divided.sizes,
+        why="labels are private and not counted" if private else "labels are numbers",
+    )

@@ -14,8 +14,8 @@ from sordino.core.files import locked, replace_file
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.report import write as write_report
 from sordino.tune import private, public
-from sordino.tune.grid import Candidate, candidates, horizontal, tuned
-from sordino.tune.price import Price, price
+from sordino.tune.grid import Candidate, horizontal, tuned
+from sordino.tune.price import Price
 from sordino.tune.rules import ruled
 
 Say = Callable[[str], None]
@@ -47,11 +47,6 @@ class Tuned:
         assert self.study.tuned is not None
         chosen = self.study.tuned.chosen
         return {"study": str(self.path), "chosen": chosen, "accuracy": self.accuracy}
-
-
-def grid(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[Candidate]:
-    """Return every combination of values, checked; nothing of any data is read."""
-    return candidates(path, changes, vary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +148,6 @@ class PrivateChoice:
     chosen: dict[str, object] | None
     run: Path | None
     report: Path | None
-
-
-def price_of(
-    found: Sequence[Candidate], vary: Sequence[str], law: str, trials: float | None
-) -> Price:
-    """Return what a choice on private data costs, by the law of its number of trials."""
-    return price(found, vary, law, trials)
 
 
 def choose_privately(

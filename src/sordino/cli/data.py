@@ -62,7 +62,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study partitions its data: label counts of public data, else sizes only."""
-    from sordino.api.dividing import division
+    from sordino.api.planning import division
 
     found = division(study, change or ())
     if out is not None:

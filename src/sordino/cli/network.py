@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,9 +75,10 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve a study to its sites until it ends. Started again, it goes on."""
+    from sordino.live.console import Running
     from sordino.network import session
 
-    with _progress(quiet) as progress:
+    with closing(Running(quiet)) as progress:
         outcome = session.serve(
             kit,
             _shown(progress),
@@ -115,6 +117,7 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
+    from sordino.live.console import Running
     from sordino.network import session
     from sordino.network.session import JoinOptions
 
@@ -127,7 +130,7 @@ def join(
         for line in promised(options):
             say.people(line)
         return
-    with _progress(quiet) as progress:
+    with closing(Running(quiet)) as progress:
         outcome = session.join(options, _shown(progress))
     _told(outcome, as_json)
 
@@ -268,12 +271,6 @@ def proof(
     )
     if as_json:
         say.machine(found)
-
-
-def _progress(quiet: bool) -> Running:
-    from sordino.live.console import Running, display
-
-    return Running(display, quiet)
 
 
 def _shown(progress: Running) -> Shown:

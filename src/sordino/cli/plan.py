@@ -215,7 +215,7 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.api.listing import choices
+    from sordino.api.planning import choices
 
     found = choices()
     if as_json:

@@ -104,12 +104,15 @@ def tune(
             "(paid for), or --rules (no trials)"
         )
     from sordino.api import tuning
+    from sordino.tune.grid import candidates
 
-    found = tuning.grid(path, change or (), vary or ())
+    found = candidates(path, change or (), vary or ())
     if on == "private":
         if runs is not None or jobs is not None or count != 1:
             raise StudyError("--runs, --jobs and --seeds are for public data: leave them out")
-        priced = tuning.price_of(found, vary or (), law, trials)
+        from sordino.tune.price import price
+
+        priced = price(found, vary or (), law, trials)
         _private(priced, path, change or (), out, only_plan, as_json)
         return
     asked = tuning.PublicTrials(

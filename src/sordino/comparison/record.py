@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
+from sordino.comparison.statistics import Spread
 from sordino.core.records import Record
-
-
-class MeanOf(Record, frozen=True, kw_only=True):
-    """Mean and standard deviation (null for fewer than two) of so many values."""
-
-    mean: float | None
-    sd: float | None
-    count: int
 
 
 class RunOf(Record, frozen=True, kw_only=True):
@@ -59,7 +52,7 @@ class StudyOf(Record, frozen=True, kw_only=True):
     epsilon: float | None
     claimed_epsilon: float | None
     measure: str | UnsetType = UNSET
-    accuracy: MeanOf
+    accuracy: Spread
     runs: tuple[RunOf, ...]
 
 

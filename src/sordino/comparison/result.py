@@ -14,7 +14,7 @@ from msgspec import UNSET
 from sordino.base.errors import StudyError
 from sordino.comparison import over as sweeps
 from sordino.comparison.over import Over
-from sordino.comparison.record import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf
+from sordino.comparison.record import ComparisonOf, DifferenceOf, RunOf, StudyOf
 from sordino.comparison.schedule import Side, Task
 from sordino.comparison.statistics import (
     CONFIDENCE,
@@ -347,7 +347,7 @@ def _difference(each: Difference) -> DifferenceOf:
 
 
 def _study(member: Member) -> StudyOf:
-    study, measured = member.side.full, member.measure
+    study = member.side.full
     failed = (RunOf(seed=seed, status="failed", reason=why) for seed, why in member.failed.items())
     return StudyOf(
         label=member.side.label,
@@ -362,7 +362,7 @@ def _study(member: Member) -> StudyOf:
         epsilon=member.epsilon,
         claimed_epsilon=member.claimed,
         measure=UNSET if member.measured.percent else member.measured.key,
-        accuracy=MeanOf(mean=measured.mean, sd=measured.sd, count=measured.count),
+        accuracy=member.measure,
         runs=(*(_run(seed, run) for seed, run in member.runs.items()), *failed),
     )
 

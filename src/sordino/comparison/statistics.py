@@ -11,11 +11,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sordino.core.records import Record
+
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Record, frozen=True):
     """Mean and standard deviation (None for fewer than two) of so many values."""
 
     mean: float | None

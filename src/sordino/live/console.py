@@ -26,7 +26,6 @@ import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from sordino.core import vocabulary
@@ -440,20 +439,9 @@ def display(
 class Running:
     """The live display, opened when the run knows how long it may become."""
 
-    def __init__(self, display: Callable[..., Display], quiet: bool) -> None:
-        self.display, self.quiet = display, quiet
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.open: Display | None = None
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the panel as it is; lines that follow stand below it."""
@@ -467,7 +455,7 @@ class Running:
         for warning in known(about.warnings) or ():
             sys.stderr.write(f"warning: {warning}\n")
         if not self.quiet:
-            self.open = self.display(
+            self.open = display(
                 total_rounds=known(about.R_s) or 0,
                 budget_epsilon=math.inf
                 if (budget := number(about.epsilon_budget)) is None
@@ -494,15 +482,8 @@ class Making:
         self._bar: Bar | None = None
         self._tasks: dict[tuple[str, int], TaskID] = {}
 
-    def __enter__(self) -> Making:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stop the bar."""
         if self._bar is not None:
             self._bar.stop()
 

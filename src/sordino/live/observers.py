@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sordino.base.compiled import watched as compiling
 from sordino.data.notices import noticed, watched
-from sordino.live.console import Making, Running, display
+from sordino.live.console import Making, Running
 
 if TYPE_CHECKING:
     from sordino.core.records import Row
@@ -56,8 +56,8 @@ def observed(
     with (
         warnings.catch_warnings(),
         compiling(compiles),
-        Observers(Running(display, quiet), tell, warn, track, live, on_row) as seen,
-        Making(quiet) as making,
+        Observers(Running(quiet), tell, warn, track, live, on_row) as seen,
+        closing(Making(quiet)) as making,
         watched(making),
         noticed(notice),
     ):

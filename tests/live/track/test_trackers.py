@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,16 @@ def going(folder: Path, done: int = 0) -> Going:
     return Going(records.about(json.dumps(ABOUT).encode(), "run.json"), done, folder)
 
 
+@contextmanager
+def tracked(*given: Any) -> Iterator[track.Tracking]:
+    """Trackers that are closed at the end, as those of a run are."""
+    tracking = track.Tracking(*given)
+    try:
+        yield tracking
+    finally:
+        tracking.end(None)
+
+
 def test_every_tracker_is_tested() -> None:
     assert set(READERS) == set(track.known_names())
 
@@ -126,13 +137,13 @@ def test_every_tracker_is_tested() -> None:
 @pytest.mark.parametrize("name", list(READERS))
 def test_a_killed_run_goes_on_in_the_same_store(name: str, tmp_path: Path) -> None:
     said: list[str] = []
-    with track.Tracking([name], said.append) as first:
+    with tracked([name], said.append) as first:
         first.begin(going(tmp_path))
         for i in (1, 2, 3, 4):
             first.row(row(i))
     # killed: the last checkpoint was after round 2
     (tmp_path / "rounds.jsonl").write_text("".join(records.text(row(i)) + "\n" for i in (1, 2, 3)))
-    with track.Tracking([name], said.append) as second:
+    with tracked([name], said.append) as second:
         second.begin(going(tmp_path, done=2))
         for i in (3, 4, 5, 6):
             second.row(row(i))
@@ -148,7 +159,7 @@ def test_a_killed_run_goes_on_in_the_same_store(name: str, tmp_path: Path) -> No
 def test_a_tracker_that_comes_later_gets_the_earlier_rounds(name: str, tmp_path: Path) -> None:
     log = "".join(records.text(row(i)) + "\n" for i in (1, 2, 3))
     (tmp_path / "rounds.jsonl").write_text(log)
-    with track.Tracking([name]) as tracking:
+    with tracked([name]) as tracking:
         tracking.begin(going(tmp_path, done=2))
         tracking.row(row(3))
         tracking.end(OUTCOME)
@@ -175,7 +186,7 @@ class Failing:
 
 def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path: Path) -> None:
     said: list[str] = []
-    with track.Tracking([Failing], said.append) as tracking:
+    with tracked([Failing], said.append) as tracking:
         tracking.begin(going(tmp_path))
         for i in (1, 2, 3):
             tracking.row(row(i))
@@ -202,7 +213,7 @@ class Leaving(Failing):
 @pytest.mark.parametrize("kind", [Odd, Leaving])
 def test_no_tracker_ends_a_run(kind: type[Failing], tmp_path: Path) -> None:
     said: list[str] = []
-    with track.Tracking([kind], said.append) as tracking:
+    with tracked([kind], said.append) as tracking:
         tracking.begin(going(tmp_path))
         tracking.row(row(1))
         tracking.end(OUTCOME)
@@ -215,7 +226,7 @@ def test_a_link_in_a_run_folder_sends_no_store_elsewhere(tmp_path: Path) -> None
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / track.STORE).symlink_to(tmp_path / "elsewhere")
     said: list[str] = []
-    with track.Tracking([Failing], said.append) as tracking:
+    with tracked([Failing], said.append) as tracking:
         tracking.begin(going(tmp_path / "run"))
     assert "a symbolic link stands where a folder belongs" in said[0]
     assert list((tmp_path / "elsewhere").iterdir()) == []

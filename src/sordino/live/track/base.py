@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, cast
 
 from sordino.base import modules
@@ -167,7 +166,7 @@ Say = Callable[[str], None]
 class Tracking:
     """Hands a run on to trackers; ``begin`` and ``row`` fit :func:`sordino.core.run.session.begin`.
 
-    A context manager: leave it, and whatever was not ended is closed as interrupted.
+    ``end(None)`` closes what was not ended as interrupted.
 
     Args:
         names: of known trackers, or ``package.module:Class``, or the class itself.
@@ -186,17 +185,6 @@ class Tracking:
             self._makers[name] = made
         self._warn = warn
         self._open: dict[str, tuple[Tracker, int]] = {}
-
-    def __enter__(self) -> Tracking:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end(None)
 
     def begin(self, going: Going) -> None:
         """Open the stores, and tell each what the log of a resumed run has and it has not."""
