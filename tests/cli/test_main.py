@@ -87,7 +87,7 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
     assert "--resume" not in done.stderr
     assert not (tmp_path / "mine").exists()
     with monkeypatch.context() as broken:
-        broken.setattr(log, "write", stop)
+        broken.setattr(log, "write_checkpoint", stop)
         done = sordino(tmp_path, *command)
     assert done.returncode == status
     assert f"{said} `sordino run --resume mine`" in done.stderr
