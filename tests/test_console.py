@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 import unicodedata
+from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
@@ -17,13 +20,14 @@ from hypothesis import strategies as st
 from sordino.core import records
 from sordino.core.vocabulary import Vocabulary
 from sordino.live.console import (
+    Display,
     Fact,
     Limits,
     Progress,
-    display,
     epsilon_of,
     facts,
     follow,
+    limits_of,
     line,
     remaining,
     share,
@@ -33,6 +37,29 @@ from sordino.regimes.asynchronous.records import WORDS as UPDATES
 from sordino.regimes.synchronous.records import WORDS as CLOSED
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.vertical.records import WORDS as EVENTS
+
+
+def display(
+    *,
+    total_rounds: int,
+    budget_epsilon: float,
+    budget_steps: int | None,
+    title: str,
+    regime: str = "synchronous",
+    stream: TextIO,
+    clock: Callable[[], float] = time.monotonic,
+) -> Display:
+    """Return the display of a run with these limits."""
+    about = {
+        "name": title,
+        "regime": regime,
+        "R_s": total_rounds,
+        "R_c": budget_steps,
+        "epsilon_budget": None if math.isinf(budget_epsilon) else budget_epsilon,
+    }
+    limits = limits_of(records.about(json.dumps(about).encode(), Path("run.json")))
+    return Display(limits, stream, clock)
+
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {
@@ -273,7 +300,6 @@ def test_updates_end_by_their_number_and_a_row_stands_for_many() -> None:
         budget_steps=10,
         title="a",
         regime="asynchronous",
-        begun=100,
         stream=stream,
         clock=clock,
     ) as shown:

@@ -74,7 +74,7 @@ def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
 def test_nothing_to_draw(make: Maker) -> None:
     run = load(make(log=[], status="running", result=None))
     assert list(shown(run)) == ["partition"]  # who holds what is known from the start
-    assert several.compared([run], ["a"], "round") is None
+    assert several.together([[run]], ["a"], "round") is None
 
 
 @pytest.mark.parametrize("value", ["x", -1, "inf", 1e154, 1.7e308, 10**400])
@@ -90,7 +90,7 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
     for each in shown(run).values():
         ET.fromstring(drawings.draw_once(each))
     for over in ("round", "steps"):
-        ET.fromstring(several.compared([run], ["a"], over) or "<none/>")
+        ET.fromstring(several.together([[run]], ["a"], over) or "<none/>")
 
 
 def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
@@ -170,7 +170,7 @@ def test_hostile_class_names() -> None:
 
 def test_legend_tells_long_names_apart(make: Maker) -> None:
     names = [f"{'ALI-DPFL on Fashion-MNIST ' * 4}tau = {tau}" for tau in (1, 10)]
-    picture = several.compared([load(make("a")), load(make("b"))], names, "round")
+    picture = several.together([[load(make("a"))], [load(make("b"))]], names, "round")
     assert picture is not None
     texts = ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
     assert (

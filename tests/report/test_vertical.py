@@ -337,7 +337,7 @@ def test_several_streams_are_held_against_each_other_by_their_error(
     assert "Over activations" not in text
     assert "epsilon spent" not in text  # all of it at once: a table tells
     assert "Features are not protected" in text
-    drawn = curves.compared([load(play("c")), load(private)], ["c", "p"], "round")
+    drawn = curves.together([[load(play("c"))], [load(private)]], ["c", "p"], "round")
     assert drawn is not None
     assert len(polyline(drawn, 0)) == 100
 

@@ -152,7 +152,7 @@ def compare(
     named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
     found_runs = play_sides(
         named,
-        [f"{key}={_values(values)}" for key, values in _some(vary)],
+        [f"{key}={_values(values)}" for key, values in (vary or {}).items()],
         seeds=seeds,
         out=None if out is None else Path(out),
         jobs=jobs,
@@ -217,10 +217,6 @@ def _reads(study: Study) -> Reads:
         return studies.of_table(study.table, changes, source=study.name, modules=study.modules)
 
     return reads
-
-
-def _some(vary: Mapping[str, Sequence[Any]] | None) -> Sequence[tuple[str, Sequence[Any]]]:
-    return tuple((vary or {}).items())
 
 
 def _values(values: Sequence[Any]) -> str:

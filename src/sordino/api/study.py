@@ -11,6 +11,7 @@ from sordino.api.given import FOLDER, Data, kept
 from sordino.base.errors import StudyError
 from sordino.base.registry import Section
 from sordino.core import study as studies
+from sordino.core.files import write_new
 
 if TYPE_CHECKING:
     from sordino.core.study.base import Study as Checked
@@ -143,15 +144,7 @@ class Study:
             StudyError: if the file exists or cannot be written.
         """
         place = Path(path)
-        try:
-            with place.open("x", encoding="utf-8") as file:
-                file.write(self.toml)
-        except FileExistsError:
-            raise StudyError(f"{place}: exists already; choose another name") from None
-        except OSError as error:
-            raise StudyError(
-                f"{place}: cannot be written ({error.strerror}); choose another place"
-            ) from None
+        write_new(place, self.toml)
         return place
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **tables: Keys | int) -> Study:

@@ -158,6 +158,7 @@ def new(
     """Write a study file to begin with."""
     import sys
 
+    from sordino.core.files import write_new
     from sordino.core.regimes import named, names
 
     template = named(names()[0] if regime is None else regime).template
@@ -168,15 +169,7 @@ def new(
     if out is None:
         sys.stdout.write(template)
         return
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(template)
-    except FileExistsError:
-        raise StudyError(f"{out}: exists already; choose another name") from None
-    except OSError as error:
-        raise StudyError(
-            f"{out}: cannot be written ({error.strerror}); choose another place"
-        ) from None
+    write_new(out, template)
     say.people(f"Wrote {out}. Next: sordino plan {out}")
 
 

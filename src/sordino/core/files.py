@@ -96,6 +96,23 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EB
 _held: set[int] = set()  # handles of the locks of this very process
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file that a user named.
+
+    Raises:
+        StudyError: if it exists or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StudyError(f"{path}: exists already; choose another name") from None
+    except OSError as error:
+        raise StudyError(
+            f"{path}: cannot be written ({error.strerror}); choose another place"
+        ) from None
+
+
 def _forget() -> None:
     """Let go of the locks of the process that this one was forked from: they are not ours."""
     for handle in _held:

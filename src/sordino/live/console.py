@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from sordino.core import vocabulary
-from sordino.core.records import End, Refused, Round, Row, Unknown, at, known, number
+from sordino.core.records import About, End, Refused, Round, Row, Unknown, at, known, number
 from sordino.core.vocabulary import Vocabulary
 from sordino.privacy.rounding import epsilon_text
 
@@ -47,14 +47,26 @@ LONGEST_TRAIL = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a run, where None is no limit; its vocabulary; rounds done before."""
+    """The limits of a run, where None is no limit, and its vocabulary."""
 
     title: str
     rounds: int
     epsilon: float
     steps: int | None
     words: Vocabulary = field(default_factory=lambda: vocabulary.of(None))
-    begun: int = 0
+
+
+def limits_of(about: About) -> Limits:
+    """Return the limits of a run."""
+    words = vocabulary.of(about.regime)
+    budget = number(about.epsilon_budget)
+    return Limits(
+        title=known(about.name) or known(about.run) or "run",
+        rounds=known(about.R_s) or 0,
+        epsilon=math.inf if budget is None else budget,
+        steps=known(about.facts.R_c) if words.steps_end else None,
+        words=words,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,10 +371,15 @@ class Screen:
 
 
 class Display(Screen):
-    """Shows rows as they come; use :func:`display`."""
+    """Shows rows as they come, on standard error unless told otherwise."""
 
-    def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
-        super().__init__(limits.title, stream, clock)
+    def __init__(
+        self,
+        limits: Limits,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(limits.title, sys.stderr if stream is None else stream, clock)
         self.limits, self.seen = limits, Progress()
         self.since: float | None = None
 
@@ -408,34 +425,6 @@ class Display(Screen):
         return remaining(self.clock() - self.since, self.seen.first, now)
 
 
-def display(
-    *,
-    total_rounds: int,
-    budget_epsilon: float,
-    budget_steps: int | None,
-    title: str,
-    regime: str | None = None,
-    begun: int = 0,
-    stream: TextIO | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Display:
-    """A display to be entered; rows go to its ``show``.
-
-    Writes to standard error unless told otherwise.
-    """
-    words = vocabulary.of(regime)
-    steps = budget_steps if words.steps_end else None
-    limits = Limits(
-        title=title,
-        rounds=total_rounds,
-        epsilon=budget_epsilon,
-        steps=steps,
-        words=words,
-        begun=begun,
-    )
-    return Display(limits, sys.stderr if stream is None else stream, clock)
-
-
 class Running:
     """The live display, opened when the run knows how long it may become."""
 
@@ -455,16 +444,7 @@ class Running:
         for warning in known(about.warnings) or ():
             sys.stderr.write(f"warning: {warning}\n")
         if not self.quiet:
-            self.open = display(
-                total_rounds=known(about.R_s) or 0,
-                budget_epsilon=math.inf
-                if (budget := number(about.epsilon_budget)) is None
-                else budget,
-                budget_steps=known(about.facts.R_c),
-                title=known(about.name) or "",
-                regime=about.regime,
-                begun=going.rounds_done,
-            ).__enter__()
+            self.open = Display(limits_of(about)).__enter__()
 
     def row(self, row: Row) -> None:
         """One row of the log."""

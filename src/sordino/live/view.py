@@ -14,11 +14,11 @@ from urllib.parse import quote, unquote
 from sordino.base.errors import StudyError
 from sordino.base.files import KIB, MIB, open_below, read_below, there
 from sordino.base.parsing import Malformed
-from sordino.core import records, vocabulary
+from sordino.core import records
 from sordino.core.records import About, Round, dumped, known, number
 from sordino.core.run.folder import LOG
 from sordino.core.run.reading import NEEDED, load
-from sordino.live.console import BARS, Limits, Progress, facts, follow, remaining, share
+from sordino.live.console import BARS, Progress, facts, follow, limits_of, remaining, share
 from sordino.live.loopback import Answer, Loopback
 from sordino.report import page, words
 
@@ -48,19 +48,6 @@ def about_of(folder: Path) -> About:
         return records.about(read_below(folder, path.name), path)
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def limits_of(about: About) -> Limits:
-    """Return the limits of a run."""
-    words = vocabulary.of(about.regime)
-    budget = number(about.epsilon_budget)
-    return Limits(
-        title=known(about.name) or known(about.run) or "run",
-        rounds=known(about.R_s) or 0,
-        epsilon=math.inf if budget is None else budget,
-        steps=known(about.facts.R_c) if words.steps_end else None,
-        words=words,
-    )
 
 
 class Follower:

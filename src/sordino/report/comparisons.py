@@ -149,14 +149,15 @@ def render_comparison(runs: Sequence[Run]) -> str:
     }
     if spoken.accuracy.streamed:
         del captions["steps"]  # nothing is paid for by the activation
+    alone = [[run] for run in runs]
     drawn = [
         Picture(
             f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
         )
         for over, caption in captions.items()
-        if (picture := curves.compared(runs, labels, over)) is not None
+        if (picture := curves.together(alone, labels, over)) is not None
     ]
-    drawn += map(picture_of, costs([[run] for run in runs], labels))
+    drawn += map(picture_of, costs(alone, labels))
     cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
     told = [set(column) != {"-"} for column in zip(*cells, strict=True)]
     html: str = template("comparison.html").render(

@@ -80,11 +80,6 @@ class _Group:
         return self.curve if self.curve.xs else self.level
 
 
-def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | None:
-    """Accuracy and epsilon of several runs in one picture."""
-    return together([[run] for run in runs], labels, over)
-
-
 def together(
     groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False
 ) -> str | None:

@@ -74,6 +74,12 @@ class Sweep:
     lines: Lines
     goal: Goal | None = None
 
+    @property
+    def words(self) -> Vocabulary:
+        """Words for all runs."""
+        runs = (run for line in self.lines.values() for runs in line.values() for run in runs)
+        return shared(run.vocabulary for run in runs)
+
 
 @dataclass(frozen=True, slots=True)
 class Spot:
@@ -113,9 +119,7 @@ def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
 
 def title(sweep: Sweep) -> str:
     """Of the figure."""
-    words = shared(
-        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
-    )
+    words = sweep.words
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
     rounds = words.rounds.capitalize()
     what = _final(words) if sweep.goal is None else f"{rounds} until {sweep.goal}"
@@ -124,9 +128,7 @@ def title(sweep: Sweep) -> str:
 
 def caption(sweep: Sweep) -> str:
     """Return the caption."""
-    words = shared(
-        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
-    )
+    words = sweep.words
     bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
     if sweep.goal is None:
         level = (
@@ -152,9 +154,7 @@ def draw(sweep: Sweep) -> str | None:
     placed = sorted({spot.x for line in lines.values() for spot in line if math.isfinite(spot.x)})
     if not placed:
         return None
-    words = shared(
-        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
-    )
+    words = sweep.words
     with canvas(f"sweep-{sweep.key}"):
         drawn, (axis,) = figure(1, 3.1 + 0.19 * -(-len(lines) // 2))
         if sweep.goal is not None or placed[-1] >= 8 * placed[0] > 0:
@@ -199,10 +199,8 @@ def _line(axis: Axes, line: Sequence[Spot], colour: str, marker: str, name: str)
         if spot.low < spot.high:
             axis.axhspan(spot.low, spot.high, color=colour, alpha=0.15, linewidth=0)
     if finite:
-        below, above = (
-            [abs(spot.mean - end) for spot, end in zip(finite, ends, strict=True)]
-            for ends in _ends(finite)
-        )
+        below = [abs(spot.mean - spot.low) for spot in finite]
+        above = [abs(spot.mean - spot.high) for spot in finite]
         xs, ys = [spot.x for spot in finite], [spot.mean for spot in finite]
         axis.errorbar(
             xs,
@@ -224,10 +222,6 @@ def _line(axis: Axes, line: Sequence[Spot], colour: str, marker: str, name: str)
                 markersize=7 if spot.open else 5.5,
                 markerfacecolor="none" if spot.open else colour,
             )
-
-
-def _ends(line: Sequence[Spot]) -> tuple[list[float], list[float]]:
-    return [spot.low for spot in line], [spot.high for spot in line]
 
 
 def _ticks(axis: Axes, placed: Sequence[float]) -> None:
