@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from sordino.core.records import Row
     from sordino.core.run.session import Going
 
 LONGEST_TRAIL = 40

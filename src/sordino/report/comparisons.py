@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,11 +30,6 @@ CAPTION = (
     "shorter bar is the better one."
 )
 MEAN = " Means over seeds."
-PARTS: Mapping[str, Callable[[Costs], float]] = {
-    "up": lambda costs: costs.up,
-    "down": lambda costs: costs.down,
-    "framing": lambda costs: costs.framing,
-}
 
 
 def cost_of(run: Run) -> Costs | None:
@@ -54,16 +49,14 @@ def costs(
     shown = [(label, each) for label, each in zip(labels, found, strict=True) if each]
     if not shown:
         return
-    parts = {
-        key: [fmean(value(each) for each in group) for _, group in shown]
-        for key, value in PARTS.items()
-    }
+    up = [fmean(each.up for each in group) for _, group in shown]
+    down = [fmean(each.down for each in group) for _, group in shown]
+    framing = [fmean(each.framing for each in group) for _, group in shown]
     lengths = [fmean(each.mebibytes for each in group) for _, group in shown]
     texts = [
         f"{words.amount(length)} MiB{_active(group)}"
         for length, (_, group) in zip(lengths, shown, strict=True)
     ]
-    up, down, framing = parts.values()
     places = range(len(shown))
     both = [a + b for a, b in zip(up, down, strict=True)]
     yield Figure(

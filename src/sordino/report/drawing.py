@@ -8,7 +8,7 @@ are decided in this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +55,7 @@ NAMED = 28  # characters of a name beside a bar
 def draw(figure: Figure | Matrix) -> str:
     """Return a figure as SVG text."""
     if isinstance(figure, Matrix):
-        return draw_matrix(figure)
+        return _shares(figure) if figure.kind == "shares" else _numbers(figure)
     with canvas(figure.key):
         drawn, axes = empty(len(figure.panels), figure.height or _height(figure))
         for axis, panel in zip(axes, figure.panels, strict=True):
@@ -67,7 +67,8 @@ def draw(figure: Figure | Matrix) -> str:
         _place(axes, figure)
         for axis, panel in zip(axes, figure.panels, strict=True):
             _mark_levels(axis, panel, figure)
-        _mark_places(axes, [mark for mark in _marks(figure) if mark.axis == "x"])
+        marks = [mark for panel in figure.panels for mark in panel.marks if mark.axis == "x"]
+        _mark_places(axes, marks)
         if figure.note:
             axes[-1].annotate(
                 figure.note, (1, 0.12), xycoords="axes fraction", ha="right", size=9
@@ -87,11 +88,6 @@ def _height(figure: Figure) -> float:
     if figure.lying:
         return 1.1 + 0.38 * len(figure.names) + 0.2 * named
     return 0.9 + 1.6 * len(figure.panels) + 0.25 * named
-
-
-def _marks(figure: Figure) -> Iterator[Mark]:
-    for panel in figure.panels:
-        yield from panel.marks
 
 
 # One function for each kind of series
@@ -386,11 +382,6 @@ MOST_ROWS = 60
 MOST_NUMBERS = 12  # rows of shares whose counts are written out
 SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 PAPER = "#fbfbf8"  # behind a map: on a dark page the darkest cells would vanish
-
-
-def draw_matrix(shown: Matrix) -> str:
-    """Return a figure of counts as SVG text."""
-    return _shares(shown) if shown.kind == "shares" else _numbers(shown)
 
 
 def _numbers(shown: Matrix) -> str:
