@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.regimes.asynchronous import edge
-from sordino.regimes.asynchronous.assemble import BlockBooking
+from sordino.regimes.asynchronous.assemble import BlockSimulation
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum
@@ -217,7 +217,7 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
     """Rounds and arrivals."""
     left, booked = named(spies.left, world.ledgers), held(world.ledgers)
     assert isinstance(world, Simulation)
-    if not isinstance(world.booking, BlockBooking):
+    if not isinstance(world, BlockSimulation):
         unanswered: Left = Counter()
         for (site, number), open_ in spies.asked.items():
             if open_ > 0 and not world.charges_everybody:
@@ -229,7 +229,7 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
                 )
         assert left + named(unanswered, world.ledgers) == booked
         return
-    block = world.booking.block
+    block = world.block
     assert set(left) <= set(booked)
     for i, unit in enumerate(world.units):
         key = world.ledgers.names[unit], world.clients[i].price

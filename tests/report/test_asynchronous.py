@@ -15,7 +15,7 @@ from sordino.base.errors import StudyError
 from sordino.clients.report import client_budgets
 from sordino.core import vocabulary
 from sordino.core.run.reading import Run, load
-from sordino.regimes.asynchronous import figures as arrivals
+from sordino.regimes.asynchronous import report as arrivals
 from sordino.report import curves, write, write_comparison
 from sordino.report.drawing import draw
 

@@ -177,11 +177,11 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
 
 def _show_test(study: Study) -> None:
     """Show the test set, where it is a user's own file."""
-    from sordino.clients.evaluations import evaluations, multiplier
+    from sordino.clients.evaluation import evaluations, multiplier
     from sordino.clients.study import HorizontalStudy
-    from sordino.core.promise import remarks
+    from sordino.core import regimes
 
-    for remark in remarks(study):
+    for remark in regimes.of(study).remarks(study):
         say.people(f"test: {remark}")
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
         own = study.privacy.evaluation_epsilon

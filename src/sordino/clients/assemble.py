@@ -4,7 +4,7 @@ clients, and the simulation that plays them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -14,10 +14,8 @@ from sordino.clients.records import Horizontal
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.setup import SharedSetup, horizontal
 from sordino.clients.simulation import (
-    Booking,
     Rules,
     Simulation,
-    TaskBooking,
     round_trips,
 )
 from sordino.clients.study import H, SampledMethod, for_dimension
@@ -128,9 +126,9 @@ class Assembly(Generic[H]):
         """Return the rules of clients that can pay for so many charges each."""
         return self.regime.protocol(self.study, self.setup.sizes, pays)
 
-    def booking(self, rules: Any) -> Booking:
-        """Return what is charged for tasks."""
-        return TaskBooking()
+    def played(self, rules: Any) -> Callable[..., Simulation[Any]]:
+        """Return the kind of the simulation, which says what is charged for tasks."""
+        return Simulation
 
     def payable(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return what a record of the run keeps of what clients can pay for."""
@@ -179,9 +177,8 @@ class Assembly(Generic[H]):
         tested = setup.evaluation(study, ledgers, self.entropy, charge_key_prefix(study, self.run))
         pays = self.affordable(clients, ledgers) if payable is None else tuple(payable)
         rules = self.rules(clients, pays)
-        simulation: Simulation[Any] = Simulation(
+        simulation = self.played(rules)(
             regime=rules,
-            booking=self.booking(rules),
             clients=clients,
             units=self.units,
             ledgers=ledgers,

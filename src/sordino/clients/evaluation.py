@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from sordino import data as datasets
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.base.message import Vector
-from sordino.clients.evaluations import evaluations, multiplier
 from sordino.clients.records import TestSet
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
@@ -40,7 +40,14 @@ from sordino.data.identity import at_one, first_rows
 from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
 from sordino.mechanisms import Gaussian
-from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
+from sordino.privacy import (
+    Budget,
+    Charge,
+    LedgerSession,
+    Permit,
+    covers_round,
+    noise_multiplier,
+)
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
@@ -241,4 +248,32 @@ def told(study: HorizontalStudy, rows: int) -> TestSet:
         epsilon=budget.epsilon,
         noise_multiplier=mechanism.noise_multiplier,
         evaluations=times,
+    )
+
+
+def evaluations(study: HorizontalStudy) -> int:
+    """Return how often models are measured at most: every so many rounds or updates, and at the
+    end.
+    """
+    return study.horizon // study.stride + 1
+
+
+def multiplier(study: HorizontalStudy) -> float:
+    """z of the noise on a count of right answers, for :func:`evaluations` within test epsilon."""
+    privacy = study.privacy
+    epsilon = privacy.epsilon if privacy.evaluation_epsilon is None else privacy.evaluation_epsilon
+    assert epsilon is not None
+    assert privacy.delta is not None
+    return _multiplier(evaluations(study), epsilon, privacy.delta, privacy.accountant)
+
+
+@lru_cache(maxsize=64)
+def _multiplier(times: int, epsilon: float, delta: float, accountant: str) -> float:
+    return noise_multiplier(
+        sampling_rate=1.0,
+        steps=times,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        release=lambda sigma: Gaussian(clip=1.0, noise_multiplier=sigma).event(),
     )

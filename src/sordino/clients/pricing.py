@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from sordino.clients.division import Federation, identified, records
 from sordino.clients.promise import EQUAL, takes_equal_rows_apart
 from sordino.clients.study import HorizontalStudy
-from sordino.core.balance import CLOSE, Balance, enough, priced, remedies
-from sordino.core.plan import Plan
+from sordino.core.plan import CLOSE, Balance, Plan, enough, priced, remedies
 from sordino.core.schedule import NoisyCharges, Schedule
 from sordino.core.statements import Paragraph, Table, number
 from sordino.core.vocabulary import Vocabulary
@@ -336,7 +335,7 @@ def left(
     why = _of_persons(study)
     if why and (steps := found[worst].steps) is not None:
         said.append(_of_people(why, steps, wanted, asked.charged, plan, budgets[worst], alike))
-    if any(_differ(budgets, each) for unit in before.values() for each in unit):
+    if any(len({budgets[i] for i in each.units}) > 1 for unit in before.values() for each in unit):
         said.append(f"privacy.epsilons: {ALIKE}")
     if takes_equal_rows_apart(study):
         said.append(EQUAL)
@@ -351,10 +350,6 @@ def _payable(
     alone = len(burden.units) == 1 and study.data.person is None
     budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
     return asked.affordable_by(burden, budget, alone=alone)
-
-
-def _differ(budgets: Sequence[Budget], burden: Burden) -> bool:
-    return len({budgets[i] for i in burden.units}) > 1
 
 
 def _fewer(steps: int | None) -> float:

@@ -1,14 +1,13 @@
 """Clients that work on tasks, on one machine: the federation that the kernel plays, whatever the
 protocol.
 
-Theory of operation. Three things differ between protocols, and each is an object that a
-:class:`Simulation` is made of:
+Theory of operation. Three things differ between protocols:
 
 * :class:`Rules` say what follows from an event, and what a client holds against a task. They are
   pure: no clock, no files, no noise.
-* a :class:`Booking` says what is charged before a task goes out, and with which permits a client
-  works: every task by itself (:class:`TaskBooking`), a round for everybody at once, or blocks of
-  tasks that are reserved.
+* a class of :class:`Simulation` says what is charged before a task goes out, and with which permits
+  a client works: every task by itself, a round for everybody at once, or blocks of tasks that are
+  reserved.
 * ``trips`` say how many virtual seconds an answer takes, or for how long a client vanishes.
 
 All else is the same: clients in the order of their numbers, a unit of the ledger and a budget for
@@ -19,7 +18,6 @@ checkpoint (:meth:`TrainingState.packed`) and the study lead to the same end.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
@@ -34,7 +32,7 @@ from sordino.core import simulation as moments
 from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Delays, Latency
-from sordino.core.simulation import Block, EncodedSnapshot, RunListener
+from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import Absence, ChargeRequest, ServerSide, SiteSide, Summing
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
@@ -201,135 +199,16 @@ class Reaching(Protocol):
         ...
 
 
-class Booking(ABC):
-    """The charges of a simulation before its clients work, and the use of their permits."""
-
-    __slots__ = ()
-    everybody: ClassVar[bool] = False
-    task: ClassVar[type[Train] | type[Compute]] = Train
-
-    @abstractmethod
-    def requests(
-        self,
-        world: Simulation[Any],
-        state: Any,
-        effects: Sequence[Effect],
-        paid: Mapping[int, Sequence[Permit]],
-    ) -> Sequence[ChargeRequest]:
-        """Return what must be booked before these effects; clients hold the permits ``paid``."""
-
-    @abstractmethod
-    def site_requests(
-        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
-        """Return what a site books itself before it works on a task; it holds ``permits``."""
-
-    @abstractmethod
-    def answer(self, client: Any, task: Request, permits: Sequence[Permit]) -> Answer | Gradient:
-        """Let a client work with the permits for its task."""
-
-    def round_requests(
-        self, world: Simulation[Any], client: int, effect: Book
-    ) -> Sequence[ChargeRequest]:
-        """Return what a site books itself for a round that is charged to everybody."""
-        return ()
-
-    def reissued(
-        self, world: Simulation[Any], blocks: Mapping[int, Sequence[Block]]
-    ) -> Sequence[ChargeRequest]:
-        """Return what was booked for these blocks: a run goes on, and permits are looked up."""
-        return ()
-
-    def kept(
-        self, world: Simulation[Any], state: Any, client: int, permits: Sequence[Permit]
-    ) -> Sequence[Permit]:
-        """Return the permits that a client has not worked off."""
-        return ()
-
-    def booked_until(self, world: Simulation[Any], client: int, number: int) -> bool:
-        """Return whether the ledger holds what a site proves that it was asked."""
-        return False
-
-    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
-        """Return the last round that the ledger knows of and this state does not lead to."""
-        return None
-
-    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
-        """Return the event of tasks that were forgotten."""
-        return Overtaken(number, client)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskBooking(Booking):
-    """Every task is charged to its client by itself.
-
-    Attributes:
-        why: what a charge is for.
-    """
-
-    why: str = "local steps"
-
-    def requests(
-        self,
-        world: Simulation[Any],
-        state: Any,
-        effects: Sequence[Effect],
-        paid: Mapping[int, Sequence[Permit]],
-    ) -> Sequence[ChargeRequest]:
-        """Return the price of each client's task, part by part."""
-        sent = (each for each in effects if isinstance(each, Send))
-        return [
-            one for each in sent for one in self.site_requests(world, each.site, each.message, ())
-        ]
-
-    def site_requests(
-        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
-        """Return the price of a client's task, part by part."""
-        asked = training(task)
-        charges = [
-            Charge(
-                unit=world.units[client],
-                event=event,
-                count=count,
-                why=event.reason if isinstance(event, NonPrivate) else self.why,
-                method=world.method,
-                round=asked.round,
-                key=f"{world.charge_key_prefix}/round {asked.round}/client {client}/{part}",
-            )
-            for part, (event, count) in enumerate(world.clients[client].price(asked))
-        ]
-        return [ChargeRequest((client,), each, world.budgets[client]) for each in charges]
-
-    def answer(self, client: Client, task: Request, permits: Sequence[Permit]) -> Answer:
-        """Let a client work with all permits of its task."""
-        return client.answer(training(task), permits)
-
-    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
-        """Return the last round in the ledger, if it is later than the state's."""
-        booked = max((each.round for each in world.ledgers.ledger.entries()), default=0)
-        return booked if booked > state.number else None
-
-    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
-        """Return the event; what a round has most of are local steps."""
-        ledger, names = world.ledgers.ledger, world.ledgers.names
-        found = []
-        for unit in world.units:
-            rounds: dict[int, int] = {}
-            for each in ledger.entries(names[unit]):
-                if each.round <= number:
-                    rounds[each.round] = max(each.count, rounds.get(each.round, 0))
-            found.append(sum(rounds.values()))
-        return Overtaken(number, steps=tuple(found))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation(ServerSide[S], SiteSide[S]):
     """Clients of a federation, on one machine or at the ends of a network.
 
+    Every task is charged to its client by itself, unless a subclass says otherwise.
+
     Attributes:
         regime: the rules.
-        booking: what is charged for tasks.
+        why: what a charge is for.
+        task: the kind of task that clients work on.
         clients: in the order of their numbers.
         units: ledger unit of each client.
         ledgers: where charges go.
@@ -344,7 +223,6 @@ class Simulation(ServerSide[S], SiteSide[S]):
     """
 
     regime: Rules[S]
-    booking: Booking
     clients: Sequence[Any]
     units: Sequence[str]
     ledgers: LedgerSession
@@ -357,6 +235,8 @@ class Simulation(ServerSide[S], SiteSide[S]):
     method: str
     charge_key_prefix: str
     continuous: bool = False
+    why: str = "local steps"
+    task: ClassVar[type[Train] | type[Compute]] = Train
     _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
 
     def first(self, weights: Vector) -> Moment[S]:
@@ -397,9 +277,9 @@ class Simulation(ServerSide[S], SiteSide[S]):
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Answer | Gradient:
-        """Let the client work."""
-        assert task is not None
-        return self.booking.answer(self.clients[site], task, permits)
+        """Let the client work, with all permits of its task."""
+        client: Client = self.clients[site]
+        return client.answer(training(task), permits)
 
     def trip(self, site: int, task: Request) -> float | Absence:
         """Return the seconds of this client for this task, or how it vanishes."""
@@ -408,31 +288,28 @@ class Simulation(ServerSide[S], SiteSide[S]):
     def requests(
         self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[ChargeRequest]:
-        """Return what must be booked before these effects."""
-        return self.booking.requests(self, state, effects, paid)
+        """Return the price of each client's task, part by part."""
+        sent = (each for each in effects if isinstance(each, Send))
+        return [one for each in sent for one in self.site_requests(each.site, each.message, ())]
 
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit]
     ) -> Sequence[ChargeRequest]:
-        """Return what a site books itself before it works on a task."""
-        return self.booking.site_requests(self, site, task, permits)
-
-    def round_requests(self, site: int, effect: Book) -> Sequence[ChargeRequest]:
-        """Return what a site books itself for a round that is charged to everybody."""
-        return self.booking.round_requests(self, site, effect)
-
-    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]]) -> Sequence[ChargeRequest]:
-        """Return what was booked for these blocks."""
-        return self.booking.reissued(self, blocks)
-
-    def kept(self, state: S, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
-        """Return the permits that a client has not worked off."""
-        return self.booking.kept(self, state, site, permits)
-
-    @property
-    def charges_everybody(self) -> bool:
-        """Each round is charged to all clients, whoever takes part."""
-        return self.booking.everybody
+        """Return the price of a client's task, part by part."""
+        asked = training(task)
+        charges = [
+            Charge(
+                unit=self.units[site],
+                event=event,
+                count=count,
+                why=event.reason if isinstance(event, NonPrivate) else self.why,
+                method=self.method,
+                round=asked.round,
+                key=f"{self.charge_key_prefix}/round {asked.round}/client {site}/{part}",
+            )
+            for part, (event, count) in enumerate(self.clients[site].price(asked))
+        ]
+        return [ChargeRequest((site,), each, self.budgets[site]) for each in charges]
 
     @property
     def secret(self) -> bool:
@@ -452,22 +329,27 @@ class Simulation(ServerSide[S], SiteSide[S]):
         """Return the highest number of a task that this client can have been asked."""
         return self.regime.latest(state, site)
 
-    def booked_until(self, state: S, site: int, number: int) -> bool:
-        """Return whether the ledger holds what a site proves that it was asked."""
-        return self.booking.booked_until(self, site, number)
-
     def forgotten(self, state: S) -> int | None:
-        """Return the last round that the ledger knows of and this state does not lead to."""
-        return self.booking.forgotten(self, state)
+        """Return the last round in the ledger, if it is later than the state's."""
+        booked = max((each.round for each in self.ledgers.ledger.entries()), default=0)
+        return booked if booked > state.number else None
 
     def overtaken(self, site: int, number: int) -> Overtaken:
-        """Return the event of tasks that were forgotten."""
-        return self.booking.overtaken(self, site, number)
+        """Return the event of rounds that were forgotten; what each has most of are local steps."""
+        ledger, names = self.ledgers.ledger, self.ledgers.names
+        found = []
+        for unit in self.units:
+            rounds: dict[int, int] = {}
+            for each in ledger.entries(names[unit]):
+                if each.round <= number:
+                    rounds[each.round] = max(each.count, rounds.get(each.round, 0))
+            found.append(sum(rounds.values()))
+        return Overtaken(number, steps=tuple(found))
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """Return how long an answer is and may be, as its client says."""
         client = self.clients[site]
-        if not isinstance(task, self.booking.task) or not isinstance(client, Reaching):
+        if not isinstance(task, self.task) or not isinstance(client, Reaching):
             return None
         return client.reach(task, said)
 

@@ -48,7 +48,7 @@ class HorizontalStudy(Study):
                 "example 'rdp@8'"
             )
         if self.privacy.mechanism.sized and (
-            self.method.adapts_noise or not getattr(self.method, "aggregated", True)
+            self.method.adapts_noise or not self.method.aggregated
         ):
             raise ValueError(
                 f"method '{name}' in this form reckons with Gaussian noise, and privacy.mechanism "
@@ -148,10 +148,8 @@ class HorizontalStudy(Study):
 
     @property
     def hides_sizes(self) -> bool:
-        """It is private how many examples a client has: clients are protected as a whole, and weigh
-        the same.
-        """
-        return self.privacy.unit == "client" and getattr(self.method, "weights", "size") != "size"
+        """It is private how many examples a client has."""
+        return False
 
     @property
     def of_persons(self) -> bool:

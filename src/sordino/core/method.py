@@ -60,6 +60,16 @@ class Method(Section):
         return False
 
     @property
+    def adapts_steps(self) -> bool:
+        """Return whether earlier releases decide how many steps are taken."""
+        return False
+
+    @property
+    def aggregated(self) -> bool:
+        """Return whether clients' updates meet in a sum; else each client sends a noisy model."""
+        return True
+
+    @property
     def unpriced(self) -> str | None:
         """Return why what clients send has no finite price; None where it has one."""
         return None

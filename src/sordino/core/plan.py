@@ -1,17 +1,47 @@
-"""The price of a study, whatever its regime."""
+"""The price of a study, whatever its regime, and the balances of its ledgers of data: spent, still
+payable, and what would help.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sordino.core.balance import Balance
 from sordino.core.schedule import Curve
 from sordino.mechanisms import GaussianNoise, Noise
 from sordino.mechanisms.shared import SharedGrid
-from sordino.privacy import Event, PoissonSampled
+from sordino.privacy import Budget, Event, PoissonSampled
+from sordino.privacy.accounting import accountant
 from sordino.privacy.rounding import epsilon_text
+
+Spending = tuple[tuple[Event, int], ...]
+
+_LARGEST = 1e6  # of noise multipliers that are looked at
+CLOSE = 1.001
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One client's ledger, as it is now.
+
+    Attributes:
+        unit: of the study.
+        name: of the client, where it has one.
+        spent: epsilon, at the study's delta and by its accountant.
+        steps: charges of the study that it can still pay for; None without a limit.
+    """
+
+    unit: str
+    name: str | None
+    spent: float
+    steps: int | None
+
+    @property
+    def called(self) -> str:
+        """For people."""
+        return f"{self.unit} ({self.name})" if self.name else self.unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +114,95 @@ def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -
     return PoissonSampled(
         sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma)
     )
+
+
+def priced(before: Spending, budget: Budget) -> float:
+    """Epsilon of what was spent."""
+    return accountant(budget.accountant).epsilon(before, budget.delta) if before else 0.0
+
+
+def enough(
+    event: Callable[[float], Event], sigma: float, steps: int, before: Spending, budget: Budget
+) -> float | None:
+    """The noise multiplier, to a thousandth, for so many steps after what was spent; or None."""
+
+    def fits(tried: float) -> bool:
+        return (
+            accountant(budget.accountant).epsilon(
+                [*before, (event(tried), steps)], budget.delta, quick=True
+            )
+            <= budget.epsilon
+        )
+
+    low, high = sigma, 2.0 * sigma
+    while not fits(high):
+        low, high = high, 2.0 * high
+        if high > _LARGEST:
+            return None
+    while high > CLOSE * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def remedies(
+    clients: Sequence[Balance],
+    wanted: int,
+    charged: str,
+    budget: Budget,
+    before: Sequence[Spending],
+    event: Callable[[float], Event] | None,
+    sigma: float,
+) -> list[str]:
+    """Return what stands in the way of a study, and the remedy, of the client that has least left.
+
+    Args:
+        clients: with what is left of each.
+        wanted: charges that the study plans for each.
+        charged: what is charged, in the plural.
+        budget: of the study.
+        before: what each client has spent.
+        event: what is charged, by noise multiplier; None where charges differ along a schedule.
+        sigma: the study's noise multiplier.
+    """
+    short = [
+        (left, spent)
+        for left, spent in zip(clients, before, strict=True)
+        if spent and left.steps is not None and left.steps < wanted
+    ]
+    if not short:
+        return []
+    worst, spent = min(short, key=lambda pair: (pair[0].steps or 0, -pair[0].spent))
+    others = (
+        f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
+    )
+    most = epsilon_text(budget.epsilon)
+    if math.isinf(worst.spent):
+        return [
+            f"the ledger of {worst.called}: its data was used without a bound, so no finite "
+            f"epsilon can be promised for it again{others}: use other data, or privacy.unit = "
+            "'none'"
+        ]
+    if worst.spent >= budget.epsilon:
+        return [
+            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, which is "
+            f"all of {most}{others}: use other data, or raise privacy.epsilon, which is a promise "
+            "to the people in the data"
+        ]
+    raised = None if event is None else enough(event, sigma, wanted, spent, budget)
+    ways = ["raise privacy.noise_multiplier"] if event is None else []
+    ways += (
+        []
+        if raised is None
+        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * CLOSE:.4g}"]
+    )
+    ways += (
+        [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"]
+        if worst.steps
+        else []
+    )
+    return [
+        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of {most}, "
+        f"and pays for {worst.steps} of {wanted} {charged}{others}: "
+        f"{', or '.join([*ways, 'use other data'])}"
+    ]

@@ -118,10 +118,8 @@ def looked(study: Study) -> bool:
     budget was fixed in advance, and the ledger stops the run before it (Rogers et al. 2016, on
     filters and odometers).
     """
-    adapts = bool(getattr(study.method, "adapts_noise", False))
-    return study.privacy.unit != "none" and (
-        getattr(study.method, "fixed_tau", 1) is None or adapts
-    )
+    method = study.method
+    return study.privacy.unit != "none" and (method.adapts_steps or method.adapts_noise)
 
 
 def guaranteed(study: Study, spent: float) -> float:
@@ -167,8 +165,3 @@ def uncovered(study: Study) -> list[str]:
         return []
     tuned_sentence = ((study.data.reads_classes, UNSTATED), (study.data.deals_by_label, DEALT))
     return [text for holds, text in tuned_sentence if holds]
-
-
-def remarks(study: Study) -> list[str]:
-    """Return what is said before a run."""
-    return regimes.of(study).remarks(study)

@@ -372,11 +372,6 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
         return ()
 
 
-def _usual() -> Facts:
-    """Of the first regime, with nothing said."""
-    return regimes.facts(None)()
-
-
 class Module(Record, frozen=True, kw_only=True):
     """Code that the study names: its file, its digest, and whether it lay beside the study."""
 
@@ -465,7 +460,7 @@ class About(Open, frozen=True, kw_only=True):
     R_s: Maybe[Count] = UNSET
     payable: Maybe[tuple[Count, ...]] = UNSET
     modules: Maybe[dict[str, Module]] = UNSET
-    facts: Facts = msgspec.field(default_factory=_usual)
+    facts: Facts = msgspec.field(default_factory=lambda: regimes.facts(None)())  # with nothing said
     guarantee: Maybe[str] = UNSET
     assumptions: Maybe[tuple[str, ...]] = UNSET
     warnings: Maybe[tuple[str, ...]] = UNSET

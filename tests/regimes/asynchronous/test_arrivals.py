@@ -148,7 +148,7 @@ def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_bu
     for edge, (given, count) in enumerate(zip(end.state.given, booked(world), strict=True)):
         assert recorded[edge].computed <= given <= count  # over-counted, never under-counted
         assert count <= world.regime.budget[edge]
-        assert count - given <= world.booking.block + world.booking.block // 4
+        assert count - given <= world.block + world.block // 4
     for unit, own in zip(world.units, world.budgets, strict=True):
         assert world.ledgers.epsilon(unit, own.delta, own.accountant) <= own.epsilon
 

@@ -16,7 +16,7 @@ import pytest
 from sordino.base.entropy import Seeded
 from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Train, Update
-from sordino.clients.simulation import Moment, Simulation, TaskBooking, round_trips
+from sordino.clients.simulation import Moment, Simulation, round_trips
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import log
@@ -112,7 +112,6 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Momen
         regime=regime,
         clients=[Toy(i, ledgers) for i in range(N)],
         ledgers=ledgers,
-        booking=TaskBooking(),
         budget=budget,
         budgets=[budget] * N,
         payable=[steps] * N,

@@ -35,7 +35,6 @@ from sordino.core.promise import (
     guarantee,
     guaranteed,
     looked,
-    remarks,
     uncovered,
 )
 from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
@@ -234,7 +233,7 @@ def describe(built: PreparedRun, run: str) -> About:
         warnings=(
             *plan.warnings,
             *(() if built.agreed else uncovered(study)),
-            *remarks(study),
+            *builder.of(study).remarks(study),
         ),
         result=None,
     )

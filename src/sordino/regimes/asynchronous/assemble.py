@@ -18,8 +18,9 @@ environment are part of every key.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ import torch
 from sordino.base.entropy import Seeded
 from sordino.base.message import Compute, Gradient
 from sordino.clients.assemble import Assembly
-from sordino.clients.simulation import Booking, Simulation, arrival_trips
-from sordino.core.effect import Effect, Request, Send
+from sordino.clients.simulation import Simulation, arrival_trips
+from sordino.core.effect import Effect, Overtaken, Request, Send
 from sordino.core.latency import Churn, Delays
 from sordino.core.simulation import Block
 from sordino.core.world import ChargeRequest
@@ -49,9 +50,9 @@ LEAST = 4
 """Tasks in a block: an entry of its own for each would cost as much as the gradient."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockBooking(Booking):
-    """An edge reserves blocks of tasks.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockSimulation(Simulation[State]):
+    """A simulation in which an edge reserves blocks of tasks.
 
     Attributes:
         share: tasks of an edge, if all are equally fast.
@@ -68,11 +69,7 @@ class BlockBooking(Booking):
         return max(math.ceil(self.share / SHARES), min(LEAST, self.share))
 
     def requests(
-        self,
-        world: Simulation[Any],
-        state: State,
-        effects: Sequence[Effect],
-        paid: Mapping[int, Sequence[Permit]],
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[ChargeRequest]:
         """Return a block for every edge whose task lies outside its own, or that runs out soon."""
         short = {
@@ -88,7 +85,6 @@ class BlockBooking(Booking):
         short |= {edge for edge in soon if pays is None or booked[edge] < pays[edge]}
         return [
             self._reserve(
-                world,
                 edge,
                 booked[edge] + 1,
                 self.block if pays is None else min(self.block, pays[edge] - booked[edge]),
@@ -97,7 +93,7 @@ class BlockBooking(Booking):
         ]
 
     def site_requests(
-        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+        self, site: int, task: Request, permits: Sequence[Permit]
     ) -> Sequence[ChargeRequest]:
         """Return the block that holds the task, if no permit does.
 
@@ -107,10 +103,12 @@ class BlockBooking(Booking):
         if any(each.holds(number) for each in permits):
             return ()
         first = (number - 1) // self.block * self.block + 1
-        most = self.block if self.pays is None else self.pays[client] - first + 1
-        return (self._reserve(world, client, first, min(self.block, most)),)
+        most = self.block if self.pays is None else self.pays[site] - first + 1
+        return (self._reserve(site, first, min(self.block, most)),)
 
-    def answer(self, client: Edge, task: Request, permits: Sequence[Permit]) -> Gradient:
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Gradient:
         """Let an edge work, with the permit of the block that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
@@ -119,47 +117,53 @@ class BlockBooking(Booking):
             if len(permits) == 1
             else next((each for each in permits if each.holds(task.task)), None)
         )
-        return client.answer(task, permit)
+        edge: Edge = self.clients[site]
+        return edge.answer(task, permit)
 
     def reissued(
-        self, world: Simulation[Any], blocks: Mapping[int, Sequence[Block]]
+        self, state: State, blocks: Mapping[int, Sequence[Block]]
     ) -> Sequence[ChargeRequest]:
         """Return the blocks that edges had reserved and not worked off."""
         return [
-            self._reserve(world, edge, *block)
+            self._reserve(edge, *block)
             for edge, reserved in sorted(blocks.items())
             for block in reserved
         ]
 
-    def kept(
-        self, world: Simulation[Any], state: State, client: int, permits: Sequence[Permit]
-    ) -> Sequence[Permit]:
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """Return those of the block that holds the edge's task, and of later ones."""
-        held = state.tasks.get(client)
+        held = state.tasks.get(site)
         return (
             permits
             if held is None
             else [each for each in permits if held.task < each.round + each.count]
         )
 
-    def booked_until(self, world: Simulation[Any], client: int, number: int) -> bool:
+    def booked_until(self, state: State, site: int, number: int) -> bool:
         """Return whether a block in the ledger holds the task."""
-        entries = world.ledgers.ledger.entries(world.ledgers.names[world.units[client]])
+        entries = self.ledgers.ledger.entries(self.ledgers.names[self.units[site]])
         return any(each.round <= number < each.round + each.count for each in entries)
 
-    def _reserve(self, world: Simulation[Any], edge: int, first: int, length: int) -> ChargeRequest:
+    def forgotten(self, state: State) -> None:
+        """Return None: edges' tasks have numbers of their own."""
+
+    def overtaken(self, site: int, number: int) -> Overtaken:
+        """Return the event of an edge's tasks that were forgotten."""
+        return Overtaken(number, site)
+
+    def _reserve(self, edge: int, first: int, length: int) -> ChargeRequest:
         """Return the charge of tasks ``first`` to ``first + length - 1`` of an edge."""
-        price = world.clients[edge].price
+        price = self.clients[edge].price
         charge = Charge(
-            unit=world.units[edge],
+            unit=self.units[edge],
             event=price,
             count=length,
             why=price.reason if isinstance(price, NonPrivate) else "gradients, reserved",
-            method=world.method,
+            method=self.method,
             round=first,
-            key=f"{world.charge_key_prefix}/edge {edge}/task {first}",
+            key=f"{self.charge_key_prefix}/edge {edge}/task {first}",
         )
-        return ChargeRequest((edge,), charge, world.budgets[edge])
+        return ChargeRequest((edge,), charge, self.budgets[edge])
 
 
 def _last(permits: Sequence[Permit]) -> int:
@@ -246,10 +250,10 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             noise=tuple(edge.noise for edge in clients),
         )
 
-    def booking(self, rules: Asynchronous) -> BlockBooking:
-        """Return what is charged: blocks of tasks."""
+    def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
+        """Return the kind of the simulation, in which blocks of tasks are charged."""
         share = math.ceil(rules.terms.updates * rules.buffer / rules.terms.edges)
-        return BlockBooking(share, rules.budget)
+        return partial(BlockSimulation, share=share, pays=rules.budget)
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""

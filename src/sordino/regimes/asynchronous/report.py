@@ -1,28 +1,73 @@
-"""The page of a run of arrivals, and the words of its plan."""
+"""The page of a run of arrivals, its figures, and the words of its plan.
+
+The x axis of figures counts updates; dotted lines are borders of stages, numbered above.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from sordino.clients.pricing import most_table
 from sordino.clients.records import Stage, horizontal
-from sordino.clients.report import client_budgets, held, holders, unseen
+from sordino.clients.report import (
+    client_budgets,
+    clock,
+    evaluated,
+    held,
+    holders,
+    holdings,
+    learning,
+    unseen,
+)
+from sordino.core.figures import DECADES, Colour, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.plan import Plan
-from sordino.core.records import known, number
+from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import Course, Fact, Paragraph, RegimeReport, Table
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.asynchronous import figures as arrivals
 from sordino.regimes.asynchronous.method import Stage as PlannedStage
+from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.report.words import bound, plain
+
+MOST_BARS = 30
+MOST_BINS = 60
+MOST_STEPS = 400
+MOST_COUNTED = 10**7  # staleness and counts beyond these were never measured
+MOST_UPDATES = 10**9
+
+NORM = "Length of a gradient: the root of the mean square since the last row of the log."
+NOISY = (
+    "Length of a released gradient, without its noise: the root of the mean square since the last "
+    "row, less what noise adds on average; a triangle where nothing was left."
+)
+BOUND = (
+    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a "
+    "curve near it shows that much is cut; one below it need not mean that nothing is."
+)
+STALE = (
+    "How many updates were made while a gradient was under way. tau_max is what learning rates are "
+    "planned for; staler gradients are paid for and not applied."
+)
+GONE = (
+    "Edges that did not work: some had vanished with their task and came back, some have "
+    "spent their budget and will not."
+)
+EACH = (
+    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
+    "used. The line is its own budget; an edge that reaches it leaves."
+)
+RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
+TIME = "Simulated seconds until each update was done. Where it is steep, few answers came in."
 
 
 def facts(run: Run) -> list[Fact]:
     about = run.about
-    begun, planned = len(arrivals.stages(run)), len(known(horizontal(run).stages) or ())
-    tau, found = number(horizontal(run).staleness), arrivals.histogram(run)
+    begun, planned = len(stages(run)), len(known(horizontal(run).stages) or ())
+    tau, found = number(horizontal(run).staleness), histogram(run)
     mean = sum(each * n for each, n in found.items()) / found.total() if found else None
     facts = [
         ("gradients of one edge", str(run.steps), _asked_most(run)),
@@ -119,7 +164,7 @@ def _multipliers(run: Run) -> str:
 
 def _bounds(run: Run) -> str:
     """The first and the last clipping bound that the run has come to."""
-    clips = [clip for stage in arrivals.stages(run) if (clip := number(stage.clip)) is not None]
+    clips = [clip for stage in stages(run) if (clip := number(stage.clip)) is not None]
     return " to ".join(dict.fromkeys(plain(clip) for clip in clips[:1] + clips[-1:])) or "-"
 
 
@@ -127,7 +172,7 @@ def _stage(stage: Stage, last: float) -> list[str]:
     start, length, clip = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip)
     rate = number(stage.rate)
     return [
-        arrivals.numbered(stage),
+        numbered(stage),
         f"{plain(start + 1)} to {plain(min(start + length, last))}",
         plain(length),
         "none" if clip == math.inf else plain(clip),
@@ -181,12 +226,309 @@ def _planned_stage(stage: PlannedStage, study: AsynchronousStudy) -> list[str]:
     ]
 
 
+def figures(run: Run) -> Iterator[Figure | Matrix]:
+    """Yield the figures of a run of arrivals, those that have something to show."""
+    borders = marks(run)
+    staged = " Dotted lines are borders of stages, numbered above." if borders else ""
+    reserved = (
+        " Budgets are booked in blocks before they are used, so it rises in steps."
+        if run.private
+        else ""
+    )
+    yield from learning(run, "over updates", evaluated(run) + reserved + staged, marks=borders)
+    yield from norms(run)
+    yield from staleness(run)
+    yield from rates(run, RATE + staged)
+    yield from spending(run)
+    yield from presence(run)
+    yield from clock(run, TIME)
+    yield from holdings(run)
+
+
+def stages(run: Run) -> list[Stage]:
+    """The stages that the run has come to, as planned."""
+    planned = known(horizontal(run).stages) or ()
+    return [
+        stage
+        for stage in planned
+        if (start := known(stage.start)) is not None and start < max(run.number, 1)
+    ]
+
+
+def numbered(stage: Stage) -> str:
+    """A stage's number."""
+    return "?" if (found := known(stage.number)) is None else str(found)
+
+
+def marks(run: Run) -> list[Mark]:
+    """Return where stages begin, numbered; nothing where there is only one."""
+    begun = stages(run)
+    return [
+        Mark(float(known(stage.start) or 0), numbered(stage), axis="x", style="dotted")
+        for stage in begun
+        if len(begun) > 1
+    ]
+
+
+def _over_updates(run: Run, key: str, title: str, caption: str, label: str, panel: Panel) -> Figure:
+    """Return a figure of one panel over all updates so far."""
+    return Figure(
+        key=key,
+        title=title,
+        caption=caption,
+        label=label,
+        x=run.vocabulary.round,
+        panels=[panel],
+        limits=(0, 1.02 * max(run.number, 1)),
+    )
+
+
+def norms(run: Run) -> Iterator[Figure]:
+    """Yield the length of gradients, noise taken off, against the clipping bound."""
+    xs, ys = points(run.rounds, "round", "norm")
+    if not xs:
+        return
+    limits = clip_bounds(run)
+    heights = [y for y in ys if y > 0] + [clip for _, clip in limits]
+    spread = bool(heights) and max(heights) > DECADES * min(heights)
+    low = min(heights) / 2 if spread else 0.0
+    series = [Series(x=xs, y=[y if y > 0 else math.nan for y in ys], name="without noise")]
+    if limits:
+        starts, clips = zip(*limits, strict=True)
+        series.append(
+            Series(
+                kind="step",
+                name="clipping bound G_s",
+                colour="orange",
+                dashed=True,
+                x=[*starts, float(run.number)],
+                y=[*clips, clips[-1]],
+            )
+        )
+    if unseen := [x for x, y in zip(xs, ys, strict=True) if y <= 0]:
+        series.append(
+            Series(
+                kind="dots",
+                name="nothing above the noise",
+                colour="quiet",
+                x=unseen,
+                y=[low] * len(unseen),
+            )
+        )
+    yield _over_updates(
+        run,
+        "norms",
+        "Gradient norm and clipping bound" if limits else "Gradient norm",
+        NOISY + BOUND if limits else NORM,
+        f"Gradient norm{' and clipping bound' if limits else ''} over updates",
+        Panel(label="norm", series=series, marks=marks(run), limits=(low, None), log=spread),
+    )
+
+
+def staleness(run: Run) -> Iterator[Figure]:
+    """Yield how many gradients were so many updates behind."""
+    applied, refused = histogram(run), too_stale(run)
+    if not applied and not refused:
+        return
+    bound = number(horizontal(run).staleness)
+    longest = max([*applied, *refused])
+    largest = shown_to(applied + refused, bound)
+    width = max(math.ceil((largest + 1) / MOST_BINS), 1)
+    edges = [i * width - 0.5 for i in range(largest // width + 2)]
+    kinds: tuple[tuple[Counter[int], Colour, str], ...] = (
+        (applied, "blue", "applied"),
+        (refused, "orange", "too stale, not applied"),
+    )
+    series = [
+        Series(kind="histogram", name=name, colour=colour, x=edges, y=_binned(counts, width, edges))
+        for counts, colour, name in kinds
+        if counts
+    ]
+    lines, end = [], max(largest, 1)
+    if applied:
+        mean = sum(tau * n for tau, n in applied.items()) / applied.total()
+        lines.append(Mark(mean, f"mean {mean:.3g}", axis="x", style="solid", legend=True))
+    if bound is not None and math.isfinite(bound):
+        within = bound <= 1.6 * end
+        end = max(end, int(bound)) if within else end
+        text = f"tau_max {bound:.0f}" + ("" if within else ", to the right of this")
+        lines.append(Mark(bound + 0.5, text, axis="x", legend=True))
+    beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
+    yield Figure(
+        key="staleness",
+        title="Staleness",
+        caption=STALE,
+        label="How stale gradients were",
+        x="staleness tau, in updates",
+        panels=[
+            Panel(label="gradients", series=series, marks=lines, limits=(0.0, None), whole=True)
+        ],
+        limits=(-0.5 - 0.02 * largest, 1.06 * end + 0.5),
+        note=f"{beyond} more, up to {longest} →" if longest > largest else "",
+    )
+
+
+def histogram(run: Run) -> Counter[int]:
+    """Applied gradients by staleness, over the whole run."""
+    found: Counter[int] = Counter()
+    for row in run.rounds:
+        for tau, count in known(row.histogram) or () if isinstance(row, AsynchronousRound) else ():
+            if max(tau, count) < MOST_COUNTED:
+                found[tau] += count
+    return found
+
+
+def shown_to(counts: Counter[int], bound: float | None) -> int:
+    """Where an axis ends: at the largest staleness, or short of few that lie far beyond.
+
+    >>> few = Counter({4: 995, 900: 5})
+    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(few, 5), shown_to(few, 20)
+    (9, 8, 20)
+    """
+    largest, left = max(counts), 0.01 * counts.total()
+    usual = largest
+    while (left := left - counts[usual]) >= 0:
+        usual -= 1
+    if largest <= 3 * max(usual, 1):
+        return largest
+    beyond = 0 if bound is None or math.isinf(bound) else int(bound)
+    return max(2 * usual, min(beyond, largest), 1)
+
+
+def too_stale(run: Run) -> Counter[int]:
+    """Gradients that were not applied, by staleness."""
+    taus = (known(row.staleness) for row in run.others if isinstance(row, Stale))
+    return Counter(tau for tau in taus if tau is not None and tau < MOST_COUNTED)
+
+
+def presence(run: Run) -> Iterator[Figure]:
+    """Yield edges that were away for a while or left for good, unless all stayed to the end."""
+    count = len(run.clients)
+    lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
+    if not lost and (not left or left[0] > 0.98 * run.number):
+        return
+    last = max(run.number, *lost[-1:], *left[-1:], 1)
+    stride = max(math.ceil(last / MOST_STEPS), 1)
+    xs = [*range(0, last, stride), last]
+    steps = [*xs, last + stride]
+    gone = [bisect_right(left, x) for x in xs]
+    away = [max(bisect_right(lost, x) - bisect_right(joined, x), 0) for x in xs]
+    series = []
+    if left:
+        name = "left for good: budget spent"
+        series.append(Series(kind="histogram", name=name, colour="quiet", x=steps, y=gone))
+    if lost:
+        name = "away for a while"
+        series.append(
+            Series(kind="histogram", name=name, colour="orange", x=steps, y=away, base=gone)
+        )
+    most = max(a + g for a, g in zip(away, gone, strict=True))
+    whole = [Mark(count, f"all {count}", legend=True)] if count and most > 0.6 * count else []
+    yield _over_updates(
+        run,
+        "presence",
+        "Edges away and gone",
+        GONE,
+        "Edges that were away or had left, over updates",
+        Panel(
+            label=f"edges, of {count}",
+            series=series,
+            marks=[*whole, *marks(run)],
+            limits=(0.0, None),
+            whole=True,
+        ),
+    )
+
+
+def spending(run: Run) -> Iterator[Figure]:
+    """Yield epsilon of each edge against its budget; nothing without a result, or for one edge."""
+    stated = known(run.result.spent) or ()
+    spent = [
+        value for each in stated if (value := number(each)) is not None and math.isfinite(value)
+    ]
+    if not run.private or len(spent) < 2 or len(spent) != len(stated):
+        return
+    pairs = list(zip(client_budgets(run, len(spent)), spent, strict=True))
+    few = len(pairs) <= MOST_BARS
+    if not few:
+        pairs.sort(reverse=True)
+    edges = [i - 0.5 for i in range(len(pairs) + 1)]
+    series = [
+        Series(
+            kind="bar" if few else "histogram",
+            name="spent",
+            x=range(len(pairs)) if few else edges,
+            y=[used for _, used in pairs],
+        ),
+        Series(
+            kind="histogram",
+            name="its budget",
+            colour="ink",
+            filled=False,
+            x=edges,
+            y=[budget for budget, _ in pairs],
+        ),
+    ]
+    yield Figure(
+        key="spending",
+        title="Epsilon of each edge",
+        caption=EACH,
+        label="Epsilon spent by each edge, and its budget",
+        x="edge" if few else f"{len(pairs)} edges, ordered by budget and by what they spent",
+        panels=[Panel(label="epsilon", series=series, limits=(0.0, None))],
+        names=[str(i) for i in range(len(pairs))] if few else (),
+        limits=(-0.6, len(pairs) - 0.4),
+    )
+
+
+def rates(run: Run, caption: str = RATE) -> Iterator[Figure]:
+    """Yield the learning rate, unless it never changes."""
+    xs, ys = points(run.rounds, "round", "rate")
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0]
+    if not pairs or max(y for _, y in pairs) <= min(y for _, y in pairs) * (1 + 1e-9):
+        return
+    xs, ys = (list(each) for each in zip(*pairs, strict=True))
+    staged = len(stages(run)) > 1
+    line = Series(x=xs, y=ys, colour="green", kind="step" if staged else "line", holds="before")
+    yield _over_updates(
+        run,
+        "rates",
+        "Learning rate",
+        caption,
+        "Learning rate over updates",
+        Panel(label="learning rate", series=[line], marks=marks(run), log=True),
+    )
+
+
+def clip_bounds(run: Run) -> list[tuple[float, float]]:
+    """Where each stage begins, and its bound; only finite ones."""
+    found = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
+    return [
+        (x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf
+    ]
+
+
+def _binned(counts: Mapping[int, int], width: int, edges: Sequence[float]) -> list[int]:
+    """Return how many of each value lie between edges ``width`` apart."""
+    found = [0] * (len(edges) - 1)
+    for tau, n in counts.items():
+        if tau // width < len(found):
+            found[tau // width] += n
+    return found
+
+
+def _places(run: Run, kind: str) -> list[int]:
+    """Updates done when rows of a kind were logged."""
+    found = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
+    return [at for at in found if at is not None and at < MOST_UPDATES]
+
+
 TELLER = RegimeReport(
     facts=facts,
     courses=courses,
     terms=terms,
     members=holders,
-    figures=arrivals.figures,
+    figures=figures,
     held=held,
     unseen=unseen,
 )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from sordino.base.message import Answer
 from sordino.clients.assemble import Assembly
-from sordino.clients.simulation import Booking, Simulation, TaskBooking, training
-from sordino.core.effect import Book, Effect, Overtaken, Request
+from sordino.clients.simulation import Simulation, training
+from sordino.core.effect import Book, Effect, Request
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest
 from sordino.mechanisms import Bounded, Learning
@@ -45,35 +45,34 @@ from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
 from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 
-@dataclass(frozen=True, slots=True)
-class RoundBooking(Booking):
-    """A round is charged to all clients at once, whoever takes part.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundSimulation(Simulation[Any]):
+    """A simulation in which a round is charged to all clients at once, whoever takes part.
 
     One unit stands for all, or each client has its own.
 
     Attributes:
-        why: what a charge is for.
         life: of this process, where it draws noise anew that rounds of whole clients are charged
             for; else empty.
     """
 
     why: str = "a round"
     life: str = ""
-    everybody = True
+
+    @property
+    def charges_everybody(self) -> bool:
+        """Each round is charged to all clients."""
+        return True
 
     def requests(
-        self,
-        world: Simulation[Any],
-        state: Any,
-        effects: Sequence[Effect],
-        paid: Mapping[int, Sequence[Permit]],
+        self, state: Any, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[ChargeRequest]:
         """Return the round, charged to all."""
         booked = (each for each in effects if isinstance(each, Book))
-        return [one for each in booked for one in self._round(world, each)]
+        return [one for each in booked for one in self._round(each)]
 
     def site_requests(
-        self, world: Simulation[Any], client: int, task: Request, permits: Sequence[Permit]
+        self, site: int, task: Request, permits: Sequence[Permit]
     ) -> Sequence[ChargeRequest]:
         """Return the whole round, under its key.
 
@@ -81,36 +80,22 @@ class RoundBooking(Booking):
         forgotten that: with noise that is drawn anew, what is computed now is another release.
         """
         asked = training(task)
-        (event, _), *_ = world.clients[client].price(asked)
+        (event, _), *_ = self.clients[site].price(asked)
         booked = {permit.key for permit in permits if permit.new}
         return [
             replace(each, charge=replace(each.charge, key=each.charge.key + self.life))
-            for each in self.round_requests(world, client, Book(asked.round, event))
+            for each in self.round_requests(site, Book(asked.round, event))
             if each.charge.key not in booked
         ]
 
-    def round_requests(
-        self, world: Simulation[Any], client: int, effect: Book
-    ) -> Sequence[ChargeRequest]:
+    def round_requests(self, site: int, effect: Book) -> Sequence[ChargeRequest]:
         """Return the round, charged to a site's own unit."""
-        unit = world.units[client]
-        return [each for each in self._round(world, effect) if each.charge.unit == unit]
+        unit = self.units[site]
+        return [each for each in self._round(effect) if each.charge.unit == unit]
 
-    def answer(self, client: Client, task: Request, permits: Sequence[Permit]) -> Answer:
-        """Let a client work with the permits of the round."""
-        return client.answer(training(task), permits)
-
-    def forgotten(self, world: Simulation[Any], state: Any) -> int | None:
-        """Return the last round in the ledger, if it is later than the state's."""
-        return TaskBooking().forgotten(world, state)
-
-    def overtaken(self, world: Simulation[Any], client: int, number: int) -> Overtaken:
-        """Return the event of rounds that were forgotten."""
-        return TaskBooking().overtaken(world, client, number)
-
-    def _round(self, world: Simulation[Any], effect: Book) -> list[ChargeRequest]:
-        number, units = effect.number, list(dict.fromkeys(world.units))
-        key = f"{world.charge_key_prefix}/round {number}"
+    def _round(self, effect: Book) -> list[ChargeRequest]:
+        number, units = effect.number, list(dict.fromkeys(self.units))
+        key = f"{self.charge_key_prefix}/round {number}"
         found = []
         for unit in units:
             charge = Charge(
@@ -118,12 +103,12 @@ class RoundBooking(Booking):
                 event=effect.fact,
                 count=1,
                 why=self.why,
-                method=world.method,
+                method=self.method,
                 round=number,
                 key=key if len(units) == 1 else f"{key}/{unit}",
             )
-            sites = tuple(i for i, each in enumerate(world.units) if each == unit)
-            found.append(ChargeRequest(sites, charge, world.budget))
+            sites = tuple(i for i, each in enumerate(self.units) if each == unit)
+            found.append(ChargeRequest(sites, charge, self.budget))
         return found
 
 
@@ -210,15 +195,15 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             decay=study.method.average,
         )
 
-    def booking(self, rules: Synchronous) -> Booking:
-        """Return what is charged: each task, or rounds."""
-        if not rules.together:
-            return TaskBooking() if rules.adder is None else TaskBooking(rules.adder.condition)
+    def played(self, rules: Synchronous) -> Callable[..., Simulation[Any]]:
+        """Return the kind of the simulation, in which each task is charged, or rounds are."""
         if rules.adder is None:
-            return RoundBooking()
+            return RoundSimulation if rules.together else Simulation
+        if not rules.together:
+            return partial(Simulation, why=rules.adder.condition)
         described = charge_key_prefix(self.study, self.run)
         life = self.setup.charge_key_prefix(self.study, self.run).removeprefix(described)
-        return RoundBooking(rules.adder.condition, life)
+        return partial(RoundSimulation, why=rules.adder.condition, life=life)
 
     def facts(self) -> Facts:
         """Return what the run's record says, with the grid of a shared sum."""

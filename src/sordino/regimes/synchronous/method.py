@@ -195,6 +195,11 @@ class SynchronousMethod(Method):
         return None
 
     @property
+    def adapts_steps(self) -> bool:
+        """Releases decide how many steps are taken, where tau is not fixed."""
+        return self.fixed_tau is None
+
+    @property
     def adapts_clip(self) -> bool:
         """Earlier releases decide about C (or S)."""
         return False

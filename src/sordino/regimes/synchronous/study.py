@@ -200,7 +200,7 @@ class SynchronousStudy(HorizontalStudy):
                     "each client is drawn independently: leave it out, and give the probability as "
                     "privacy.sampling_rate"
                 )
-            if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
+            if not self.method.aggregated and self.privacy.sampling_rate != 1.0:
                 raise ValueError(
                     f"method '{name}' in its paper's form has every client send in every "
                     "round: privacy.sampling_rate must be 1.0"
@@ -295,6 +295,11 @@ class SynchronousStudy(HorizontalStudy):
     def noise_follows_size(self) -> bool:
         """The noise of a step weighs less the more examples there are; whole clients are none."""
         return self.privacy.unit == "sample"
+
+    @property
+    def hides_sizes(self) -> bool:
+        """Clients are protected as a whole, and weigh the same: their sizes are private."""
+        return self.privacy.unit == "client" and self.method.weights != "size"
 
     @property
     def given_epsilons(self) -> tuple[float, ...] | None:

@@ -67,11 +67,6 @@ class ClientLevel(Fixed):
     count_noise: float | None = Field(None, gt=0)
 
     @property
-    def aggregated(self) -> bool:
-        """Updates meet at an aggregator; else each client sends a noisy model."""
-        return True
-
-    @property
     def proximal(self) -> float:
         """mu of the proximal term."""
         return 0.0
