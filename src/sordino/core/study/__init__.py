@@ -7,10 +7,9 @@ default: whoever runs a study says what is protected, or that nothing is.
 What stands under ``[execution]`` cannot change privacy or the meaning of results, so a
 reviewer may skip it.
 
-    base       what every study is
-    source     where examples come from: labels and columns
-    sections   tables that every study has
-    tuned      where constants come from
+    base       a study, the tables that every one has, and where constants come from
+    data       where examples come from: labels and columns
+    keys       every key, with its default and its words
     parse      from and to TOML
 
 Each regime adds the class of its own studies.
