@@ -8,5 +8,10 @@ from sordino.core.method import register as register
 from sordino.regimes.asynchronous.method import AsynchronousMethod as AsynchronousMethod
 from sordino.regimes.asynchronous.method import Stage as Stage
 from sordino.regimes.synchronous.method import Choice as Choice
+from sordino.regimes.synchronous.method import Released as Released
+from sordino.regimes.synchronous.method import Remaining as Remaining
+from sordino.regimes.synchronous.method import RoundNoise as RoundNoise
 from sordino.regimes.synchronous.method import SynchronousMethod as SynchronousMethod
+from sordino.regimes.synchronous.method import Terms as Terms
+from sordino.regimes.synchronous.method import Wants as Wants
 from sordino.regimes.vertical.method import OnlineMethod as OnlineMethod

@@ -1,6 +1,8 @@
 """Events message by message: the server's side and a site's, on a network or in one process.
 
-Theory of operation ------------------- *Roles.* M sites are parties, each with features of its own
+Theory of operation
+-------------------
+*Roles.* M sites are parties, each with features of its own
 and a half of the network; one more site, the last, has the labels. The server has neither: it keeps
 its half of the network, and the rules of an event (:mod:`~sordino.regimes.vertical.protocol`). All
 go through the same stream by themselves: which row an event shows follows from the study's seed and
