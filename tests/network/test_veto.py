@@ -118,6 +118,12 @@ BEYOND: dict[str, dict[str, Any]] = {
 }
 
 
+def test_every_field_of_a_task_is_tried() -> None:
+    """A new field of a task must be one that a site holds against the study."""
+    tried = {key for changes in BEYOND.values() for key in changes} - {"number"}
+    assert tried == set(Train.__struct_fields__) - {"loss_noise"}  # nothing without a loss_bound
+
+
 @pytest.mark.parametrize("attack", BEYOND)
 def test_a_site_refuses_what_was_not_agreed_and_books_nothing(attack: str, victim: Victim) -> None:
     other = dict(BEYOND[attack])
