@@ -56,7 +56,7 @@ IMAGE = "image"
 _MOST = 2**127
 
 Data: TypeAlias = Any
-"""See the module's docstring."""
+"""A table, arrays or a data set in memory, of the kinds that the module's docstring lists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

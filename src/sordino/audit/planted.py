@@ -87,7 +87,7 @@ class PlantedSum(ClippedSum):
         self._real, self._places = real, places
         self._there = torch.from_numpy(np.flatnonzero(coins)) + real
         self.others = torch.zeros(0, dtype=torch.float64)
-        """What the last sum was on the canaries' places without any of them, (m,)."""
+        """The last sum on the canaries' places without any of them, (m,)."""
 
     def without(self, total: Tensor) -> Tensor:
         return self.others

@@ -70,7 +70,6 @@ class HorizontalNetwork(NetworkRegime):
     regime: HorizontalRegime[Any]
 
     def agreed(self, agreement: Agreement, study: Study) -> Study:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         if not self.regime.carried:
             raise StudyError(
                 f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
@@ -106,7 +105,6 @@ class HorizontalNetwork(NetworkRegime):
         return full
 
     def widest(self, agreement: Agreement, study: Study) -> int:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _carried(study)
         made = model(own, own.data.seen(agreement.data.shape), len(agreement.data.classes))
         return sum(each.numel() for each in made.parameters())
@@ -120,7 +118,6 @@ class HorizontalNetwork(NetworkRegime):
         payable: Sequence[int] | None,
         test: Dataset | None,
     ) -> PreparedRun:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _carried(study)
         return self.regime.assembled(own, divided(agreement, own, test=test), folder, run, payable)
 
@@ -135,7 +132,6 @@ class HorizontalNetwork(NetworkRegime):
         run: str,
         payable: Sequence[int] | None,
     ) -> SiteObjects:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _carried(limited)
         have = divided(agreement, own, (index, data))
         built = self.regime.assembled(own, have, folder, run, payable, mine=index)
@@ -143,7 +139,6 @@ class HorizontalNetwork(NetworkRegime):
         return SiteObjects(built, world, world.units[index], world.budgets[index], world.payable)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         privacy = study.privacy
         refuse_limit(study, limit)
         changed: dict[str, Any] = {}
@@ -160,7 +155,7 @@ class HorizontalNetwork(NetworkRegime):
         return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
 
     def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
-        """See :class:`~sordino.core.network.NetworkRegime`. It is in the agreed shape, with the
+        """It is in the agreed shape, with the
         agreed classes, as the model sees it.
         """
         study = _carried(study)
@@ -208,7 +203,6 @@ class HorizontalNetwork(NetworkRegime):
         return featured(own, study.data.features)
 
     def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         own, shape = _carried(study), agreement.data
         if path is None:
             if own.data.testing != "published":
@@ -233,7 +227,6 @@ class HorizontalNetwork(NetworkRegime):
         return featured(found, own.data.features)
 
     def demo(self, study: Study) -> DemoFiles:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         # sites read examples as they are, and apply the front end themselves
         found = federation(examples(_carried(study)))
         classes = found.test.classes
@@ -252,7 +245,6 @@ class HorizontalNetwork(NetworkRegime):
         )
 
     def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         own = _carried(limited)
         changed = own.privacy.model_copy(update={"ledger": "run", "entropy": "seed"})
         have, trial = divided(agreement, own), own.model_copy(update={"privacy": changed})
@@ -262,7 +254,7 @@ class HorizontalNetwork(NetworkRegime):
         return built.plan
 
     def own(self, study: Study, index: int) -> SiteScope:
-        """See :class:`~sordino.core.network.NetworkRegime`. An update has no noise yet."""
+        """An update has no noise yet."""
         if self.regime.summing(study) is not None:
             return SiteScope("Every opened sum that this site has a part in")
         if study.privacy.unit != "client":
@@ -270,7 +262,6 @@ class HorizontalNetwork(NetworkRegime):
         return SiteScope("Everything that the aggregator publishes of this site's updates")
 
     def released(self, study: Study, index: int) -> str:
-        """See :class:`~sordino.core.network.NetworkRegime`."""
         if (own := self.regime.summing(study)) is not None:
             told = {"bits": own.bits, "least": own.fewest, "help": _help(own.dishonest)}
             return RELEASED["shared"].format(**told)

@@ -15,7 +15,7 @@ from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, re
 
 
 def content(comparison: Comparison) -> Content:
-    """What the page says."""
+    """Content of the page."""
     members, seeds = comparison.members, comparison.seeds
     claimed, measured = comparison.at == "claimed", _spoken(comparison).accuracy
     which = (

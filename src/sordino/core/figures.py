@@ -170,7 +170,7 @@ class Matrix:
 
     @property
     def many(self) -> bool:
-        """Whether rows of numbers are too many for dots: they are put in order, as a map."""
+        """True if rows of numbers are too many for dots: they are put in order, as a map."""
         return len(self.counts) > MOST_DOTS
 
 

@@ -30,7 +30,7 @@ UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
 
 ELSEWHERE = ("site:", "elsewhere/")
-"""What stands for the fingerprint of data that another process has."""
+"""Stand-ins for the fingerprint of data that another process has."""
 
 PUBLIC = "public"
 """Whose data rows are that were declared public, in a ledger of the data: later runs must know."""

@@ -187,7 +187,7 @@ class Schedule:
 
     @property
     def staged(self) -> bool:
-        """Whether charges of a unit differ from one another."""
+        """True if charges of a unit differ from one another."""
         return any(len(each.stages) > 1 for each in self.noisy.values())
 
     def wanted(self, unit: str) -> int:

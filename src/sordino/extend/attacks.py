@@ -1,4 +1,4 @@
-"""What an attack on single releases is made of: models, per-example sums, mechanisms and prices."""
+"""Parts of an attack on single releases: models, per-example sums, mechanisms and prices."""
 
 from sordino.audit.canaries import mechanism_of as mechanism_of
 from sordino.audit.shadows import MODEL as MODEL

@@ -39,7 +39,7 @@ class Answer:
 
 
 Answers = Callable[[str], Answer]
-"""What to answer to a path; raises StudyError where that cannot be read."""
+"""Return the answer to a path; raise StudyError where that cannot be read."""
 
 
 class Loopback:

@@ -187,7 +187,6 @@ class LiveKernel(Kernel[S, M]):
         )
 
     def run(self) -> M:
-        """See :class:`~sordino.core.kernel.Kernel`."""
         try:
             return self._run()
         finally:
@@ -465,7 +464,7 @@ class LiveKernel(Kernel[S, M]):
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
     def close(self, number: int, log: records.Round) -> None:
-        """See :class:`~sordino.core.kernel.Kernel`. To measure a model may take long."""
+        """To measure a model may take long."""
         self.session.flush()
         super().close(number, log)
 

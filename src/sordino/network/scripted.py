@@ -74,7 +74,7 @@ class ScriptedKernel(Kernel[S, M]):
         return self._sites - len(self._there)
 
     def run(self) -> M:
-        """See :class:`~sordino.core.kernel.Kernel`. It ends when a site refuses: a simulation
+        """It ends when a site refuses: a simulation
         knows no refusals.
         """
         try:

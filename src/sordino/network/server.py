@@ -43,7 +43,7 @@ FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 
 LAST = "farewell.bin"
-"""What every site is told at the end, for those that were away then."""
+"""Last message to every site, for those that were away then."""
 
 Noted = Callable[[str, str, str], object]
 """Told of an incident: which site, what, and the detail."""
@@ -124,11 +124,9 @@ class _Ends:
             self.watcher.hurry()
 
     def row(self, row: Row) -> None:
-        """See :class:`~sordino.core.simulation.RunListener`."""
         self.watcher.row(row)
 
     def save(self, moment: Snapshot) -> None:
-        """See :class:`~sordino.core.simulation.RunListener`."""
         if moment.ended is not None:
             replace_file(self.folder / LAST, frames.encode(_bye(moment, self.hands_out)))
         self.watcher.save(moment)
@@ -210,7 +208,6 @@ class ServerRun:
     payable: list[int] | None
 
     def unpack(self, packed: EncodedSnapshot) -> Any:
-        """See :class:`~sordino.core.simulation.Simulation`."""
         return self.inner.unpack(packed)
 
     def run(self, moment: Any, watcher: RunListener[Any]) -> Any:

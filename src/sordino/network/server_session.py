@@ -48,7 +48,7 @@ MOST_BAD = 16
 REASON = 160
 """Characters of one site's reason in what everybody is told."""
 AT_ONCE, LONGEST_OUT = 8, 600.0
-"""How often a site that was out may be back at once, and seconds that it waits at most then."""
+"""Times that a site that was out may be back at once, and seconds that it waits at most then."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ REMEDY = (
     "The study is agreed, and this site may not spend more: allow more with --epsilon-limit, if "
     "that is what bounds it, or do not join"
 )
-"""What a site can do that cannot pay for a single task."""
+"""Remedy of a site that cannot pay for a single task."""
 
 
 def give_back() -> None:
@@ -98,11 +98,9 @@ class Site:
 
     @property
     def units(self) -> Sequence[str]:
-        """See :class:`~sordino.core.simulation.Simulation`."""
         return (self.unit,)
 
     def unpack(self, packed: EncodedSnapshot) -> SiteMoment:
-        """See :class:`~sordino.core.simulation.Simulation`."""
         return unpacked(packed)
 
     def run(self, moment: SiteMoment, watcher: RunListener[Any]) -> SiteMoment:

@@ -136,7 +136,6 @@ class SiteMoment:
     carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def pack(self) -> EncodedSnapshot:
-        """See :class:`~sordino.core.simulation.Snapshot`."""
         rest = _Rest(self.number, self.steps, self.ended, self.count)
         own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
         return EncodedSnapshot({"model": self.model, **own}, msgspec.json.encode(rest))

@@ -161,7 +161,7 @@ OpensHub = Callable[[int, Mailbox, Callable[[str, str], None], Callable[[str], N
 Connects = Callable[[int], Line]
 """Opens a site's connection, for frames of at most so many bytes."""
 EXTRAS = {"websocket": "network", "mqtt": "edge", "nvflare": "nvflare"}
-"""What to install for a transport: ``pip install 'sordino[EXTRA]'``."""
+"""Return the command that installs a transport: ``pip install 'sordino[EXTRA]'``."""
 
 
 class Transport(ABC):
@@ -241,7 +241,6 @@ class WebSocket(Transport):
         host: str,
         revoked: Callable[[Path], Callable[[int], bool]],
     ) -> OpensHub:
-        """See :class:`Transport`."""
         try:
             from sordino.network.websocket_server import WebSocketHub
         except ModuleNotFoundError as error:
@@ -260,7 +259,6 @@ class WebSocket(Transport):
         return opens
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
-        """See :class:`Transport`."""
         context = certificates.context(kit, "site")
         try:
             from sordino.network.websocket_site import WebSocketLine

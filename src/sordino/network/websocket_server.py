@@ -70,7 +70,6 @@ class Connection(asyncio.Protocol):
         self.name, self.serial, self.number, self.revoked = "", 0, 0, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See :class:`asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(WRITING)
@@ -79,25 +78,22 @@ class Connection(asyncio.Protocol):
         self._host.made(self)
 
     def data_received(self, data: bytes) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._seen = self._loop.time()
         self._protocol.receive_data(data)
         self._events += self._protocol.events_received()
         self._work()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See :class:`asyncio.Protocol`. What has come before still counts."""
+        """Keep what has come before."""
         self._lost = True
         if self._timer is not None:
             self._timer.cancel()
         self._work()
 
     def pause_writing(self) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._slow = True
 
     def resume_writing(self) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._slow = False
         while self._waiting and not self._slow:
             self._write(self._waiting.popleft())
@@ -322,16 +318,13 @@ class WebSocketHub:
             )
 
     def send(self, site: str, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.Hub`."""
         self._todo.append((self._put, (site, frame)))
 
     def drop(self, site: str, why: str) -> None:
-        """See :class:`~sordino.network.transport.Hub`."""
         self._todo.append((self._close_one, (site, why)))
         self._give()
 
     def close(self) -> None:
-        """See :class:`~sordino.network.transport.Hub`."""
         self._closing.set()
         self._call(self._yield)
         self._thread.join(timeout=10)

@@ -260,7 +260,6 @@ class WebSocketLine:
             raise protocol.handshake_exc
 
     def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.Line`."""
         with self._lock:
             self._refuse_ended()
             self._protocol.send_binary(frame)
@@ -268,7 +267,6 @@ class WebSocketLine:
             self._refuse_ended()
 
     def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.network.transport.Line`."""
         while True:
             with self._lock:
                 while not self._frames:
@@ -278,7 +276,6 @@ class WebSocketLine:
             yield frame
 
     def close(self) -> None:
-        """See :class:`~sordino.network.transport.Line`."""
         self._over.set()
         if not self._lock.acquire(timeout=CLOSING):  # somebody else waits for a frame
             self._stream.end()

@@ -179,7 +179,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 GID = "panel-"
-"""What a panel's background is called in a picture, before its number."""
+"""Prefix of the name of a panel's background in a picture."""
 DIGITS = 6
 Box = tuple[float, float, float, float]
 Line = tuple[str, str, Any, Any]  # name, colour, xs, ys

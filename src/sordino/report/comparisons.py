@@ -268,7 +268,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What the page says.
+    """Content of the page.
 
     Attributes:
         sub: one line below the title.

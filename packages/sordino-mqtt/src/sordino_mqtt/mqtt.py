@@ -76,18 +76,16 @@ class MqttHub:
         self._thread.start()
 
     def send(self, site: str, frame: bytes) -> None:
-        """See :class:`~sordino.extend.network.Hub`."""
         with self._lock:
             if self._link is not None and site in self._there:
                 self._link.publish("down", site, frame, self._there[site][1])
 
     def drop(self, site: str, why: str) -> None:
-        """See :class:`~sordino.extend.network.Hub`. An empty message ends a connection."""
+        """An empty message ends a connection."""
         self.send(site, b"")
         self._gone(site)
 
     def close(self) -> None:
-        """See :class:`~sordino.extend.network.Hub`."""
         self._stop.set()
         with self._lock:
             link = self._link
@@ -215,19 +213,16 @@ class MqttLine:
         self._link.appear()
 
     def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.extend.network.Line`."""
         if self._link.ended.is_set() or self._why:
             raise Lost(self._why or self._link.why)
         self._link.publish("up", self._name, frame, self._link.key)
 
     def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.extend.network.Line`."""
         while (frame := self._came.get()) is not None:
             yield frame
         raise Lost(self._why or self._link.why)
 
     def close(self) -> None:
-        """See :class:`~sordino.extend.network.Line`."""
         self._link.close()
 
     def _stirred_up(self) -> None:

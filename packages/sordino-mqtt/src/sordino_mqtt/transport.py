@@ -34,7 +34,7 @@ class Mqtt(Transport):
         host: str,
         revoked: Callable[[Path], Callable[[int], bool]],
     ) -> OpensHub:
-        """See :class:`~sordino.extend.network.Transport`; the broker refuses who is revoked."""
+        """The broker refuses who is revoked."""
         if host:
             raise StudyError(
                 "--host: with MQTT the server listens nowhere; it connects to the broker at "
@@ -53,12 +53,10 @@ class Mqtt(Transport):
         return opens
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
-        """See :class:`~sordino.extend.network.Transport`."""
         tls, where = context(kit, "site"), _broker(agreement)
         return lambda limit: MqttLine(where, agreement.names[index], tls, limit)
 
     def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
-        """See :class:`~sordino.extend.network.Transport`."""
         return broker.settings(agreement, limit)
 
     def play(
@@ -69,7 +67,7 @@ class Mqtt(Transport):
         scripted: bool,
         more: Sequence[str] = (),
     ) -> int:
-        """See :class:`~sordino.extend.network.Transport`: beside a broker of its own."""
+        """Beside a broker of its own."""
         kits = federation.server.parent
         logs = kits.parent / "logs"
         logs.mkdir(exist_ok=True)

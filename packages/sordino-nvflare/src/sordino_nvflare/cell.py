@@ -18,7 +18,7 @@ CHANNEL = "sordino"
 
 
 class CellPost:
-    """See :class:`~sordino_nvflare.channel.Post`.
+    """Post of a job process: messages through its cell.
 
     Args:
         cell: of this job process.
@@ -33,7 +33,6 @@ class CellPost:
         self._cells = {name: own for own, name in self._names.items()}
 
     def on(self, topic: Topic, got: Got) -> None:
-        """See :class:`~sordino_nvflare.channel.Post`."""
 
         def taken(message: Any) -> Any:
             name = self._sender(message)
@@ -48,12 +47,10 @@ class CellPost:
         self._cell.register_request_cb(CHANNEL, topic, taken)
 
     def tell(self, to: str, topic: Topic, parcel: Parcel) -> None:
-        """See :class:`~sordino_nvflare.channel.Post`."""
         message = Message({}, msgspec.msgpack.encode(parcel))
         self._cell.fire_and_forget(CHANNEL, topic, self._cells[to], message, optional=True)
 
     def ask(self, to: str, topic: Topic, parcel: Parcel, seconds: float) -> Parcel | None:
-        """See :class:`~sordino_nvflare.channel.Post`."""
         message = Message({}, msgspec.msgpack.encode(parcel))
         reply = self._cell.send_request(
             CHANNEL, topic, self._cells[to], message, timeout=seconds, optional=True

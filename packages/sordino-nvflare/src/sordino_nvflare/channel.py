@@ -148,7 +148,6 @@ class FlareHub:
         return len(self._there)
 
     def send(self, site: str, frame: bytes) -> None:
-        """See :class:`~sordino.extend.network.Hub`."""
         with self._lock:
             own = self._there.get(site)
             if own is not None:
@@ -156,7 +155,6 @@ class FlareHub:
                 self._post.tell(site, "down", Parcel(own.key, own.sent, frame))
 
     def drop(self, site: str, why: str) -> None:
-        """See :class:`~sordino.extend.network.Hub`."""
         with self._lock:
             own = self._there.get(site)
             if own is not None:
@@ -164,7 +162,6 @@ class FlareHub:
                 self._gone(site, own.key)
 
     def close(self) -> None:
-        """See :class:`~sordino.extend.network.Hub`."""
         self._stop.set()
         self._thread.join(timeout=SILENT)
         for site in tuple(self._there):
@@ -297,7 +294,6 @@ class FlareLine:
         threading.Thread(target=self._beats, name="sordino beats", daemon=True).start()
 
     def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.extend.network.Line`."""
         with self._lock:
             if self._ended.is_set():
                 raise Lost(self._why)
@@ -306,13 +302,11 @@ class FlareLine:
         self._post.tell(SERVER, "up", Parcel(self._key, number, frame))
 
     def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.extend.network.Line`."""
         while (frame := self._came.get()) is not None:
             yield frame
         raise Lost(self._why)
 
     def close(self) -> None:
-        """See :class:`~sordino.extend.network.Line`."""
         if not self._ended.is_set():
             self._post.tell(SERVER, "end", Parcel(self._key))
         self._over("closed")

@@ -16,7 +16,7 @@ PARTS = "sordino_nvflare.parts"
 AGAIN = "submit the job to NVFlare again: everybody goes on where they were"
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
-"""What NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""
+"""Names that NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""
 
 
 def files(agreed: Agreed) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ STARTING = 120.0
 """Seconds that NVFlare's own processes may take to find each other."""
 LOOK = 0.2
 TRIES = 3
-"""How often a demo's job is submitted at most."""
+"""Most submissions of a demo's job."""
 
 
 class NVFlare(Transport):
@@ -38,15 +38,14 @@ class NVFlare(Transport):
         host: str,
         revoked: Callable[[Path], Callable[[int], bool]],
     ) -> NoReturn:
-        """See :class:`~sordino.extend.network.Transport`: nobody but NVFlare starts a server."""
+        """Nobody but NVFlare starts a server."""
         _refuse(agreement)
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> NoReturn:
-        """See :class:`~sordino.extend.network.Transport`: nobody but NVFlare starts a site."""
+        """Nobody but NVFlare starts a site."""
         _refuse(agreement)
 
     def cannot_revoke(self, name: str) -> str:
-        """See :class:`~sordino.extend.network.Transport`."""
         return (
             f"NVFlare admits the sites of this federation: have its admin disable the client {name}"
         )
@@ -59,7 +58,7 @@ class NVFlare(Transport):
         scripted: bool,
         more: Sequence[str] = (),
     ) -> int:
-        """See :class:`~sordino.extend.network.Transport`. NVFlare is provisioned beside the kits,
+        """NVFlare is provisioned beside the kits,
         and the job submitted until the study has ended. A scripted server keeps no journal that
         leads past its last checkpoint: its job is submitted once.
 

@@ -26,7 +26,7 @@ from sordino_papers.entry import (
 from sordino_papers.files import CATALOGUE, base
 
 Present: TypeAlias = Callable[[str], bool]
-"""Whether the files of a data set are on this machine."""
+"""Return True if the files of a data set are on this machine."""
 
 K = TypeVar("K", bound=Panel | Series | Point)
 LETTERS = 16  # of a digest, in a folder's name
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """What is run of an entry.
+    """Cells of an entry that are run.
 
     Attributes:
         data: of each panel, the data set that was chosen; "" is the panel of an entry without any.
@@ -96,7 +96,7 @@ class Grid:
 
 
 def present(name: str) -> bool:
-    """Whether a data set is here."""
+    """Return True if a data set is here."""
     try:
         return name in NAMES or where(name) is not None
     except DataError:

@@ -1,4 +1,4 @@
-"""What a file of the catalogue says: one table or figure of a paper.
+"""Entries of the catalogue: one table or figure of a paper each.
 
 An entry is a grid of studies: panels x forms x series x points, each with some seeds. A study is
 the base study with changes, ``key=value`` as `--set` takes them, applied in this order: of the
@@ -85,7 +85,7 @@ class Point(Part, frozen=True):
 
 
 class Axis(Part, frozen=True):
-    """What the points are values of."""
+    """Quantity that the points are values of."""
 
     label: str
     values: tuple[Point, ...]
@@ -120,7 +120,7 @@ class Also(Part, frozen=True):
 
 
 class Scale(Part, frozen=True):
-    """What a scale changes.
+    """Changes of a scale.
 
     Attributes:
         series, panels, points: what is run of each; everything where empty. What is left out is
@@ -174,7 +174,7 @@ class Published(Part, frozen=True):
 
 
 class Claim(Part, frozen=True):
-    """What the text says of it, in our words, where it says so, and the rule that judges it.
+    """Claim of the text in our words, its place, and the rule that judges it.
 
     Attributes:
         measure: what the rule looks at; the first of ``shown`` where left out.
@@ -187,7 +187,7 @@ class Claim(Part, frozen=True):
 
 
 class Gap(Part, frozen=True):
-    """What of it is not run, and why."""
+    """Parts that are not run, and why."""
 
     what: str
     why: str

@@ -49,7 +49,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is drawn of one series in one form."""
+    """Curve of one series in one form."""
 
     label: str
     index: int

@@ -63,7 +63,7 @@ def _overview(found: Sequence[tuple[Results, EntryOf]]) -> str:
 
 
 def counted(claims: Sequence[ClaimOf]) -> str:
-    """How many claims have which verdict."""
+    """Count the claims by verdict."""
     order = ("holds", "needs unpaid privacy", "cannot be told", "does not hold")
     numbers = {name: sum(claim.verdict == name for claim in claims) for name in order}
     return ", ".join(f"{count} {name}" for name, count in numbers.items() if count)

@@ -1,4 +1,4 @@
-"""What can be read from a run: one class for each kind of number, chosen by its first key.
+"""Measures of a run: one class for each kind of number, chosen by its first key.
 
 A measure is a number of one run, or a curve of one run. To add one, write a class here: its first
 field is the key that selects it in a file of the catalogue, the other fields are its options, and
@@ -46,7 +46,7 @@ class Measure(Part, frozen=True):
 
     @property
     def told(self) -> str:
-        """What it is called on a page."""
+        """Name on a page."""
         raise NotImplementedError
 
     def of(self, run: Run) -> float | None:
@@ -59,7 +59,7 @@ class Measure(Part, frozen=True):
 
 
 class Final(Measure, frozen=True):
-    """What a run reached at its end: ``final = "accuracy"`` (of the model handed out, or of a
+    """Value at a run's end: ``final = "accuracy"`` (of the model handed out, or of a
     whole stream), "error" (1 - accuracy), "measured" (accuracy, or the error where labels are
     numbers) or "best" (the best evaluated round; the papers often report this one).
     """
@@ -234,7 +234,7 @@ class Best(Measure, frozen=True):
 
 
 class Attacked(Measure, frozen=True):
-    """What an attack recovered, mean over its images: ``attacked = "correlation"`` or "psnr"."""
+    """Quality of an attack's images, their mean: ``attacked = "correlation"`` or "psnr"."""
 
     attacked: Literal["correlation", "psnr"]
 

@@ -34,7 +34,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether it is there, whole.
+        """Return True if it is there, whole.
 
         Raises:
             Damaged: if it cannot be read.
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(slots=True)
 class Seen:
-    """How far the runs are: answers of processes, as they come."""
+    """Progress of the runs: answers of processes, as they come."""
 
     runs: Mapping[int, Run]
     whole: int

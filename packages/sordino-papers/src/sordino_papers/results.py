@@ -1,4 +1,4 @@
-"""What the runs of an entry say: numbers of every cell, and a verdict for every claim."""
+"""Results of an entry: numbers of every cell, and a verdict for every claim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Damaged(StudyError):
 
 
 class Number(msgspec.Struct, frozen=True):
-    """What a measure found in a cell: by seed, their mean and standard deviation; curves apart."""
+    """Values of a measure in a cell: by seed, their mean and standard deviation; curves apart."""
 
     measure: str
     by_seed: dict[str, float]
@@ -114,7 +114,7 @@ class Results:
         return [each for each in found if isinstance(each, Run)]
 
     def values(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
-        """What a measure finds in a cell, by seed; seeds without a number are left out."""
+        """Return a measure's values in a cell, by seed; seeds without a number are left out."""
         if isinstance(measure, Best):
             return self._best(SHORT[measure.best_of], place)
         cell = self.grid.at(place)
@@ -147,7 +147,7 @@ class Results:
         return max(claimed, default=None), max(true, default=None)
 
     def unpaid(self, form: str, series: Collection[str]) -> bool:
-        """Whether some cell of a form, of these series, costs more privacy than it claims."""
+        """Return True if a cell of a form, of these series, costs more than it claims."""
         paid = [
             self.epsilons(cell)
             for cell in self.grid.cells
@@ -161,7 +161,7 @@ class Results:
 
 
 def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
-    """What a measure finds in a run; None where there is nothing to find."""
+    """Return the value of a measure in a run, or None."""
     if isinstance(run, Found):
         if not isinstance(measure, Attacked):
             return None
@@ -289,7 +289,7 @@ def _failures(results: Results) -> tuple[str, ...]:
 
 
 def _reservations(results: Results) -> str:
-    """What to know of the runs: that some are missing, or that different programs made them."""
+    """Return remarks on the runs: that some are missing, or that different programs made them."""
     grid = results.grid
     folders = {
         grid.folder(cell, results.out, seed): results.run(cell, seed)

@@ -1,4 +1,4 @@
-"""How a claim of a paper is put so that runs can answer it: one class for each kind of rule.
+"""Rules for claims of a paper that runs can answer: one class for each kind.
 
 The first field of a class is the key that selects it in a file of the catalogue. ``panel`` and
 ``x`` restrict a rule to some panels and points, all where left out. :mod:`.verdicts` judges.
@@ -11,7 +11,7 @@ from typing import Literal
 from sordino_papers.schema import Part
 
 Over = Literal["each", "mean"]
-"""Whether a rule must hold at each panel and point, or of the mean over them."""
+"""Scope of a rule: each panel and point, or the mean over them."""
 
 
 class Better(Part, frozen=True):

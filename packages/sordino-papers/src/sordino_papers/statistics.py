@@ -59,21 +59,21 @@ def share(successes: int, cases: int, comparisons: int = 1) -> Interval:
 
 
 def above(found: Interval, level: float) -> Said:
-    """Whether a mean is above a level."""
+    """Test a mean against a level."""
     if found.low > level:
         return "holds"
     return "does not hold" if found.high <= level else "cannot be told"
 
 
 def between(found: Interval, low: float, high: float) -> Said:
-    """Whether a mean is in a range, ends included."""
+    """Test a mean against a range, ends included."""
     if found.low >= low and found.high <= high:
         return "holds"
     return "does not hold" if found.high < low or found.low > high else "cannot be told"
 
 
 def together(said: Sequence[Said]) -> Said:
-    """Whether all hold; nothing can be told of none.
+    """Combine verdicts: all must hold; nothing can be told of none.
 
     >>> together(["holds", "does not hold", "cannot be told"]), together([])
     ('does not hold', 'cannot be told')

@@ -1,4 +1,4 @@
-"""Whether a claim holds, by its rule, from intervals over seeds.
+"""Verdicts on claims, by their rules, from intervals over seeds.
 
 A rule becomes comparisons; each is a mean over seeds with an interval, corrected for how many there
 are. A claim holds if every comparison does, and does not if one is on the other side.
@@ -25,7 +25,7 @@ Verdict = Literal["holds", "does not hold", "cannot be told", "needs unpaid priv
 Numbers: TypeAlias = Mapping[int, float]
 """By seed."""
 Values: TypeAlias = Callable[[Place], Mapping[int, float | Curve]]
-"""What a measure found in a cell, by seed."""
+"""Values of a measure in a cell, by seed."""
 
 LAST = 0.25  # of a curve, that stands for its end
 
@@ -50,7 +50,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What the runs of one form say of a claim."""
+    """Verdict of the runs of one form on a claim."""
 
     form: str
     said: Said
@@ -59,7 +59,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What a rule is judged on: the cells of one form, and one measure."""
+    """Evidence for a rule: the cells of one form, and one measure."""
 
     grid: Grid
     form: str
@@ -98,7 +98,7 @@ class Pair:
 
 
 def judge(rule: Rule, asked: Asked) -> Judged:
-    """What the runs of a form say of a rule."""
+    """Return the verdict of the runs of a form on a rule."""
     if isinstance(rule, rules.Wins):
         found = [_won(rule, asked)]
     else:
@@ -201,7 +201,7 @@ def _(rule: rules.Peaks, asked: Asked) -> Iterator[Pair]:
 
 
 def _won(rule: rules.Wins, asked: Asked) -> Comparison:
-    """How often one of the named is the best of all; a tie with another is no win."""
+    """Return the share of points at which one of the named is best; a tie is no win."""
     won = cases = 0
     for panel, point in asked.places(rule):
         found = {series: asked.numbers(panel, series, point) for series in rule.among}

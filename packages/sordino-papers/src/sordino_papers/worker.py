@@ -17,7 +17,7 @@ import msgspec
 from sordino.extend.runs import ResumeError, SordinoError, replace_file, there
 
 ATTACK = "attack.json"
-"""What an attack found, in the folder that stands for a run's."""
+"""Findings of an attack, in the folder that stands for a run's."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How an order ended: ``why`` it failed or None, and seconds of this process's core."""
+    """End of an order: ``why`` it failed or None, and seconds of this process's core."""
 
     number: int
     why: str | None
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What an attack recovered: means over images, and its price; None where that is infinite."""
+    """Quality of an attack's images: means, and its price; None where that is infinite."""
 
     correlation: float
     psnr: float | None
@@ -88,7 +88,7 @@ def _carried_out(order: Order) -> None:
 
 
 def _attacked(path: Path, folder: Path, images: int) -> None:
-    """What an observer of one gradient at the initial weights recovers, under the study's noise."""
+    """Attack one gradient at the initial weights, under the study's noise."""
     from sordino.extend.runs import HorizontalStudy, StudyError
     from sordino.extend.runs import study as studies
     from sordino_papers.inversion import scenes as inversion

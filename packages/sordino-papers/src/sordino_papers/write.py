@@ -1,4 +1,4 @@
-"""What is left in the folder: ``entries/<name>.json``, ``index.html``, ``reproduction.md``."""
+"""Files of the folder: ``entries/<name>.json``, ``index.html``, ``reproduction.md``."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ LATER = (
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
 LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_", "NUMBA_")
-"""How environment variables begin that may choose how a library rounds. ``MKL_NUM_THREADS`` is one:
+"""Prefixes of environment variables by which a library may round. ``MKL_NUM_THREADS`` is one:
 torch sets its threads, and its own number stands in the environment, too.
 """
 ENDED = b"This run has ended and its key was destroyed.\n"

@@ -339,7 +339,7 @@ class Text:
         self.features = tuple(self.columns[at] for at in self._held)
 
     def skip(self, rows: int) -> int:
-        """What is passed is not checked."""
+        """Take what is passed unchecked."""
         passed = sum(1 for _ in islice(self._rows(), rows))
         self._row += passed
         return passed

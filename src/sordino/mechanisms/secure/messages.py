@@ -110,7 +110,7 @@ class Signed(_Message, frozen=True):
 
 
 class Signatures(_Message, frozen=True):
-    """Who, ascending, has signed the set, and the signatures. Reveal your shares."""
+    """Signers of the set in ascending order, and their signatures: shares are to be revealed."""
 
     round: int
     signers: tuple[int, ...]

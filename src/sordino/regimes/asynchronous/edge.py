@@ -184,8 +184,8 @@ class PrivateEdge(Site):
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
     def reach(self, task: Compute, said: object) -> plausible.Length | None:
-        """How long a gradient is, and may be; None where the mechanism does not say, and of what is
-        no gradient.
+        """Length of a gradient, and its bound; None of what is no gradient, and where the mechanism
+        does not say.
         """
         if task.clip is None or not isinstance(said, Gradient):
             return None

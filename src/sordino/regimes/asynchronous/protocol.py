@@ -187,8 +187,8 @@ class Asynchronous(Rules[State]):
 
     @property
     def growth(self) -> float:
-        """How long gradients of length 1 can make the model in a whole run, its start aside; rates
-        that rise within a stage are looked for at its ends, with room for those between.
+        """Length to which gradients of length 1 can bring the model in a run, without its start;
+        rates that rise within a stage are looked for at its ends, with room for those between.
         """
         rates = [
             self.method.rate(self.terms, stage, number)

@@ -41,7 +41,7 @@ from sordino_papers.inversion.gradient import FirstLayer, Matrix, recovered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How much noise, and what it costs.
+    """Noise level and its price.
 
     Attributes:
         sigma: noise multiplier of the study's mechanism; 0 for none; None for MAPA's noise.
@@ -75,7 +75,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """What came out at one noise level.
+    """Outcome at one noise level.
 
     Attributes:
         level: the noise.
@@ -120,7 +120,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Attack:
-    """What the attacker works on and knows.
+    """Target of an attacker, and what he knows.
 
     Attributes:
         clipped: the kernel, over the model's present weights.

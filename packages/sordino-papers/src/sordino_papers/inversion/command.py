@@ -34,7 +34,7 @@ FORMAT = 1
 
 
 class LevelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out at one noise level; epsilons of one release, and of all that are planned."""
+    """Outcome at one noise level; epsilons of one release, and of all that are planned."""
 
     noise_multiplier: float | None
     mapa_epsilon: float | None

@@ -46,7 +46,7 @@ def noise_words(level: Level) -> str:
 
 
 def price_words(level: Level) -> str:
-    """What it costs, in words.
+    """Return the price in words.
 
     >>> price_words(Level(sigma=0.1, once=1.0, whole=2.00001))
     'ε = 1 once, 2.001 in all'

@@ -137,7 +137,7 @@ def _levels(
     charges: Schedule,
     asked: Sequence[NoiseLevel],
 ) -> list[Level]:
-    """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's.
+    """Return the requested levels, with prices: the study's mechanism by rising noise, then MAPA's.
 
     The own noise of a study of MAPA's or AUDP's paper form is MAPA's.
     """
