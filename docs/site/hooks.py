@@ -18,8 +18,9 @@ from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
 
+import flowchart
+import sequence
 from commands import reference
-from flowchart import drawn
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -88,12 +89,16 @@ def _from_root(page: str, to: str) -> str | None:
     return normpath(f"{place}/{to}") if place else normpath(to)
 
 
+def _picture(chart: str) -> str:
+    return sequence.drawn(chart) if chart.startswith("sequenceDiagram") else flowchart.drawn(chart)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The page with its links inside the site, its commands and its pictures."""
     uri = page.file.src_uri
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", reference())
-    markdown = MERMAID.sub(lambda found: drawn(found[1]), markdown)
+    markdown = MERMAID.sub(lambda found: _picture(found[1]), markdown)
     pieces = CODE.split(markdown)  # every second piece is code
 
     def led(found: re.Match[str]) -> str:
