@@ -17,6 +17,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from sordino.core.regimes import named, plan
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
 from sordino.data import identity
+from sordino.data.features import components, scattering
 from sordino.data.notices import noticed
 from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
@@ -493,6 +495,39 @@ def test_a_party_that_computes_something_else_is_refused_by_a_resume(
     monkeypatch.setenv("ELSEWHERE", "0.25")
     with pytest.raises(ResumeError, match="first weights and operations"):
         session.resume(tmp_path / "run", quiet, quiet)
+
+
+def test_a_map_that_another_machine_learned_is_refused_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept map under another processor's library: noise of one round covered two sums."""
+
+    def kill(row: object) -> None:
+        raise Killed
+
+    def elsewhere(features: components.Bytes, count: int) -> components.Components:
+        found = learned(features, count)
+        return replace(found, scale=found.scale * 1.001)
+
+    learned = components.learned
+    asked = small(
+        data={"name": "digits", "features": {"kind": "scattering", "components": 20}},
+        method=so.DpSgd(learning_rate=0.5, tau=1),
+        budget=so.Budget(rounds=1),
+    ).checked
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    scattering._components.cache_clear()
+    with pytest.raises(Killed):
+        session.begin(asked, tmp_path / "run", kill, quiet)
+    scattering._components.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+        patch.setattr(components, "learned", elsewhere)
+        with pytest.raises(ResumeError, match="what a front end gives"):
+            session.resume(tmp_path / "run", quiet, quiet)
+    scattering._components.cache_clear()
+    with pytest.raises(Killed):
+        session.resume(tmp_path / "run", kill, quiet)
 
 
 def test_accuracies_with_other_noise_have_other_draws() -> None:

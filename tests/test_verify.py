@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from command import sordino
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
@@ -579,3 +581,37 @@ def test_names_of_units_cannot_steer_a_terminal(tmp_path: Path) -> None:
     assert "[bold]x[/bold]" in done.stderr
     with pytest.raises(LedgerError), Ledger.open(path, readonly=True) as ledger:
         ledger.spent("red")
+
+
+def test_a_run_that_was_set_back_is_found(tmp_path: Path) -> None:
+    """Rounds were released twice and charged once: epsilon 2.73 where the ledger had 2."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(row: Any) -> None:
+        if row.round == 4:
+            raise Killed
+
+    path = tmp_path / "study.toml"
+    path.write_text(SYNCHRONOUS)
+    changes = (
+        'data={name="digits", clients=2}',
+        "model.name=logistic",
+        'method={name="dp-sgd", tau=1}',
+        "budget.rounds=6",
+        "privacy.noise_multiplier=2",
+        "execution.checkpoint_every=1",
+    )
+    with pytest.raises(Killed):
+        session.begin(studies.read(path, changes), tmp_path / "run", kill, quiet)
+    saved = tmp_path / "run" / "checkpoints" / "latest.safetensors"
+    with safe_open(saved, "np") as file:
+        tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+    state = json.loads(about["state"])
+    state["moment"]["count"], state["moment"]["state"]["round"] = 0, 0
+    state["moment"]["state"]["steps"] = [0, 0]
+    save_file(tensors, saved, {**about, "state": json.dumps(state)})
+    session.resume(tmp_path / "run", quiet, quiet)
+    (problem,) = verify(tmp_path / "run").problems
+    assert "1 follows 3, so the run was set back" in problem

@@ -111,7 +111,7 @@ def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
     raise ResumeError(
         f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
         "knows the order of rows and columns, the model's first weights and operations, and what a "
-        "front end of your own gives, too. Put back what changed, or begin a new run"
+        "front end gives, too. Put back what changed, or begin a new run"
     )
 
 

@@ -40,7 +40,6 @@ from sordino.core.records import Facts, Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.core.simulation import Simulation, Snapshot
 from sordino.data.dataset import Span
-from sordino.data.features.front import is_ours
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
@@ -308,9 +307,9 @@ def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) 
 
 def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
     sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
-    own = study.data.features is not None and not is_ours(study.data.features)
-    # code of one's own may give other features of the same examples, from another file
-    features = (hashlib.sha256(part.x.tobytes()).hexdigest() for part in divided.parts if own)
+    # the same examples have other features by other code, and by a map that another machine learned
+    parts = divided.parts if study.data.features is not None else ()
+    features = (hashlib.sha256(np.ascontiguousarray(part.x)).hexdigest() for part in parts)
     return (*prints, *(each.fingerprint() for each in sets), *features)
 
 

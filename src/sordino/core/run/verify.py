@@ -24,17 +24,19 @@ from sordino.base.fingerprints import KEYED
 from sordino.base.parsing import json_of, toml_of
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
+from sordino.core.records import Round
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
     CHECKPOINTS,
     LEDGER,
+    LOG,
     PAGE,
     STUDY,
     Difference,
     RunFolder,
 )
-from sordino.core.run.log import checkpoint_heads
+from sordino.core.run.log import checkpoint_heads, rows
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note
@@ -401,10 +403,27 @@ class _Check:
         digests = {name: self.file(place, name) for name in place.to_digest(seal.facts)}
         self.differ(place.changed_since_seal(seal.facts, about, digests), self.verdict.epsilon)
         self.head(folder, about.get("ledger"), ledger, "run" if local else "data")
+        if not self.problems:
+            self.order(folder, str(about.get("regime")))
         if there(folder, PAGE):
             self.remarks.append(
                 f"{folder / PAGE} is not judged: `sordino report` writes it again from these files"
             )
+
+    def order(self, folder: Path, regime: str) -> None:
+        """Refuse a log whose numbers fall: what was released before was released again, under the
+        charges of the first time.
+        """
+        last = 0
+        for row in rows(folder, regime):
+            now = row.round if isinstance(row, Round) and isinstance(row.round, int) else last
+            if now < last:
+                self.problems.append(
+                    f"{folder / LOG}: {now} follows {last}, so the run was set back and released "
+                    "again what the ledger counts once"
+                )
+                return
+            last = now
 
     def differ(self, found: Sequence[Difference], epsilon: float | None = None) -> None:
         """Note differences, but for those of an epsilon that were said with what it adds up to."""
