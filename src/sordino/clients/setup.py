@@ -309,7 +309,7 @@ def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str])
     sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
     # the same examples have other features by other code, and by a map that another machine learned
     parts = divided.parts if study.data.features is not None else ()
-    features = (hashlib.sha256(np.ascontiguousarray(part.x)).hexdigest() for part in parts)
+    features = (hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest() for part in parts)
     return (*prints, *(each.fingerprint() for each in sets), *features)
 
 
