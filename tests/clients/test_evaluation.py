@@ -424,3 +424,12 @@ def test_a_report_without_accuracy_does_not_speak_of_it(table: Path) -> None:
     assert "Epsilon over rounds" in page
     assert "Accuracy and epsilon" not in page
     assert "Share of the test set" not in page
+
+
+def test_a_plan_counts_the_rows_of_a_private_share(table: Path) -> None:
+    """They are people, too: a plan said 2.99, and the run came to 45.2."""
+    study = read(table, *data('test="private share"'), "privacy.noise_multiplier=9")
+    planned, _ = build.plan(study)
+    alone, _ = build.plan(read(table, *data('test="public share"'), "privacy.noise_multiplier=9"))
+    assert planned.epsilon >= played(study, table / "run").spent > 0.0
+    assert planned.epsilon > 2 * alone.epsilon

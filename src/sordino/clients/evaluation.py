@@ -48,6 +48,7 @@ from sordino.privacy import (
     covers_round,
     noise_multiplier,
 )
+from sordino.privacy import accountant as accountant_of
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
@@ -233,6 +234,12 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
         Budget(epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant),
         evaluations(study),
     )
+
+
+def tested(study: HorizontalStudy) -> float:
+    """Return epsilon of the rows of a private test share, if models are measured as planned."""
+    mechanism, budget, times = priced(study)
+    return accountant_of(budget.accountant).epsilon([(mechanism.event(), times)], budget.delta)
 
 
 def told(study: HorizontalStudy, rows: int) -> TestSet:

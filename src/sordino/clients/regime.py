@@ -22,6 +22,7 @@ from sordino.clients.division import (
     model,
     tensors,
 )
+from sordino.clients.evaluation import tested
 from sordino.clients.pricing import Trial
 from sordino.clients.promise import resting_on, testing
 from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
@@ -209,6 +210,8 @@ class HorizontalRegime(Regime[H]):
             priced = replace(priced, warnings=(*priced.warnings, absent))
         if study.privacy.unit == "none":
             return priced, sizes
+        if study.data.testing == "private share":  # whose rows are people, too
+            priced = replace(priced, epsilon=max(priced.epsilon, tested(study)))
         if study.privacy.unit == "sample":
             path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
