@@ -143,4 +143,7 @@ def test_what_is_written_for_machines_is_as_it_was(
     now = fresh(tmp_path.resolve())
     assert now.keys() == BEFORE["fresh"].keys()
     for command, then in BEFORE["fresh"].items():
-        assert same(now[command], then), (command, now[command])
+        told = now[command]
+        if command == "methods --json":  # within a regime in the order in which they are imported
+            told, then = (sorted(each, key=lambda method: method["name"]) for each in (told, then))
+        assert same(told, then), (command, told)

@@ -614,4 +614,4 @@ def test_a_run_that_was_set_back_is_found(tmp_path: Path) -> None:
     save_file(tensors, saved, {**about, "state": json.dumps(state)})
     session.resume(tmp_path / "run", quiet, quiet)
     (problem,) = verify(tmp_path / "run").problems
-    assert "1 follows 3, so the run was set back" in problem
+    assert "round 1 follows 3, so the run was set back" in problem

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import MOST_JSON, read_below, there
+from sordino.base.files import MOST_JSON, open_below, read_below, there
 from sordino.base.fingerprints import KEYED
 from sordino.base.parsing import json_of, toml_of
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
-from sordino.core.records import Round
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -36,7 +37,7 @@ from sordino.core.run.folder import (
     Difference,
     RunFolder,
 )
-from sordino.core.run.log import checkpoint_heads, rows
+from sordino.core.run.log import checkpoint_heads
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note
@@ -52,6 +53,13 @@ Row = dict[str, Any]
 Spent = tuple[tuple[Event, int], ...]
 Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
+
+
+class _Numbered(msgspec.Struct, frozen=True):
+    """A row of the log, of any regime."""
+
+    kind: str = ""
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,26 +412,32 @@ class _Check:
         self.differ(place.changed_since_seal(seal.facts, about, digests), self.verdict.epsilon)
         self.head(folder, about.get("ledger"), ledger, "run" if local else "data")
         if not self.problems:
-            self.order(folder, str(about.get("regime")))
+            self.order(folder)
         if there(folder, PAGE):
             self.remarks.append(
                 f"{folder / PAGE} is not judged: `sordino report` writes it again from these files"
             )
 
-    def order(self, folder: Path, regime: str) -> None:
-        """Refuse a log whose numbers fall: what was released before was released again, under the
-        charges of the first time.
+    def order(self, folder: Path) -> None:
+        """Refuse a log whose rounds fall: what was released before was released again, under the
+        charges of the first time. It is read without its regime, which may not be known here.
         """
         last = 0
-        for row in rows(folder, regime):
-            now = row.round if isinstance(row, Round) and isinstance(row.round, int) else last
-            if now < last:
-                self.problems.append(
-                    f"{folder / LOG}: {now} follows {last}, so the run was set back and released "
-                    "again what the ledger counts once"
-                )
-                return
-            last = now
+        with open_below(folder, LOG) as log:
+            for line in log:
+                try:
+                    row = msgspec.json.decode(line, type=_Numbered)
+                except (msgspec.MsgspecError, RecursionError):
+                    self.problems.append(f"{folder / LOG}: a line cannot be read")
+                    return
+                now = row.round if row.kind == "round" else last
+                if now < last:
+                    self.problems.append(
+                        f"{folder / LOG}: round {now} follows {last}, so the run was set back and "
+                        "released again what the ledger counts once"
+                    )
+                    return
+                last = now
 
     def differ(self, found: Sequence[Difference], epsilon: float | None = None) -> None:
         """Note differences, but for those of an epsilon that were said with what it adds up to."""
