@@ -48,7 +48,8 @@ def drawn(text: str) -> str:
     return (
         f'<div class="picture" style="overflow-x:auto" role="img" '
         f'aria-label="{escape("; ".join(told))}"><svg xmlns="http://www.w3.org/2000/svg" '
-        f'viewBox="{-SIDE} 0 {wide + SIDE:g} {y:g}" style="min-width:{wide * 0.8:g}px" font-size="11" '
+        f'viewBox="{-SIDE} 0 {wide + SIDE:g} {y:g}" style="min-width:{wide * 0.8:g}px" '
+        'font-size="11" '
         'fill="currentColor"><defs><marker id="to" viewBox="0 0 8 8" refX="7" refY="4" '
         'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
         f"{heads}{''.join(parts)}</svg></div>"
