@@ -461,19 +461,23 @@ def a_party(features: int, embedding: int) -> nn.Module:
 
 
 def a_server(embeddings: tuple[int, ...], classes: int) -> nn.Module:
-    return nn.Linear(sum(embeddings), classes)
+    return Scaled(float(os.environ["SERVER"]), classes, sum(embeddings))
 
 
-def test_a_party_that_computes_something_else_is_refused_by_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("half", ["ELSEWHERE", "SERVER"])
+def test_a_half_that_computes_something_else_is_refused_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: str
 ) -> None:
-    """A hundred embeddings of the same features were released twice and charged once."""
+    """A hundred embeddings of the same features were released twice and charged once; so were
+    updates of parties, where the server's half was another.
+    """
 
     def kill(row: object) -> None:
         raise Killed
 
     monkeypatch.setitem(sys.modules, "elsewhere", sys.modules[__name__])
     monkeypatch.setenv("ELSEWHERE", "0.5")
+    monkeypatch.setenv("SERVER", "0.5")
     path = tmp_path / "asked.toml"
     path.write_text(named("vertical").template)
     noisy = (
@@ -492,7 +496,7 @@ def test_a_party_that_computes_something_else_is_refused_by_a_resume(
     )
     with pytest.raises(Killed):
         session.begin(asked, tmp_path / "run", kill, quiet)
-    monkeypatch.setenv("ELSEWHERE", "0.25")
+    monkeypatch.setenv(half, "0.25")
     with pytest.raises(ResumeError, match="first weights and operations"):
         session.resume(tmp_path / "run", quiet, quiet)
 

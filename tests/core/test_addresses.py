@@ -153,6 +153,9 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     assert protective(asked, "r", ("a",), tmp_path).at("x").random() != before[0]
     # their charges are not keyed by it either
     assert answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
+    # an edited drift had one coin for two labels: each pair of answers named the true one
+    monkeypatch.setattr(environment, "_modules", lambda study: {"drift": "edited"})
+    assert answering(asked, "r", ("a",), tmp_path).at("x").random() != before[1]
 
 
 def test_an_installed_program_is_known_by_its_number_and_a_comment_changes_nothing(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 
 from permitted import permits
 from sordino.base.entropy import Seeded, over
@@ -19,8 +20,9 @@ from sordino.training.client import Examples, ModelKernels, content, poisson
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.optimizer import Sgd
+from sordino.training.optimizer import Sgd, Steps
 from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.separable import known
 
 Q, ETA, N = 0.2, 0.5, 60
 
@@ -257,3 +259,33 @@ def test_poisson_batches_are_poisson() -> None:
     assert sizes.mean() == pytest.approx(20.0, abs=6 * (19.0 / 4000) ** 0.5)
     # 400 q (1 - q): a fixed size would have none
     assert sizes.var() == pytest.approx(19.0, rel=0.15)
+
+
+class Counting(Sgd):
+    """An optimizer that falls from one use to the next, in an attribute of its own."""
+
+    _uses: int = PrivateAttr(0)
+
+    def begin(self, learning_rate: float, like: torch.Tensor) -> Steps:
+        """A round's steps, slower than the last time."""
+        self._uses += 1
+        return super().begin(learning_rate / self._uses, like)
+
+
+def test_what_an_optimizer_remembers_covers_no_other_sum_with_the_same_noise() -> None:
+    """After a kill it began anew: the same task had other steps under the same noise, and their
+    difference was that of raw sums.
+    """
+    one = replace(client(), optimizer=Counting())
+    asked = task(one, steps=2)
+    first, again = (one.answer(asked, permits(one.price(asked))) for _ in range(2))
+    assert np.array_equal(first.weights, again.weights)
+
+
+def test_a_parameter_with_a_hook_is_in_no_known_layer() -> None:
+    """Autograd would call it with raw gradients: it kept one row in all later releases."""
+    for hooked in ("register_hook", "register_post_accumulate_grad_hook"):
+        layer = torch.nn.Linear(3, 2)
+        assert known(layer)
+        getattr(layer.weight, hooked)(lambda gradient: gradient)
+        assert not known(layer)

@@ -22,6 +22,7 @@ Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,7 +120,7 @@ class PrivateClient:
         start = received(task.weights, flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
-        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
@@ -285,7 +286,7 @@ class PlainClient:
         flat = self.kernels.flat
         flat.load(torch.from_numpy(task.weights).to(flat.weights))
         gradient = torch.empty_like(flat.weights)
-        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
         for _ in range(task.steps):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
                 flat.weights.device

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,14 +100,23 @@ _SETTINGS: tuple[Setting, ...] = (
 """Getters and setters of what own code may change; the precisions before what is read from them."""
 
 
+_ALONE = threading.RLock()
+
+
 @contextmanager
 def own_code() -> Iterator[None]:
-    """Leave settings and global random generators as they were, whatever own code does to them.
+    """Leave settings and global random generators as they were, whatever own code does to them. One
+    thread at a time: they are the process's, and first weights are drawn from them.
 
     Raises:
         StudyError: for hooks of all modules, and modes that are entered and not left: they would
             see data.
     """
+    with _ALONE:
+        yield from _kept_apart()
+
+
+def _kept_apart() -> Iterator[None]:
     held, entered = [get() for get, _ in _SETTINGS], _entered()
     try:
         yield

@@ -216,9 +216,16 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
     """Return the entropy of answers about labels: :func:`protective` in any environment."""
     if study.privacy.entropy == "system":
         return _system(folder, data)
+    own = (f"{name} {digest}" for name, digest in sorted(_modules(study).items()))
     return Seeded(
-        study.seed, joined(["labels", _shape(study), numerics(), *data, *_of_run(study, run)])
+        study.seed,
+        joined(["labels", _shape(study), numerics(), *own, *data, *_of_run(study, run)]),
     )
+
+
+def _modules(study: Study) -> dict[str, str]:
+    """Return the digests of code of others that the study names."""
+    return modules.digests(studies.named_modules(study))
 
 
 def _shape(study: Study) -> str:

@@ -152,7 +152,12 @@ class AgreedStudy:
             randomizer=randomizer(study, len(stream.classes), partial(Seeded, study.seed)),
             limit=appearances(study, pays),
             ledgers=open_ledgers(
-                study, folder, run, prints, self.shaping(local), public=data is None
+                study,
+                folder,
+                run,
+                prints,
+                [*self.shaping(local), *split.digests(operations=not prices.unprotected(study))],
+                public=data is None,
             ),
         )
         found = built(study, split, stream, held, events, "messages")

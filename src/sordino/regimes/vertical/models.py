@@ -328,17 +328,20 @@ class Split:
 
     def digests(self, *, operations: bool) -> list[str]:
         """Return a digest of each half's first weights, the server's first; and, with
-        ``operations``, of what parties' modules of one's own compute.
+        ``operations``, of what modules of one's own compute.
+
+        Raises:
+            StudyError: for a module of one's own that cannot be recorded.
         """
         server, parties = self.halves()
-        if not operations or self.study.model.party is None:
-            return [digest_of(half) for half in (server, *parties)]
-        graphs = (
-            Flat(half).graphs.digest(torch.zeros((1, count)))
-            for half, count in zip(parties, self.features, strict=True)
-        )
-        weights = [digest_of(half) for half in parties]
-        return [digest_of(server), *map("/".join, zip(weights, graphs, strict=True))]
+        own = self.study.model.server, *(self.study.model.party for _ in parties)
+        widths = sum(self.embeddings), *self.features
+        found = []
+        for half, made, width in zip((server, *parties), own, widths, strict=True):
+            found.append(digest_of(half))
+            if operations and made is not None:
+                found[-1] += f"/{Flat(half).graphs.digest(torch.zeros((1, width)))}"
+        return found
 
     @property
     def net(self) -> Net | None:

@@ -62,7 +62,7 @@ def known(layer: nn.Module) -> bool:
         callable(getattr(kind, name, None)) for name in vars(layer)
     ):
         return False
-    if any(p is not None and type(p) is not nn.Parameter for p in layer._parameters.values()):
+    if any(p is not None and not _plain(p) for p in layer._parameters.values()):
         return False
     own = (
         layer._forward_hooks
@@ -71,6 +71,12 @@ def known(layer: nn.Module) -> bool:
         or layer._backward_pre_hooks
     )
     return not own and layer._compiled_call_impl is None and not _globally_hooked()
+
+
+def _plain(parameter: nn.Parameter) -> bool:
+    """Return whether autograd calls nobody with the gradients of a parameter."""
+    hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    return type(parameter) is nn.Parameter and not hooks
 
 
 def _globally_hooked() -> bool:
