@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sordino.core.run.session import Outcome
     from sordino.core.run.verify import Verdict
     from sordino.live.observers import Observers
-    from sordino.live.track.base import Maker
+    from sordino.live.track import Maker
     from sordino.report.page import Picture
 
 

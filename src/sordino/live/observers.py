@@ -15,8 +15,7 @@ from sordino.live.console import Making, Running
 if TYPE_CHECKING:
     from sordino.core.records import Row
     from sordino.core.run.session import Going, Outcome
-    from sordino.live.track import Tracking
-    from sordino.live.track.base import Maker
+    from sordino.live.track import Maker, Tracking
     from sordino.live.view import Live
 
 Say = Callable[[str], None]

@@ -17,7 +17,6 @@ from sordino.core import records
 from sordino.core.records import Round
 from sordino.core.run.session import Going, Outcome
 from sordino.live import track
-from sordino.live.track import base
 
 SECRET = 90210
 ABOUT = {
@@ -131,7 +130,7 @@ def tracked(*given: Any) -> Iterator[track.Tracking]:
 
 
 def test_every_tracker_is_tested() -> None:
-    assert set(READERS) == set(track.known_names())
+    assert set(READERS) == set(track.KNOWN)
 
 
 @pytest.mark.parametrize("name", list(READERS))
@@ -242,10 +241,10 @@ def test_two_trackers_of_one_name_are_refused() -> None:
 def test_what_cannot_be_tracked_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StudyError, match="did you mean 'mlflow'"):
         track.Tracking(["mlfow"])
-    monkeypatch.setattr(base, "find_spec", lambda name: None)
+    monkeypatch.setattr(track, "find_spec", lambda name: None)
     with pytest.raises(StudyError, match=r"pip install 'sordino\[track\]'"):
         track.Tracking(["wandb"])
 
 
 def test_infinite_epsilon_is_no_number_to_draw() -> None:
-    assert base.scalars(Round(round=1, epsilon=float("inf"), accuracy=0.5)) == {"accuracy": 0.5}
+    assert track.scalars(Round(round=1, epsilon=float("inf"), accuracy=0.5)) == {"accuracy": 0.5}
