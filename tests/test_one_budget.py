@@ -683,7 +683,7 @@ def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several
         wanted = regimes.calibrated(study(tmp_path, text, file, asked))
         planned, _ = regimes.plan(wanted)
         built = regimes.build(wanted, tmp_path / "draft", "draft", None)
-        found = built.simulation.payable
+        found = built.simulation.affordable_steps
         built.simulation.ledgers.finish()
         built.simulation.ledgers.close()
         assert found is not None

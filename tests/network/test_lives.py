@@ -156,7 +156,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     )
     (tmp_path / "run").mkdir()
     site: Any = build(study, tmp_path / "run", "run").simulation
-    (most,) = set(site.payable[:1])
+    (most,) = set(site.affordable_steps[:1])
     task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
     why = site.inner.objection(index, task)
     site.ledgers.close()

@@ -171,7 +171,7 @@ def _built(
     study: Study,
     folder: Path,
     run: str,
-    payable: Sequence[int] | None = None,
+    affordable_steps: Sequence[int] | None = None,
 ) -> PreparedRun:
     assert isinstance(study, HorizontalStudy)
     regime, halves = horizontal.of(study), _halves(found, number)
@@ -187,7 +187,7 @@ def _built(
     known["kernels"] = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
     there = {id(part): half for part, half in zip(divided.parts, halves, strict=True)}
     marked = HalvedSetup(**known, there=there)
-    return regime.assemble(full, marked, list(divided.parts), folder, run, payable)
+    return regime.assemble(full, marked, list(divided.parts), folder, run, affordable_steps)
 
 
 def observe(found: Shadows, run: int) -> None:

@@ -130,7 +130,7 @@ class Assembly(Generic[H]):
         """Return the kind of the simulation, which says what is charged for tasks."""
         return Simulation
 
-    def payable(self, pays: tuple[int, ...] | None) -> list[int] | None:
+    def affordable_steps(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return what a record of the run keeps of what clients can pay for."""
         return None if pays is None else list(pays)
 
@@ -156,11 +156,11 @@ class Assembly(Generic[H]):
         assert issubclass(kind, Horizontal)
         return horizontal(kind, self.study, self.setup, self.plan, self.units, self.clip)
 
-    def built(self, payable: Sequence[int] | None) -> PreparedRun:
+    def built(self, affordable_steps: Sequence[int] | None) -> PreparedRun:
         """Return everything that a run needs.
 
         Args:
-            payable: what clients could pay for when the run began, if it has begun before.
+            affordable_steps: what clients could pay for when the run began, if it has begun before.
         """
         study, setup = self.study, self.setup
         clients = self.clients()
@@ -175,7 +175,11 @@ class Assembly(Generic[H]):
             public=setup.published(study),
         )
         tested = setup.evaluation(study, ledgers, self.entropy, charge_key_prefix(study, self.run))
-        pays = self.affordable(clients, ledgers) if payable is None else tuple(payable)
+        pays = (
+            self.affordable(clients, ledgers)
+            if affordable_steps is None
+            else tuple(affordable_steps)
+        )
         rules = self.rules(clients, pays)
         simulation = self.played(rules)(
             regime=rules,
@@ -184,7 +188,7 @@ class Assembly(Generic[H]):
             ledgers=ledgers,
             budget=budget(study, study.privacy.epsilon),
             budgets=self.budgets,
-            payable=self.payable(pays),
+            affordable_steps=self.affordable_steps(pays),
             trips=self.trips(),
             evaluate=setup.measured(tested),
             stride=study.stride,

@@ -115,11 +115,13 @@ class HorizontalNetwork(NetworkRegime):
         study: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
         test: Dataset | None,
     ) -> PreparedRun:
         own = _carried(study)
-        return self.regime.assembled(own, divided(agreement, own, test=test), folder, run, payable)
+        return self.regime.assembled(
+            own, divided(agreement, own, test=test), folder, run, affordable_steps
+        )
 
     def site(
         self,
@@ -130,13 +132,15 @@ class HorizontalNetwork(NetworkRegime):
         limited: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> SiteObjects:
         own = _carried(limited)
         have = divided(agreement, own, (index, data))
-        built = self.regime.assembled(own, have, folder, run, payable, mine=index)
+        built = self.regime.assembled(own, have, folder, run, affordable_steps, mine=index)
         world: Any = built.simulation
-        return SiteObjects(built, world, world.units[index], world.budgets[index], world.payable)
+        return SiteObjects(
+            built, world, world.units[index], world.budgets[index], world.affordable_steps
+        )
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         privacy = study.privacy

@@ -306,7 +306,7 @@ def left(
     before = _burdens(study, known)
     for i, (unit, budget) in enumerate(asked.budgets.items()):
         told = [
-            (_payable(study, asked, budgets, each), spent, each)
+            (_affordable(study, asked, budgets, each), spent, each)
             for each in before[unit]
             for spent in (priced(each.spent, budget),)
         ]
@@ -343,7 +343,7 @@ def left(
     return replace(plan, left=shown, warnings=(*plan.warnings, *said))
 
 
-def _payable(
+def _affordable(
     study: HorizontalStudy, asked: Schedule, budgets: Sequence[Budget], burden: Burden
 ) -> int | None:
     """Return the charges that records can pay for, by the least budget of those that hold them."""

@@ -77,12 +77,12 @@ class HorizontalRegime(Regime[H]):
         return self.wanted(study)
 
     def protocol(
-        self, study: H, sizes: Sequence[int], payable: tuple[int, ...] | None
+        self, study: H, sizes: Sequence[int], affordable_steps: tuple[int, ...] | None
     ) -> Rules[Any]:
         """Return the rules for clients of these sizes, which can pay for so many steps each.
 
         Args:
-            payable: None without a limit.
+            affordable_steps: None without a limit.
         """
         raise NotImplementedError
 
@@ -160,16 +160,16 @@ class HorizontalRegime(Regime[H]):
         parts: list[Dataset],
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> PreparedRun:
         """Return the objects of a calibrated study; empty ``parts``, to save memory.
 
         Args:
-            payable: see :meth:`~sordino.core.regimes.Regime.build`.
+            affordable_steps: see :meth:`~sordino.core.regimes.Regime.build`.
         """
         from sordino.clients.assemble import Assembly  # a plan does not wait for what trains
 
-        return Assembly(self, study, setup, parts, folder, run).built(payable)
+        return Assembly(self, study, setup, parts, folder, run).built(affordable_steps)
 
     def bounded(self, study: H) -> bool:
         """Return whether the mechanism bounds what clients send; a literal form may have none."""
@@ -225,9 +225,11 @@ class HorizontalRegime(Regime[H]):
         asked = self.schedule(full, sizes)
         return pricing.left(full, asked, self.whole(full), whole(), priced), sizes
 
-    def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> PreparedRun:
+    def build(
+        self, study: H, folder: Path, run: str, affordable_steps: Sequence[int] | None
+    ) -> PreparedRun:
         """Return the objects of a calibrated study."""
-        return self.assembled(study, federation(study), folder, run, payable)
+        return self.assembled(study, federation(study), folder, run, affordable_steps)
 
     def assembled(
         self,
@@ -235,7 +237,7 @@ class HorizontalRegime(Regime[H]):
         divided: Federation,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
         *,
         mine: int | None = None,
     ) -> PreparedRun:
@@ -246,7 +248,7 @@ class HorizontalRegime(Regime[H]):
         setup = replace(SharedSetup.of(full, divided), mine=mine)
         parts = list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
-        return self.assemble(full, setup, parts, folder, run, payable)
+        return self.assemble(full, setup, parts, folder, run, affordable_steps)
 
     @property
     def network(self) -> NetworkRegime:

@@ -213,7 +213,8 @@ class Simulation(ServerSide[S], SiteSide[S]):
         units: ledger unit of each client.
         ledgers: where charges go.
         budget: what any client may spend in all; ``budgets`` what each may.
-        payable: charges that each client can pay for, or all of them in common; None: no limit.
+        affordable_steps: charges that each client can pay for, or all of them in common;
+            None: no limit.
         trips: virtual seconds of an answer, or how its client vanishes, by client and task.
         evaluate: of a model, the numbers for a row; slow.
         stride: rounds between two evaluations.
@@ -228,7 +229,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
     ledgers: LedgerSession
     budget: Budget
     budgets: Sequence[Budget]
-    payable: list[int] | None
+    affordable_steps: list[int] | None
     trips: Callable[[int, Request], float | Absence]
     evaluate: Callable[[Vector], Mapping[str, float]]
     stride: int

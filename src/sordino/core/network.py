@@ -159,14 +159,14 @@ class SiteObjects:
         built: what its run needs.
         world: its work.
         unit: its name in its ledger.
-        budget: the most that it spends, and ``payable`` what that pays for.
+        budget: the most that it spends, and ``affordable_steps`` what that pays for.
     """
 
     built: PreparedRun
     world: SiteSide[Any]
     unit: str
     budget: Budget
-    payable: list[int] | None
+    affordable_steps: list[int] | None
 
 
 class NetworkRegime(ABC):
@@ -203,7 +203,7 @@ class NetworkRegime(ABC):
         study: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
         test: Dataset | None,
     ) -> PreparedRun:
         """Make the objects at the server, with its ledger in ``folder``."""
@@ -222,7 +222,7 @@ class NetworkRegime(ABC):
         limited: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> SiteObjects:
         """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
         study with this site's own limit (:meth:`limited`).

@@ -1,5 +1,5 @@
 """The price of a study, whatever its regime, and the balances of its ledgers of data: spent, still
-payable, and what would help.
+affordable, and what would help.
 """
 
 from __future__ import annotations

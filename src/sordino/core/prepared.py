@@ -87,7 +87,7 @@ class PrepareRun(Protocol):
     """A maker of the objects of a study, such as :func:`sordino.core.regimes.build`."""
 
     def __call__(
-        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+        self, study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         """The objects of a calibrated study, with its ledger in ``folder``."""
         ...

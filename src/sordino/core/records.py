@@ -430,7 +430,7 @@ class About(Open, frozen=True, kw_only=True):
         claimed_epsilon: what a paper claims.
         batch: expected size.
         R_s: rounds, updates or events that are planned.
-        payable: steps that each client can pay for, or rounds or appearances that all can.
+        affordable_steps: steps that each client can pay for, or rounds or appearances that all can.
         modules: code that the study names.
         facts: what the regime adds.
         guarantee, assumptions, warnings: in words.
@@ -458,7 +458,7 @@ class About(Open, frozen=True, kw_only=True):
     learning_rate: Maybe[Real] = UNSET
     batch: Maybe[Real] = UNSET
     R_s: Maybe[Count] = UNSET
-    payable: Maybe[tuple[Count, ...]] = UNSET
+    affordable_steps: Maybe[tuple[Count, ...]] = msgspec.field(default=UNSET, name="payable")
     modules: Maybe[dict[str, Module]] = UNSET
     facts: Facts = msgspec.field(default_factory=lambda: regimes.facts(None)())  # with nothing said
     guarantee: Maybe[str] = UNSET
@@ -687,7 +687,7 @@ def _split(
     found: Mapping[str, object], kind: type[msgspec.Struct]
 ) -> tuple[dict[str, object], dict[str, object]]:
     """The keys that a record names, and all others."""
-    own = {key: value for key, value in found.items() if key in kind.__struct_fields__}
+    own = {key: value for key, value in found.items() if key in kind.__struct_encode_fields__}
     return own, {key: value for key, value in found.items() if key not in own}
 
 

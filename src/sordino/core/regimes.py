@@ -73,12 +73,14 @@ class Regime(ABC, Generic[S]):
         """The price of a study and the clients' numbers of examples; loads data, trains nothing."""
 
     @abstractmethod
-    def build(self, study: S, folder: Path, run: str, payable: Sequence[int] | None) -> PreparedRun:
+    def build(
+        self, study: S, folder: Path, run: str, affordable_steps: Sequence[int] | None
+    ) -> PreparedRun:
         """The simulation of a study, calibrated. The ledger is opened (or made) in ``folder``.
 
         Args:
-            payable: what each client could pay for when the run began, if it began before: its own
-                charges must not be counted twice.
+            affordable_steps: what each client could pay for when the run began, if it began before:
+                its own charges must not be counted twice.
         """
 
     @abstractmethod
@@ -273,7 +275,7 @@ def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
 
 
 def build(
-    study: Study, folder: Path, run: str, payable: Sequence[int] | None = None
+    study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None
 ) -> PreparedRun:
     """Return the objects of a calibrated study, with its ledger in ``folder``."""
-    return of(study).build(study, folder, run, payable)
+    return of(study).build(study, folder, run, affordable_steps)

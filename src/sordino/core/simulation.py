@@ -92,7 +92,7 @@ class Simulation(Protocol[M]):
         ...
 
     @property
-    def payable(self) -> list[int] | None:
+    def affordable_steps(self) -> list[int] | None:
         """Steps, or rounds of all, that clients could pay for at the beginning; None: no limit."""
         ...
 

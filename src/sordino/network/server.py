@@ -165,12 +165,14 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
     """Return what makes the objects of a calibrated study at the server."""
 
     def build(
-        study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
         agreed = options.agreed
-        built = agreed.network.server(agreed.agreement, study, folder, run, payable, options.test)
+        built = agreed.network.server(
+            agreed.agreement, study, folder, run, affordable_steps, options.test
+        )
         inner = built.simulation
         serving = ServerRun(
             options=options,
@@ -180,7 +182,7 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
             ledgers=inner.ledgers,
             units=inner.units,
             budget=inner.budget,
-            payable=inner.payable,
+            affordable_steps=inner.affordable_steps,
         )
         return replace(built, simulation=serving, agreed=True)
 
@@ -195,7 +197,7 @@ class ServerRun:
         inner: the simulation of the same study, over stand-ins.
         folder: of the run.
         run_id: identifier of the run.
-        ledgers, units, budget, payable: of the simulation.
+        ledgers, units, budget, affordable_steps: of the simulation.
     """
 
     options: ServerOptions
@@ -205,7 +207,7 @@ class ServerRun:
     ledgers: LedgerSession
     units: Sequence[str]
     budget: Budget
-    payable: list[int] | None
+    affordable_steps: list[int] | None
 
     def unpack(self, packed: EncodedSnapshot) -> Any:
         return self.inner.unpack(packed)

@@ -75,7 +75,7 @@ class Site:
         index: which client, from 0.
         inner: the simulation of the same study, with this site's data and stand-ins for the others.
         ledgers: where charges go; ``unit`` is this site's unit there.
-        budget: what this site spends at most, and ``payable`` what that pays for.
+        budget: what this site spends at most, and ``affordable_steps`` what that pays for.
         folder: of the run.
         every: tasks between two rows of the log.
         connects: opens a connection for frames of at most so many bytes.
@@ -89,7 +89,7 @@ class Site:
     ledgers: LedgerSession
     unit: str
     budget: Budget
-    payable: list[int] | None
+    affordable_steps: list[int] | None
     folder: Path
     every: int
     connects: Connects
@@ -175,12 +175,12 @@ def prepare_site(
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 
     def build(
-        study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
         found = agreed.network.site(
-            agreed.agreement, agreed.study, index, own, study, folder, run, payable
+            agreed.agreement, agreed.study, index, own, study, folder, run, affordable_steps
         )
         built, world = found.built, found.world
         model = built.first.model
@@ -191,7 +191,7 @@ def prepare_site(
             ledgers=world.ledgers,
             unit=found.unit,
             budget=found.budget,
-            payable=found.payable,
+            affordable_steps=found.affordable_steps,
             folder=folder,
             every=study.stride,
             connects=connects,

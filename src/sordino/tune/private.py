@@ -334,13 +334,13 @@ def _drawing(key: bytes, trial: int) -> PrepareRun:
     """Return the builder of a trial, whose noise comes from the tuning's key."""
 
     def build(
-        study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         if not there(folder, SECRET):
             own = hmac.digest(key, f"trial {trial}".encode(), "sha256")
             replace_file(folder / SECRET, own)
             (folder / SECRET).chmod(0o600)
-        return regimes.build(study, folder, run, payable)
+        return regimes.build(study, folder, run, affordable_steps)
 
     return build
 

@@ -85,11 +85,13 @@ class Watch:
 
 
 def made(
-    folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None
+    folder: Path, *changes: str, run: str = "run", affordable_steps: list[int] | None = None
 ) -> PreparedRun:
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(STUDY)
-    built = builder.build(studies.read(folder / "study.toml", changes), folder, run, payable)
+    built = builder.build(
+        studies.read(folder / "study.toml", changes), folder, run, affordable_steps
+    )
     assert isinstance(built.simulation, Simulation)
     return built
 
@@ -107,7 +109,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
     built, whole = made(tmp_path / "whole", *changes), Watch()
     world: Any = built.simulation
     end = world.run(built.first, whole)
-    payable, once = world.payable, booked(world)
+    affordable_steps, once = world.affordable_steps, booked(world)
     world.ledgers.close()
     for die_after in (1, 4, len(whole.saved) - 1) if not changes else (4,):
         folder = tmp_path / f"killed-{die_after}"
@@ -115,7 +117,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         with pytest.raises(KeyboardInterrupt):
             built.simulation.run(built.first, first)
         built.simulation.ledgers.close()
-        built = made(folder, *changes, payable=payable)
+        built = made(folder, *changes, affordable_steps=affordable_steps)
         world = built.simulation
         (packed, length) = first.saved[-1]
         (folder / "checkpoints").mkdir()
@@ -339,7 +341,7 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     built, whole = made(tmp_path / "run", *changes, "seed=2"), Watch()
     world: Any = built.simulation
     end = world.run(built.first, whole)
-    payable = world.payable
+    affordable_steps = world.affordable_steps
     world.ledgers.close()
     found = []
     for packed, _ in whole.saved:
@@ -353,7 +355,7 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
         ):
             found.append(packed)
     assert found  # or the seed must change
-    built = made(tmp_path / "run", *changes, "seed=2", payable=payable)
+    built = made(tmp_path / "run", *changes, "seed=2", affordable_steps=affordable_steps)
     world = built.simulation
     again = world.run(world.unpack(found[0]), Watch())
     world.ledgers.close()

@@ -348,7 +348,7 @@ def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> No
 
 
 def test_rounds_end_where_the_budget_does() -> None:
-    state, seen = play(replace(rules(), payable=3))
+    state, seen = play(replace(rules(), affordable_rounds=3))
     assert state.round == 3
     assert len([effect for effect in seen if isinstance(effect, Book)]) == 3
     assert "privacy budget" in (state.ended or "")

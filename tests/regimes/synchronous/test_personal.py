@@ -127,7 +127,9 @@ def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
         assert [simulation.budgets[i].epsilon for i in range(4)] == [4.0] * 4
         assert isinstance(simulation.regime, Synchronous)
         terms = simulation.regime.terms
-        told.append((terms.noise, [terms.deviation(i) for i in range(4)], simulation.payable))
+        told.append(
+            (terms.noise, [terms.deviation(i) for i in range(4)], simulation.affordable_steps)
+        )
         simulation.ledgers.close()
     assert told[0] == told[1]
 

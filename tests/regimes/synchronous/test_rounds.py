@@ -114,7 +114,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Momen
         ledgers=ledgers,
         budget=budget,
         budgets=[budget] * N,
-        payable=[steps] * N,
+        affordable_steps=[steps] * N,
         units=[f"client:{i}" for i in range(N)],
         trips=round_trips(
             options.pop("latency", Lognormal(shape=1.0)), options.pop("churn", Churn()), Seeded(3)

@@ -76,7 +76,7 @@ def rules(*, whole: bool = False, deadline: float | None = None, method: Any = N
         method=method or (DpFedAvg(tau=3) if whole else DpSgd()),
         terms=terms,
         budget=None if whole else (6,) * N,
-        payable=6 if whole else None,
+        affordable_rounds=6 if whole else None,
         entropy=Seeded(0),
         adder=adder,
         deadline=deadline,

@@ -159,9 +159,9 @@ def read(folder: Path, *changes: str) -> studies.Study:
 
 
 def made(
-    folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None
+    folder: Path, *changes: str, run: str = "run", affordable_steps: list[int] | None = None
 ) -> tuple[Events, Any]:
-    built = builder.build(read(folder, *changes), folder, run, payable)
+    built = builder.build(read(folder, *changes), folder, run, affordable_steps)
     assert isinstance(built.simulation, Events)
     return built.simulation, built.first
 
@@ -770,9 +770,9 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
         (tmp_path / run).mkdir()
         (tmp_path / run / "table.csv").write_bytes(table.read_bytes())
         world, first = made(tmp_path / run, *changes, run=run)
-        limits.append(world.payable)
+        limits.append(world.affordable_steps)
         watch = Watch()
-        if world.payable != [0]:
+        if world.affordable_steps != [0]:
             world.run(first, watch)
         used.append(sum(row["learned"] for row in watch.rounds))
         assert world.ledgers.epsilon("labels", 1e-5, "pld") <= 6.0
@@ -818,10 +818,14 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     world, first = made(tmp_path, *asked)
     watch = Watch()
     world.run(first, watch)
-    payable, unit, once = world.payable, world.units[0], dict(world.ledgers.spent(world.units[0]))
+    affordable_steps, unit, once = (
+        world.affordable_steps,
+        world.units[0],
+        dict(world.ledgers.spent(world.units[0])),
+    )
     world.ledgers.close()
     monkeypatch.setattr(environment, "environment", lambda study: {"machine": "another"})
-    world, _ = made(tmp_path, *asked, payable=payable)
+    world, _ = made(tmp_path, *asked, affordable_steps=affordable_steps)
     world = replace(world, budget=replace(world.budget, epsilon=1e6))
     moment = world.unpack(watch.saved[1][0])
     assert moment.number == 80

@@ -20,7 +20,7 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.run.log import RunLog
 from sordino.privacy import Gaussian, Pure, accountant
-from sordino.regimes.vertical.plan import label_epsilon, payable
+from sordino.regimes.vertical.plan import affordable_events, label_epsilon
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
 
@@ -345,7 +345,7 @@ def test_the_template_is_a_study_without_a_promise(tmp_path: Path) -> None:
         20_000,
     )
     assert study.stride == 200
-    assert payable(study) is None
+    assert affordable_events(study) is None
     assert "No privacy guarantee" in promise.guarantee(study, None)
 
 

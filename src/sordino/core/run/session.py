@@ -205,7 +205,7 @@ def resume(
 def describe(built: PreparedRun, run: str) -> About:
     """Return what stands in ``run.json``: what every run has, and the facts of its regime."""
     study, plan, privacy = built.study, built.plan, built.study.privacy
-    payable = built.simulation.payable
+    affordable_steps = built.simulation.affordable_steps
     return About(
         format=records.FORMAT,
         run=run,
@@ -225,7 +225,7 @@ def describe(built: PreparedRun, run: str) -> About:
         learning_rate=getattr(study.method, "learning_rate", None),
         batch=getattr(study.method, "batch", None),
         R_s=study.horizon,
-        payable=None if payable is None else tuple(payable),
+        affordable_steps=None if affordable_steps is None else tuple(affordable_steps),
         modules=modules_of(study),
         facts=built.facts,
         guarantee=guarantee(study, None, built.own),
@@ -255,7 +255,7 @@ def _play(
     before = place.note(study, run)
     _refuse_changes(place, study, about, before)
     _refuse_another_key(place, before, ended=True)  # whether it has ended is known below
-    built = build(study, folder, run, known(about.payable))
+    built = build(study, folder, run, known(about.affordable_steps))
     sim = built.simulation
     before = place.begin(sim.ledgers.begun(run))
     _refuse_changes(place, study, about, before)
@@ -528,8 +528,8 @@ def _data_of(built: PreparedRun) -> str | UnsetType:
 
 
 def _refuse_hopeless(built: PreparedRun) -> None:
-    payable = built.simulation.payable
-    if payable is not None and max(payable) < 1:
+    affordable_steps = built.simulation.affordable_steps
+    if affordable_steps is not None and max(affordable_steps) < 1:
         privacy = built.study.privacy
         why, remedy = built.simulation.ledgers.blame(built.simulation.units), built.remedy
         raise BudgetExceeded(

@@ -72,13 +72,13 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         parts: list[Dataset],
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> PreparedRun:
         """Return the objects of a calibrated study; empty ``parts``, to save memory."""
         # torch is not needed to plan
         from sordino.regimes.asynchronous.assemble import ArrivalsAssembly
 
-        return ArrivalsAssembly(self, study, setup, parts, folder, run).built(payable)
+        return ArrivalsAssembly(self, study, setup, parts, folder, run).built(affordable_steps)
 
     def bounded(self, study: AsynchronousStudy) -> bool:
         """Return whether a mechanism bounds what edges send; the literal form has none."""

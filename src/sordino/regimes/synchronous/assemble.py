@@ -173,7 +173,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             return None
         return super().affordable(clients, ledgers)
 
-    def payable(self, pays: tuple[int, ...] | None) -> list[int] | None:
+    def affordable_steps(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return the charges of each client, or the rounds of all, where rounds are charged."""
         return None if pays is None else [min(pays)] if self.whole else list(pays)
 
@@ -184,7 +184,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             method=study.method,
             terms=terms,
             budget=None if self.whole else pays,
-            payable=self._payable_rounds(pays),
+            affordable_rounds=self._affordable_rounds(pays),
             aggregator=self._aggregator() if self.whole and fixed is None else None,
             adder=None if fixed is None else adder(study, terms.sizes, terms, fixed),
             learner=self.noise if isinstance(self.noise, Learning) else None,
@@ -223,7 +223,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         )
         return msgspec.structs.replace(found, shared=told)
 
-    def _payable_rounds(self, pays: tuple[int, ...] | None) -> int | None:
+    def _affordable_rounds(self, pays: tuple[int, ...] | None) -> int | None:
         """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
         if pays is None:
             return None

@@ -99,8 +99,8 @@ class Synchronous(Rules[State]):
         method: chooses tau and folds answers.
         terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
         budget: steps that each client can pay for in this run (None: no limit).
-        payable: rounds that every client can pay for, where a round is what is charged (None: no
-            limit).
+        affordable_rounds: rounds that every client can pay for, where a round is what is charged
+            (None: no limit).
         aggregator: of bounded updates, where whole clients are protected.
         adder: of contributions with shared noise.
         learner: the mechanism, if its shape follows what was released before.
@@ -119,7 +119,7 @@ class Synchronous(Rules[State]):
     deadline: float | None = None
     momentum: float = 0.0
     decay: float = 0.0
-    payable: int | None = None
+    affordable_rounds: int | None = None
     aggregator: PrivateSum | None = None
     adder: SharedSum | None = None
     learner: Learning | None = None
@@ -293,7 +293,7 @@ class Synchronous(Rules[State]):
             )
         solvent = self._solvent(state)
         if (state.present and not solvent) or (
-            self.payable is not None and state.round >= self.payable
+            self.affordable_rounds is not None and state.round >= self.affordable_rounds
         ):
             spent = max(state.steps)
             return self._finish(

@@ -88,14 +88,14 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         parts: list[Dataset],
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> PreparedRun:
         """Return the objects of a calibrated study; empty ``parts``, to save memory."""
         from sordino.regimes.synchronous.assemble import (
             RoundsAssembly,  # torch is not needed to plan
         )
 
-        return RoundsAssembly(self, study, setup, parts, folder, run).built(payable)
+        return RoundsAssembly(self, study, setup, parts, folder, run).built(affordable_steps)
 
     def whole(self, study: SynchronousStudy) -> bool:
         """Return whether whole clients are protected by noise on their sum."""

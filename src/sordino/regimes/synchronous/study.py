@@ -128,18 +128,22 @@ class Budget(Section):
         "number; twice the rounds unless given",
     )
 
-    def ignored(self, payable: int | None) -> tuple[str, ...]:
+    def ignored(self, affordable_steps: int | None) -> tuple[str, ...]:
         """A warning where ``steps`` was given and does not bound the run.
 
         Args:
-            payable: steps that privacy pays for. Noise that was calibrated for ``steps`` pays for
-                hardly more, so many more mean that the noise was given.
+            affordable_steps: steps that privacy pays for. Noise that was calibrated for ``steps``
+                pays for hardly more, so many more mean that the noise was given.
         """
-        if self.steps is None or payable is None or payable <= 1.05 * self.steps + 2:
+        if (
+            self.steps is None
+            or affordable_steps is None
+            or affordable_steps <= 1.05 * self.steps + 2
+        ):
             return ()
         return (
             f"budget.steps = {self.steps} does not bound the run: noise_multiplier is given, and "
-            f"privacy pays for {payable} steps. Leave noise_multiplier out to have noise "
+            f"privacy pays for {affordable_steps} steps. Leave noise_multiplier out to have noise "
             f"calibrated for {self.steps} steps, or lower epsilon to end earlier",
         )
 

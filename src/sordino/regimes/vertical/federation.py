@@ -264,11 +264,11 @@ class VerticalNetwork(NetworkRegime):
         study: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
         test: Dataset | None,
     ) -> PreparedRun:
         """Make the objects at the server, with its ledger in ``folder``."""
-        return AgreedStudy.of(agreement, study).server(folder, run, payable)
+        return AgreedStudy.of(agreement, study).server(folder, run, affordable_steps)
 
     def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
         """Return the federation as the kernel sees it, from a moment, which is copied."""
@@ -284,15 +284,17 @@ class VerticalNetwork(NetworkRegime):
         limited: Study,
         folder: Path,
         run: str,
-        payable: Sequence[int] | None,
+        affordable_steps: Sequence[int] | None,
     ) -> SiteObjects:
         """Make the objects at site ``index``. What is released is as agreed; the site's own study
         only sets its limit.
         """
         limit = limited.privacy.epsilon or math.inf
-        made, work = AgreedStudy.of(agreement, study).site(index, data, folder, run, payable, limit)
+        made, work = AgreedStudy.of(agreement, study).site(
+            index, data, folder, run, affordable_steps, limit
+        )
         made = replace(made, study=limited)
-        return SiteObjects(made, work, work.units[index], work.budget, work.payable)
+        return SiteObjects(made, work, work.units[index], work.budget, work.affordable_steps)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """Return the agreed study with a site's own limit; ledgers are of the run only."""

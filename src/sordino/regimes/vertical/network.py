@@ -658,9 +658,9 @@ class VerticalSite(SiteSide[Any]):
         return self.events.budget if promised else self.events.unlimited
 
     @property
-    def payable(self) -> list[int] | None:
+    def affordable_steps(self) -> list[int] | None:
         """Appearances that an entity can pay for, or no limit."""
-        return self.events.payable
+        return self.events.affordable_steps
 
     def objection(self, site: int, task: Request) -> str | None:
         """Return why a task is refused: only the next turns of the agreed stream are taken."""

@@ -187,7 +187,7 @@ def schedule(study: VerticalStudy) -> Schedule:
     return Schedule(budgets=dict.fromkeys(found, budget), charged="appearances", stages=found)
 
 
-def payable(study: VerticalStudy, spent: Spent = ()) -> int | None:
+def affordable_events(study: VerticalStudy, spent: Spent = ()) -> int | None:
     """Return for how many events of an entity the budget pays after ``spent``; None: any number."""
     if study.privacy.unit == "none" or study.privacy.delta is None:
         return None
@@ -271,7 +271,7 @@ def warnings(study: VerticalStudy) -> Sequence[str]:
             f"randomised response at epsilon = {epsilon_text(label_epsilon(study))} costs "
             f"accuracy: {LABEL_COST}"
         )
-    most = payable(study)
+    most = affordable_events(study)
     if most is not None and most < privacy.appearances:
         found.append(
             f"the budget pays for {most} appearances of an entity, and privacy.appearances "

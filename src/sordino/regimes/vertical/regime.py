@@ -87,12 +87,12 @@ class VerticalRegime(Regime[VerticalStudy]):
         return replace(price(full), calibrated=full != study), ()
 
     def build(
-        self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
+        self, study: VerticalStudy, folder: Path, run: str, affordable_steps: Sequence[int] | None
     ) -> PreparedRun:
         """Make the objects of a simulation, with its ledger in ``folder``."""
         from sordino.regimes.vertical.run import build  # a plan does not wait for what trains
 
-        return build(calibrate(study), folder, run, payable)
+        return build(calibrate(study), folder, run, affordable_steps)
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""

@@ -594,7 +594,7 @@ def _units(value: Mapping[str, object]) -> str:
 
 
 def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
-    payable = known(run.about.payable)
+    affordable = known(run.about.affordable_steps)
     noisy = clip is not None and noise is not None and noise > 0
     return [
         ("who is not protected", exposed(run) or "-"),
@@ -604,7 +604,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
             "noise on each number of an embedding",
             f"2 z C = {plain(2 * noise * clip, 6)}" if noisy and noise and clip else "-",
         ),
-        ("events that an entity can pay for", plain(payable[0] if payable else None)),
+        ("events that an entity can pay for", plain(affordable[0] if affordable else None)),
         ("events planned", plain(number(run.about.R_s))),
     ]
 

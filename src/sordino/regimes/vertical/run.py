@@ -90,12 +90,12 @@ from sordino.regimes.vertical.models import Split, half_settings, rates
 from sordino.regimes.vertical.plan import (
     ENTITIES,
     LABELS,
+    affordable_events,
     charges,
     features,
     label,
     label_epsilon,
     party,
-    payable,
     price,
     promised,
     units,
@@ -158,7 +158,7 @@ class Events:
     origin: str
 
     @property
-    def payable(self) -> list[int] | None:
+    def affordable_steps(self) -> list[int] | None:
         """Appearances that an entity can pay for, or no limit."""
         return None if self.limit is None else [self.limit]
 
@@ -511,7 +511,7 @@ def appearances(
     """
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
-    found = [most for each in spent if (most := payable(study, each)) is not None]
+    found = [most for each in spent if (most := affordable_events(study, each)) is not None]
     return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
 
 
