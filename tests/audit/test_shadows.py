@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sordino.api.auditing import attacked_runs, shadowed
 from sordino.audit.shadows import (
     ABSENT,
     MembersMean,
@@ -20,7 +21,6 @@ from sordino.audit.shadows import (
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
-from sordino.comparison.shadows import attacked_runs, shadowed
 from sordino.core import study as studies
 from sordino.training import models
 from sordino.training.client import Examples

@@ -112,7 +112,7 @@ def test_interrupted_shadow_runs_go_on_by_the_same_command(
         stopped.add_note("Continue with `sordino run --resume run-0000`")
         raise stopped
 
-    monkeypatch.setattr("sordino.comparison.shadows.observe", observe)
+    monkeypatch.setattr("sordino.api.auditing.observe", observe)
     with pytest.raises(Interrupted, match=r"interrupted\. Finished runs are kept: give the same"):
         audit("study.toml", "--attack", "lira", "--shadows", "4", "--jobs", "1")
 

@@ -23,8 +23,7 @@ from command import sordino
 from sordino.base.errors import StudyError
 from sordino.cli import app
 from sordino.comparison import runner
-from sordino.comparison.play import Progress, line
-from sordino.comparison.runner import rounds_done
+from sordino.comparison.runner import Progress, line, rounds_done
 from sordino.comparison.schedule import Side, tasks
 from sordino.core import study as studies
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS

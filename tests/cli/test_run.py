@@ -13,7 +13,7 @@ from sordino.comparison import tables
 from sordino.comparison.result import collect, recorded
 from sordino.comparison.schedule import Side, tasks
 from sordino.core import study as studies
-from sordino.core.records import plain
+from sordino.core.records import simple
 
 STUDY = """
 name = "arrivals"
@@ -149,7 +149,7 @@ def test_methods_for_events_are_compared_by_their_error_over_the_stream(tmp_path
         )
     comparison = collect(tmp_path, "true", planned, {})
     tables.write(comparison)
-    found: Any = plain(recorded(comparison))
+    found: Any = simple(recorded(comparison))
     assert [study["runs"][0]["activity"] for study in found["studies"]] == [0.5, 0.5]
     less, more = (study["runs"][0]["mebibytes"] for study in found["studies"])
     assert more > 2 * less  # the last ten examples again and again

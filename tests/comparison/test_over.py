@@ -10,10 +10,10 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.comparison import result, tables
-from sordino.comparison.over import Over, goal, line, over
+from sordino.comparison.result import Over, goal, line, over
 from sordino.comparison.schedule import Side
 from sordino.core import study as studies
-from sordino.core.records import plain
+from sordino.core.records import simple
 from sordino.core.run.reading import load
 from sordino.report.sweep import EDGES, EPSILON, Goal
 
@@ -132,7 +132,7 @@ def test_the_picture_is_on_the_page_and_its_numbers_in_the_table(tmp_path: Path)
     ]
     asked = over(EPSILON, None, [each.side for each in members])
     found = result.compared(tmp_path, "true", (0, 1), members, asked)
-    told: Any = plain(result.recorded(found))["over"]
+    told: Any = simple(result.recorded(found)["over"])
     assert [(point["method"], point["value"]) for point in told["points"]] == [
         ("mapa", 1.0),
         ("mapa", 4.0),
@@ -144,7 +144,7 @@ def test_the_picture_is_on_the_page_and_its_numbers_in_the_table(tmp_path: Path)
     for said in ("Final accuracy against epsilon", "asgd (ε = ∞)", "Over updates", "Over epsilon"):
         assert said in page
     assert page.count("<svg") == 3
-    assert "over" not in plain(result.recorded(result.compared(tmp_path, "true", (0, 1), members)))
+    assert "over" not in result.recorded(result.compared(tmp_path, "true", (0, 1), members))
 
 
 def test_how_long_it_took_is_told_by_seed(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_how_long_it_took_is_told_by_seed(tmp_path: Path) -> None:
         member(side(tmp_path, "b", clients=20), 0.9, 0.9),
     ]
     asked = over(EDGES, "0.75", [each.side for each in members])
-    told: Any = plain(result.recorded(result.compared(tmp_path, "true", (0, 1), members, asked)))[
-        "over"
-    ]
+    told: Any = simple(
+        result.recorded(result.compared(tmp_path, "true", (0, 1), members, asked))["over"]
+    )
     assert [point["by_seed"] for point in told["points"]] == [
         {"0": None, "1": 40.0},
         {"0": 40.0, "1": 40.0},

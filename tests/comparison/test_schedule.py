@@ -15,7 +15,7 @@ from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, t
 from sordino.comparison.tables import content
 from sordino.core import study as studies
 from sordino.core.files import locked
-from sordino.core.records import plain
+from sordino.core.records import simple
 from sordino.core.run.reading import load
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.report.comparisons import render_studies
@@ -172,7 +172,7 @@ def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> N
         .notes[0]
         .startswith("at the claimed epsilon only" if at == "claimed" else "not at equal privacy")
     )
-    table: Any = plain(result.recorded(found))
+    table: Any = simple(result.recorded(found))
     assert [(each["epsilon"], each["claimed_epsilon"]) for each in table["studies"]] == [
         (4.0, 4.0),
         ("inf", 4.0),

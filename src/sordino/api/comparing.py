@@ -11,8 +11,6 @@ from sordino.api import shown
 from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_kept
 from sordino.comparison import result, runner, schedule, tables
-from sordino.comparison.over import over as asked_over
-from sordino.comparison.play import compared
 from sordino.comparison.result import At, Difference, Member
 from sordino.comparison.schedule import Reads, sides_of
 from sordino.core import study as studies
@@ -184,7 +182,7 @@ def play_sides(
         warn: told where a study's own seed is not used.
     """
     sides = sides_of(named, schedule.variants(vary))
-    drawn_over = asked_over(over, until, sides)
+    drawn_over = result.over(over, until, sides)
     numbers = schedule.seeds_of(sides[0].study, seeds)
     at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
     folder = out if out is not None else schedule.usual_folder(sides)
@@ -195,7 +193,7 @@ def play_sides(
                 f"{side.path} says seed = {side.study.seed}; all use the first study's seeds, for "
                 "paired differences"
             )
-    return compared(folder, tasks, at, at_once, over=drawn_over, quiet=quiet)
+    return runner.compared(folder, tasks, at, at_once, over=drawn_over, quiet=quiet)
 
 
 def of_files(paths: Sequence[Path], changes: Sequence[str]) -> list[tuple[Path, Reads]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sordino.base.errors import StudyError
 from sordino.comparison import runner, schedule
-from sordino.comparison.play import play
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
 from sordino.core.study.base import Study, tuned_sentence
@@ -89,7 +88,7 @@ class PublicTrials:
             say(warning)
         with locked(self._folder, make=True):
             runner.sweep(task.folder for task in tasks)
-            failed = play(tasks, at_once, quiet)
+            failed = runner.play_tasks(tasks, at_once, quiet)
         scored = public.scored(tasks, failed)
         table(f"Accuracy on {self.on}", scored)
         best = public.best(scored)

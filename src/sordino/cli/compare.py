@@ -84,12 +84,10 @@ def compare(
     )
     _tell(comparison)
     if as_json:
-        from msgspec.structs import replace
-
         from sordino.comparison.result import recorded
 
         page = str(comparison.folder / "comparison.html")
-        say.machine(replace(recorded(comparison), page=page))
+        say.machine(recorded(comparison) | {"page": page})
     if comparison.failures:
         raise typer.Exit(1)
 

@@ -1,20 +1,23 @@
-"""The result of a comparison: every run, means of each study, differences to the first."""
+"""The result of a comparison: every run, means of each study, differences to the first.
+
+Studies may differ in one key; then there is a picture with a line for each method and a point for
+each value:
+
+>>> goal("0.75"), goal("loss=0.5")
+(Goal(key='accuracy', value=0.75), Goal(key='loss', value=0.5))
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from msgspec import UNSET
-
 from sordino.base.errors import StudyError
-from sordino.comparison import over as sweeps
-from sordino.comparison.over import Over
-from sordino.comparison.record import ComparisonOf, DifferenceOf, RunOf, StudyOf
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side, Task
 from sordino.comparison.statistics import (
     CONFIDENCE,
@@ -28,8 +31,10 @@ from sordino.comparison.statistics import (
 )
 from sordino.core.records import known, plain
 from sordino.core.run.reading import Run, load
+from sordino.core.study.base import Study
 from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report.comparisons import cost_of
+from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]
@@ -47,6 +52,26 @@ CHOOSING = (
     "To choose a study by its accuracy on the same private data is itself a use of that "
     "data; no epsilon here accounts for it."
 )
+
+
+KEYS: dict[str, Callable[[Study], float]] = {
+    EPSILON: lambda study: math.inf if study.privacy.epsilon is None else study.privacy.epsilon,
+    EDGES: lambda study: (
+        float(study.data.clients) if isinstance(study, HorizontalStudy) else float("nan")
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A key to draw over, and for a figure of how long it took, a goal."""
+
+    key: str
+    goal: Goal | None = None
+
+    def value(self, side: Side) -> float:
+        """Of the key, in a study."""
+        return KEYS[self.key](side.study)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,77 +334,178 @@ def _warnings(member: Member) -> list[str]:
     return [*found.values(), *damaged]
 
 
-def recorded(comparison: Comparison) -> ComparisonOf:
-    """All figures, for ``comparison.json`` and ``--json``."""
-    return ComparisonOf(
-        folder=str(comparison.folder),
-        at=comparison.at,
-        seeds=comparison.seeds,
-        confidence=CONFIDENCE,
-        studies=tuple(map(_study, comparison.members)),
-        differences=tuple(map(_difference, comparison.differences)),
-        not_private_as_claimed=tuple(
+def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | None:
+    """Return the meaning of ``--over`` and ``--until``.
+
+    Raises:
+        StudyError: if that cannot be drawn of these studies.
+    """
+    if key is None:
+        if until is not None:
+            raise StudyError(f"--until goes with --over {EDGES}")
+        return None
+    if key not in KEYS:
+        raise StudyError(f"--over must be one of {', '.join(KEYS)}; got {key!r}")
+    if (key == EDGES) != (until is not None):
+        raise StudyError(
+            f"--over {EDGES} draws how long it took: give a threshold with it, for example "
+            "--until 0.75"
+            if key == EDGES
+            else f"--over {key} draws final accuracies: --until goes with --over {EDGES}"
+        )
+    asked = Over(key, None if until is None else goal(until))
+    if without := next((side for side in sides if math.isnan(asked.value(side))), None):
+        raise StudyError(
+            f"--over {key}: {without.path} has no {key}; give studies that do, or --over {EPSILON}"
+        )
+    values = {asked.value(side) for side in sides}
+    if len({value for value in values if math.isfinite(value)}) < 2:
+        told = ", ".join(f"{value:g}" for value in sorted(values))
+        raise StudyError(
+            f"--over {key}: the studies do not differ in it (it is {told}); there is nothing "
+            "to draw over"
+        )
+    taken: dict[tuple[str, float], Side] = {}
+    for side in sides:
+        place = line(side.study), asked.value(side)
+        if place in taken:
+            raise StudyError(
+                f"--over {key}: {taken[place].path} and {side.path} both have method {place[0]} "
+                f"and {key} = {place[1]:g}; a line holds one study at each value"
+            )
+        taken[place] = side
+    return asked
+
+
+def goal(text: str) -> Goal:
+    """A threshold: a share of the test set, or ``loss=`` a loss.
+
+    Raises:
+        StudyError: if it is none.
+    """
+    key, _, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if key in ("", "accuracy") and 0 < number <= 1:
+        return Goal("accuracy", number)
+    if key == "loss" and 0 < number < math.inf:
+        return Goal("loss", number)
+    raise StudyError(
+        f"--until must be an accuracy such as 0.75 or a loss such as loss=0.5; got {text!r}"
+    )
+
+
+def line(study: Study) -> str:
+    """Which line a study belongs to."""
+    return study.method.title + (", paper's form: NOT private" if study.form == "paper" else "")
+
+
+def lines(asked: Over, members: Sequence[Member]) -> Lines:
+    """The runs of each method at each value."""
+    found: dict[str, dict[float, list[Run]]] = {}
+    for member in members:
+        if member.runs:
+            found.setdefault(line(member.side.study), {})[asked.value(member.side)] = list(
+                member.runs.values()
+            )
+    return found
+
+
+def sweep(asked: Over | None, members: Sequence[Member]) -> Sweep | None:
+    """The picture that was asked for."""
+    return None if asked is None else Sweep(asked.key, lines(asked, members), asked.goal)
+
+
+def recorded(comparison: Comparison) -> dict[str, object]:
+    """Return all figures, for ``comparison.json`` and ``--json``."""
+    found: dict[str, object] = {
+        "format": 1,
+        "folder": str(comparison.folder),
+        "at": comparison.at,
+        "seeds": comparison.seeds,
+        "confidence": CONFIDENCE,
+        "studies": [_study(member) for member in comparison.members],
+        "differences": [
+            {
+                "study": each.label,
+                "against": each.against,
+                **asdict(each.paired),
+                "equal_privacy": each.equal,
+                "notes": each.notes,
+                "verdict": each.verdict,
+            }
+            for each in comparison.differences
+        ],
+        "not_private_as_claimed": [
             member.side.label for member in comparison.members if member.overclaims
-        ),
-        failed=sum(len(member.failed) for member in comparison.members),
-        notes=comparison.notes,
-        warnings=comparison.warnings,
-        over=UNSET
-        if comparison.over is None
-        else sweeps.recorded(comparison.over, comparison.members),
-    )
+        ],
+        "failed": sum(len(member.failed) for member in comparison.members),
+        "notes": comparison.notes,
+        "warnings": comparison.warnings,
+    }
+    if comparison.over is not None:
+        found["over"] = _over(comparison.over, comparison.members)
+    return found
 
 
-def _difference(each: Difference) -> DifferenceOf:
-    found = each.paired
-    return DifferenceOf(
-        study=each.label,
-        against=each.against,
-        seeds=found.seeds,
-        differences=found.differences,
-        mean=found.mean,
-        sd=found.sd,
-        interval=found.interval,
-        equal_privacy=each.equal,
-        notes=each.notes,
-        verdict=each.verdict,
-    )
+def _over(asked: Over, members: Sequence[Member]) -> dict[str, object]:
+    """The numbers of a picture by seed; None where the goal was not reached."""
+    goal = asked.goal
+    return {
+        "key": asked.key,
+        "until": None if goal is None else {goal.key: goal.value},
+        "points": [
+            {
+                "method": line(member.side.study),
+                "value": asked.value(member.side),
+                "by_seed": {
+                    seed: run.accuracy if goal is None else goal.of(run)
+                    for seed, run in member.runs.items()
+                },
+            }
+            for member in members
+        ],
+    }
 
 
-def _study(member: Member) -> StudyOf:
+def _study(member: Member) -> dict[str, object]:
+    """A compared study; epsilons are the highest over its seeds. Where ``measure`` is given, that
+    is what stands under accuracy.
+    """
     study = member.side.full
-    failed = (RunOf(seed=seed, status="failed", reason=why) for seed, why in member.failed.items())
-    return StudyOf(
-        label=member.side.label,
-        name=study.name,
-        file=str(member.side.path),
-        method=study.method.name,
-        form=study.form,
-        unit=study.privacy.unit,
-        delta=study.privacy.delta,
-        accountant=study.privacy.accountant,
-        epsilon_budget=study.privacy.epsilon,
-        epsilon=member.epsilon,
-        claimed_epsilon=member.claimed,
-        measure=UNSET if member.measured.percent else member.measured.key,
-        accuracy=member.measure,
-        runs=(*(_run(seed, run) for seed, run in member.runs.items()), *failed),
-    )
+    failed = ({"seed": n, "status": "failed", "reason": why} for n, why in member.failed.items())
+    return {
+        "label": member.side.label,
+        "name": study.name,
+        "file": str(member.side.path),
+        "method": study.method.name,
+        "form": study.form,
+        "unit": study.privacy.unit,
+        "delta": study.privacy.delta,
+        "accountant": study.privacy.accountant,
+        "epsilon_budget": study.privacy.epsilon,
+        "epsilon": member.epsilon,
+        "claimed_epsilon": member.claimed,
+        **({} if member.measured.percent else {"measure": member.measured.key}),
+        "accuracy": member.measure,
+        "runs": [*(_run(seed, run) for seed, run in member.runs.items()), *failed],
+    }
 
 
-def _run(seed: int, run: Run) -> RunOf:
+def _run(seed: int, run: Run) -> dict[str, object]:
     result, sent = run.result, cost_of(run)
-    return RunOf(
-        seed=seed,
-        status="done",
-        run=str(run.folder),
-        accuracy=run.measured,
-        epsilon=run.spent,
-        claimed_epsilon=run.claimed,
-        rounds=known(result.rounds),
-        steps=known(result.steps),
-        seconds=known(result.seconds),
-        why=known(result.why),
-        mebibytes=UNSET if sent is None else sent.mebibytes,
-        activity=UNSET if sent is None else sent.activity,
-    )
+    return {
+        "seed": seed,
+        "status": "done",
+        "run": str(run.folder),
+        "accuracy": run.measured,
+        "epsilon": run.spent,
+        "claimed_epsilon": run.claimed,
+        "rounds": known(result.rounds),
+        "steps": known(result.steps),
+        "seconds": known(result.seconds),
+        "why": known(result.why),
+        **({} if sent is None else {"mebibytes": sent.mebibytes, "activity": sent.activity}),
+    }

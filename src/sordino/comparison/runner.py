@@ -1,4 +1,6 @@
-"""Runs in processes of their own: one that fails, or is killed, takes nobody along."""
+"""The runs of a comparison in processes of their own: one that fails, or is killed, takes nobody
+along. Every run that is not done yet, then the page.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,27 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self, TextIO
 
 from sordino.base.errors import StudyError
 from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
 from sordino.base.package import HOME
-from sordino.comparison.schedule import Task
+from sordino.comparison import result, tables
+from sordino.comparison.result import At, Comparison, Over
+from sordino.comparison.schedule import Side, Task
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
 from sordino.core.records import closed, known
-from sordino.core.run.folder import LOG
+from sordino.core.run.folder import LOG, flat
 from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.core.study.parse import write
+from sordino.live.console import Fact, Screen, duration, plain, remaining
+from sordino.report import words
 
 State = Literal["missing", "begun", "done"]
 FILES = ("data.file", "data.test_file")
@@ -71,7 +77,7 @@ def _state(task: Task) -> State:
 def differing(there: Study, asked: Study) -> list[str]:
     """Return the differences of two studies, key by key; defaults and order do not count."""
     old, new = (
-        _flat(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+        dict(flat(study.model_dump(mode="json", by_alias=True, exclude_none=True)))
         for study in (there, asked)
     )
     keys = sorted({*old, *new}, key=[*old, *new].index)
@@ -88,15 +94,6 @@ def _one(there: object, asked: object) -> bool:
         return os.path.samefile(str(there), str(asked))
     except OSError:
         return False
-
-
-def _flat(table: Mapping[str, object], above: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in table.items():
-        found |= (
-            _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
-        )
-    return found
 
 
 def rounds_done(folder: Path) -> int:
@@ -274,3 +271,160 @@ def _stop(children: Sequence[_Child]) -> None:
             child.process.kill()
             child.process.wait()
         child.said.close()
+
+
+LOOK = 0.5  # seconds between two looks at the logs
+
+
+class Progress(Screen):
+    """Shows how far all runs are."""
+
+    transient = True
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        states: Sequence[State],
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("comparison", stream, clock)
+        self.tasks, self.going = tasks, list[Task]()
+        self.ends: dict[Task, str] = {
+            task: "done" for task, state in zip(tasks, states, strict=True) if state == "done"
+        }
+        self.rounds = {task: rounds_done(task.folder) for task in tasks}
+        self.first, self.looked = self.share(), clock()
+
+    def __enter__(self) -> Self:
+        if self.ends:
+            self.say(f"{len(self.ends)} of {len(self.tasks)} runs were finished before")
+        return super().__enter__()
+
+    def ended(self, task: Task, why: str | None) -> None:
+        """A run ended, or failed for a reason."""
+        self.ends[task] = "done" if why is None else "failed"
+        if self.live is None:
+            self.say(
+                f"{len(self.ends)}/{len(self.tasks)}  {task.side.label}, seed {task.seed}: "
+                f"{outcome(task.folder, why)}"
+            )
+
+    def tick(self, going: Sequence[Task]) -> None:
+        """Look at the logs now and then."""
+        if self.live is None or self.clock() - self.looked < LOOK:
+            return
+        self.looked, self.going = self.clock(), list(going)
+        self.rounds |= {task: rounds_done(task.folder) for task in going}
+        self.live.update(self.panel())
+
+    def share(self) -> float:
+        """Return the share of all rounds that is done."""
+        parts = [
+            1.0 if task in self.ends else self.rounds[task] / task.study.horizon
+            for task in self.tasks
+        ]
+        return sum(parts) / len(parts)
+
+    def facts(self) -> Sequence[Fact]:
+        found = []
+        for side in dict.fromkeys(task.side for task in self.tasks):
+            name, done, seeds = line(side, self.tasks, self.ends, self.rounds, self.going)
+            found.append(Fact(name, f"{done}  {seeds}"))
+        now = self.share()
+        left = remaining(self.clock() - self.started, self.first, now)
+        told = "" if left is None else f"  {duration(left)} left"
+        return [*found, Fact("all", f"{len(self.ends)}/{len(self.tasks)}{told}", now)]
+
+
+def line(
+    side: Side,
+    tasks: Sequence[Task],
+    ends: Mapping[Task, str],
+    rounds: Mapping[Task, int],
+    going: Sequence[Task],
+) -> tuple[str, str, str]:
+    """One study: its name, seeds done of all, and where each seed is."""
+    mine = [task for task in tasks if task.side is side]
+    seeds = []
+    for task in mine:
+        waiting = "waiting" if task not in going else f"{rounds[task]}/{task.study.horizon}"
+        seeds.append(f"seed {task.seed} {ends.get(task, waiting)}")
+    done = sum(ends.get(task) == "done" for task in mine)
+    return plain(side.label), f"{done}/{len(mine)}", "  ".join(seeds)
+
+
+def outcome(folder: Path, why: str | None) -> str:
+    """Return the end of one run, in a few words."""
+    if why is not None:
+        first, _, more = why.partition("\n")
+        return f"failed: {first}{' …' if more else ''}"
+    try:
+        run = load(folder)
+    except StudyError as error:
+        return f"failed: {error}"
+    return (
+        f"{run.vocabulary.accuracy.told} {words.measured(run, run.measured)}, epsilon "
+        f"{words.bound(run.spent, 5)}"
+    )
+
+
+STOPPED = "Finished runs are kept: give the same command again to go on"
+
+
+def compared(
+    folder: Path,
+    tasks: Sequence[Task],
+    at: At,
+    at_once: int,
+    *,
+    over: Over | None = None,
+    quiet: bool = False,
+) -> Comparison:
+    """Run what is not done yet in ``folder``, and write what was found there.
+
+    Raises:
+        StudyError: if the folder holds something else, or another process has it.
+    """
+    refuse_file(folder)
+    states(tasks)  # what holds something else is refused before anything is made
+    with locked(folder, make=True):
+        sweep(task.folder for task in tasks)
+        failed = play_tasks(tasks, at_once, quiet)
+        comparison = result.collect(folder, at, tasks, failed, over)
+        tables.write(comparison)
+    return comparison
+
+
+def play_tasks(tasks: Sequence[Task], at_once: int, quiet: bool) -> dict[Task, str]:
+    """Run what is not done yet; why each failed that did."""
+    before = states(tasks)
+    failed: dict[Task, str] = {}
+    progress = None if quiet else Progress(tasks, before, sys.stderr)
+
+    def ended(task: Task, why: str | None) -> None:
+        if why is not None:
+            failed[task] = why
+        if progress is not None:
+            progress.ended(task, why)
+
+    def tick(going: Sequence[Task]) -> None:
+        if progress is not None:
+            progress.tick(going)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="sordino-") as scratch,
+        terminated_like_interrupted(),
+        progress or nullcontext(),
+    ):
+        todo = [
+            job(task, state, Path(scratch))
+            for task, state in zip(tasks, before, strict=True)
+            if state != "done"
+        ]
+        try:
+            play(todo, at_once, ended=ended, tick=tick)
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(STOPPED)
+            raise
+    return failed

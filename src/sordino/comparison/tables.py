@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sordino.comparison.over import sweep
-from sordino.comparison.result import Comparison, Difference, Member, recorded, scale_of
+from sordino.comparison.result import (
+    Comparison,
+    Difference,
+    Member,
+    recorded,
+    scale_of,
+    sweep,
+)
 from sordino.comparison.statistics import CONFIDENCE, POINTS, Scale, Spread
 from sordino.core import vocabulary
 from sordino.core.files import replace_file
-from sordino.core.records import text
+from sordino.core.records import dumped
 from sordino.report import words
 from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, render_studies
 
@@ -185,7 +191,7 @@ def runs(comparison: Comparison) -> Table:
 def write(comparison: Comparison) -> None:
     """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
     replace_file(
-        comparison.folder / "comparison.json", text(recorded(comparison), indent=1).encode()
+        comparison.folder / "comparison.json", dumped(recorded(comparison), indent=1).encode()
     )
     replace_file(
         comparison.folder / "comparison.html",

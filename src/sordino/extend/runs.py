@@ -15,7 +15,7 @@ from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
 from sordino.comparison import runner as runner
-from sordino.comparison.play import STOPPED as STOPPED
+from sordino.comparison.runner import STOPPED as STOPPED
 from sordino.comparison.runner import Job as Job
 from sordino.comparison.statistics import CONFIDENCE as CONFIDENCE
 from sordino.comparison.statistics import spread as spread
