@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 from sordino.base.errors import StudyError
 from sordino.core.study.data import Data
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured
+from sordino.data.features import FRONT_ENDS, FrontEnd, RandomConvolutions, Scattering, featured
 from sordino.data.features.front import TRIED, made_up, tried
 from sordino.data.features.scatter import Scattering2d, spectrum, turns
 from sordino.data.features.scattering import LIMIT, channels
@@ -176,13 +176,22 @@ class Infinite(Centred):
         return np.float32(1) / np.where(x == 7, 0, 1).astype(np.float32)
 
 
+class Turned(Centred):
+    """Pixels as they are."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x
+
+
 SEEN: list[int] = []
 
 
-def test_an_example_leaves_nothing_behind_for_the_next() -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_an_example_leaves_nothing_behind_for_the_next(named: bool) -> None:
+    kind: type[Any] = FRONT_ENDS.imported(f"{__name__}:Remembering") if named else Remembering
     x = np.concatenate([np.full((1, 1, 4, 4), 77, np.uint8), made_up((1, 4, 4), BYTES)])
     data = Dataset("made up", x, np.zeros(len(x), np.int64), ("a", "b"))
-    with_, without = (featured(each, Remembering()).x for each in (data, data.take(range(1, 7))))
+    with_, without = (featured(each, kind()).x for each in (data, data.take(range(1, 7))))
     assert np.array_equal(with_[1:], without)
 
 
@@ -344,16 +353,13 @@ def test_features_that_somebody_else_can_have_written_are_made_again(
     assert not replaced()
 
 
+@pytest.mark.parametrize("named", [False, True])
 def test_features_of_code_that_may_change_are_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    class Turned(Centred):
-        def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            return x
-
-    featured(images(5, 1, 6, 6), Turned(), public=True)
+    kind: type[Any] = FRONT_ENDS.imported(f"{__name__}:Turned") if named else Turned
+    featured(images(5, 1, 6, 6), kind(), public=True)
     assert not list(tmp_path.rglob("*.npy"))
 
 

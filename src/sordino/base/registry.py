@@ -250,6 +250,15 @@ def register_all(package: str, path: Iterable[str]) -> None:
         importlib.import_module(found.name)
 
 
+def foreign(thing: object) -> bool:
+    """Tell whether an object's class, or one that it derives from, is no part of this program.
+
+    A class that a study names by its place is a table of this program's making over such a class.
+    """
+    ours = ("sordino", "pydantic", "builtins", "typing", "abc")
+    return any(kind.__module__.partition(".")[0] not in ours for kind in type(thing).__mro__)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint at the closest of the known words, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

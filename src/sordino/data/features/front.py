@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import PART, cache_folder, is_own_file, own_folder
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import Registry, Section, foreign
 from sordino.data.dataset import Dataset
 from sordino.data.notices import tell
 
@@ -217,7 +217,7 @@ def _made(data: Dataset, front: FrontEnd) -> Examples:
     """
     kind, wanted = tried(front, data.shape, data.x.dtype), shape_of(front, data.shape)
     found = np.empty((len(data), *wanted), kind)
-    step = front.together if is_ours(front) else 1
+    step = 1 if foreign(front) else front.together
     for start in range(0, len(data), step):
         some = slice(start, min(start + step, len(data)))
         if not _fill(found[some], front, data.x[some]):
@@ -231,7 +231,7 @@ def _made(data: Dataset, front: FrontEnd) -> Examples:
 def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
     """Fill in the features of some examples; whether all of them have any."""
     # what one of somebody's own keeps of an example must not reach the next
-    one = front if is_ours(front) else copy.deepcopy(front)
+    one = copy.deepcopy(front) if foreign(front) else front
     try:
         with np.errstate(all="ignore"):
             features = given(one, x, found.shape[1:])
@@ -247,14 +247,9 @@ def _place(data: Dataset, front: FrontEnd) -> Path | None:
     """Return the file for features of these examples; None for a front end of somebody's own, whose
     code may change.
     """
-    if not is_ours(front):
+    if foreign(front):
         return None
     return place_of(f"{front.model_dump_json(exclude_none=True)}{data.fingerprint()}")
-
-
-def is_ours(front: FrontEnd) -> bool:
-    """Return whether a front end is the program's own, so that its version says what it gives."""
-    return type(front).__module__.startswith("sordino.")
 
 
 VERSION = 5

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Section
 from sordino.data.stream.piece import BLOCK, DerivedStream, Piece, Stream
 
 PARTS = ("name", "shape", "classes", "length", "columns", "read", "changes")
@@ -167,17 +166,6 @@ def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
     """
     if missing := [part for part in PARTS if not hasattr(given, part)]:
         raise wrong(call, given, f"a stream, and this has no {', no '.join(missing)}")
-
-
-def is_foreign(stream: object) -> bool:
-    """Return whether a stream, or what opens it, is of a class of somebody's own."""
-    return not type(stream).__module__.startswith("sordino.")
-
-
-def is_own(section: Section) -> bool:
-    """Return whether a table of a study is of a class of somebody's own, or derived from one."""
-    ours = ("sordino", "pydantic", "builtins", "typing", "abc")
-    return any(kind.__module__.partition(".")[0] not in ours for kind in type(section).__mro__)
 
 
 def _same_entities(given: NDArray[np.int64] | None, own: NDArray[np.int64] | None) -> bool:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import DataError
+from sordino.base.registry import foreign
 from sordino.core import records as rows
 from sordino.core.effect import (
     BlockPlayed,
@@ -53,7 +54,6 @@ from sordino.core.simulation import Block as Permitted
 from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.world import ChargeRequest, World
 from sordino.data import stream as streams
-from sordino.data.stream.checked import is_foreign
 from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import (
     Allowance,
@@ -384,7 +384,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         known,
         # an entity's record books them, too
         {party(m): f"{run}/{party(m)}" for m in range(len(held))},
-        public=study.data.published and not is_foreign(study.data.stream),
+        public=study.data.published and not foreign(study.data.stream),
     )
     events = simulation(
         study,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy
 from sordino.base.errors import DataError, StudyError
+from sordino.base.registry import foreign
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, scaled
 from sordino.data.stream.checked import (
@@ -25,8 +26,6 @@ from sordino.data.stream.checked import (
     Labelled,
     Unlabelled,
     examine,
-    is_foreign,
-    is_own,
     refuse_incomplete,
 )
 from sordino.mechanisms.response import Key, RandomisedResponse
@@ -126,18 +125,18 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
         partial(streams.DRIFTS.wrong, data.drift),
     )
     refuse_incomplete(stream, opens, "open")
-    told = Checked(stream, opens) if is_foreign(stream) else stream
-    drift, own = data.drift, is_own(data.drift)
+    told = Checked(stream, opens) if foreign(stream) else stream
+    drift, own = data.drift, foreign(data.drift)
     blind = own and not (drift.by_class or drift.relabels)
     made = drift.applied(Unlabelled(told, drifts) if blind else stream, study.seed)
     refuse_incomplete(made, drifts, "applied")
     found: streams.Stream = told if made is stream else made
     if blind:
         found = Checked(Labelled(made, drifts, told), drifts)
-    elif is_foreign(made) and made is not stream:
+    elif foreign(made) and made is not stream:
         found = Checked(made, drifts)
     promised = study.privacy.unit != "none" and not data.stream.invents
-    if promised and (own or is_own(data.stream) or is_foreign(stream)):
+    if promised and (own or foreign(data.stream) or foreign(stream)):
         events = study.horizon * study.method.batch
         examine(found, events, drifts if own else opens, one_label=_one_label(study))
     return found
