@@ -327,13 +327,12 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     transport: str, extra: str, kits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (
-        *("sordino.network.websocket_server", "sordino.network.websocket_site"),
+        "sordino.network.websocket",
         *("sordino_mqtt.transport", "sordino_mqtt.mqtt", "sordino_mqtt.link"),
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
-    for name in ("client", "http11", "server"):
-        monkeypatch.setitem(sys.modules, f"websockets.{name}", None)
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
     agreement = read_agreement(kits / "server/agreement.toml").model_copy(
         update={"transport": transport}
     )

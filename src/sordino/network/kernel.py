@@ -463,14 +463,8 @@ class LiveKernel(Kernel[S, M]):
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
-    def close(self, number: int, log: records.Round) -> None:
-        """To measure a model may take long."""
-        self.session.flush()
-        super().close(number, log)
-
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
-        self.session.flush()
         if self.journal.large:
             self._hurry()
         before = self._kept()

@@ -314,10 +314,6 @@ class ServerSession:
         sealed = token(self._tokens, "round", self.names[site], number)
         return frames.encode(frames.Book(number, written(fact), sealed))
 
-    def flush(self) -> None:
-        """Let frames go now: what comes next may take long."""
-        self._mailbox.waits()
-
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
         own = self.sites[site]

@@ -49,20 +49,9 @@ class Event:
 
 
 class Mailbox:
-    """Events for the server, in the order in which they came; safe between threads.
-
-    Attributes:
-        waits: called before the server waits for an event: what it has put on its way goes then.
-        pump: called where no event is there, with the seconds to wait: it does what brings events,
-            in the server's own thread, until one is there or the time is over. It answers whether
-            it could. Without one, events come from other threads.
-        came: called after each event.
-    """
+    """Events for the server, in the order in which they came; safe between threads."""
 
     def __init__(self) -> None:
-        self.waits: Callable[[], None] = lambda: None
-        self.pump: Callable[[float | None], bool] = lambda seconds: False
-        self.came: Callable[[], None] = lambda: None
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -72,24 +61,15 @@ class Mailbox:
         with self._lock:
             self._waiting[event.site] += 1
         self._queue.put(event)
-        self.came()
 
     def full(self, site: str) -> bool:
         """Return whether the transport is to stop reading a site for a moment."""
         return self._waiting[site] >= AT_ONCE
 
-    def empty(self) -> bool:
-        """Return whether no event is there."""
-        return self._queue.empty()
-
     def get(self, seconds: float | None) -> Event | None:
         """The next event; None if none came in time."""
-        self.waits()
-        left = None if seconds is None else max(seconds, 0.0)
-        if self.empty() and self.pump(left):
-            left = 0.0
         try:
-            found = self._queue.get(timeout=left)
+            found = self._queue.get(timeout=None if seconds is None else max(seconds, 0.0))
         except queue.Empty:
             return None
         with self._lock:
@@ -101,9 +81,7 @@ class Hub(Protocol):
     """The server's end."""
 
     def send(self, site: str, frame: bytes) -> None:
-        """Put a frame on its way, if the site is there; never waits. It goes when the server waits
-        for an event at the latest, so that a thread is woken once for the frames of several sites.
-        """
+        """Put a frame on its way, if the site is there; never waits."""
         ...
 
     def drop(self, site: str, why: str) -> None:
@@ -242,7 +220,7 @@ class WebSocket(Transport):
         revoked: Callable[[Path], Callable[[int], bool]],
     ) -> OpensHub:
         try:
-            from sordino.network.websocket_server import WebSocketHub
+            from sordino.network.websocket import WebSocketHub
         except ModuleNotFoundError as error:
             raise _missing("websocket", error) from error
         context, barred = certificates.context(kit, "server"), revoked(kit)
@@ -261,7 +239,7 @@ class WebSocket(Transport):
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         context = certificates.context(kit, "site")
         try:
-            from sordino.network.websocket_site import WebSocketLine
+            from sordino.network.websocket import WebSocketLine
         except ModuleNotFoundError as error:
             raise _missing("websocket", error) from error
         return lambda limit: WebSocketLine(agreement.server, context, limit)

@@ -1,0 +1,407 @@
+"""WebSocket over mutual TLS 1.3: the server listens on one port, and sites connect to it.
+
+Each end runs an event loop in a thread of its own, so that signs of life are answered however long
+the server or a site computes. A site's connection goes through a proxy where the environment names
+one (``https_proxy``).
+"""
+
+# Theory of operation
+#
+# `websockets` speaks the protocol. What stands here is who is admitted, and what one side may cost
+# the other:
+#
+# * Liveness. Both sides ping every BEAT. A connection on which no byte has come for three beats is
+#   ended. Bytes count, and not answers to pings: those wait behind a large frame on a slow line.
+# * Frames in. While AT_ONCE frames of a site wait in the mailbox, no more are taken from its
+#   connection, which stops reading when it holds IN_HAND. It goes on only once it holds none: TLS
+#   of a peer that has ended hands over the rest when reading goes on, and drops what comes after
+#   another stop.
+# * Frames out. A connection holds QUEUED of them; a site that reads slower than that is cut off,
+#   and so is one that sends pings and does not read the answers.
+# * Pieces. A message may come in pieces. Empty ones count for no limit and would add up, so they
+#   are not kept.
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from itertools import count
+from typing import Any, TypeVar
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.frames import CloseCode
+from websockets.http11 import Request, Response
+
+from sordino.base.errors import StudyError
+from sordino.network.transport import Event, Lost, Mailbox, Stranger
+
+BEAT = 5.0
+"""Seconds between two pings; three times as long without a byte ends a connection."""
+OPENING, CLOSING = 5.0, 2.0
+QUEUED = 64
+"""Frames that wait for a site; with more it reads too slowly, and is cut off."""
+IN_HAND = 64
+"""Pieces of frames that have come on one connection, beyond which it is not read."""
+HELD = 0.001
+"""Seconds between two looks whether the server can take the next frame."""
+WRITING = 1 << 15
+"""Bytes on their way in this process, beyond which frames wait."""
+ANSWERS = 1 << 20
+"""Bytes beyond one frame that wait for a site to read them; with more, it is cut off."""
+STRANGERS = 32
+"""Connections at once beyond one for each site."""
+_REFUSED = 4403
+_SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
+
+T = TypeVar("T")
+
+
+class _Thread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, what: Coroutine[Any, Any, T]) -> T:
+        """Return what comes of it there, for another thread."""
+        return asyncio.run_coroutine_threadsafe(what, self.loop).result()
+
+    def soon(self, what: Callable[..., object], *given: object) -> None:
+        """Have it done there, unless the loop has ended."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(what, *given)
+
+    def end(self) -> None:
+        """End the loop."""
+        self.soon(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class _Watched(Connection):
+    """A connection that ends when nothing comes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._seen = self.loop.time()
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        self._seen = self.loop.time()
+        super().data_received(data)
+
+    def _look(self) -> None:
+        quiet = self.loop.time() - self._seen
+        if quiet >= 3 * BEAT:
+            self.set_connection_exc(TimeoutError(f"it has said nothing for {quiet:.0f} s"))
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(BEAT, self._look)
+
+
+class _ToServer(_Watched, ClientConnection):
+    """A site's connection."""
+
+
+class _ToSite(_Watched, ServerConnection):
+    """The server's connection to a site.
+
+    Attributes:
+        name, serial: common name and serial number of the certificate that TLS has verified.
+        waiting: frames that wait to be sent.
+    """
+
+    def __init__(self, hub: WebSocketHub, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._hub = hub
+        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        found = transport.get_extra_info("peercert") or {}
+        names = [
+            value for part in found.get("subject", ()) for key, value in part if key == "commonName"
+        ]
+        self.name = names[0] if len(names) == 1 else ""
+        self.serial = int(found.get("serialNumber", "0"), 16)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > WRITING + self._hub.limit + ANSWERS:
+            self._slow()  # it sends pings, and does not read the answers
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame, once those before it have gone."""
+        try:
+            self.waiting.put_nowait(frame)
+        except asyncio.QueueFull:
+            self._slow()
+
+    def _slow(self) -> None:
+        self._hub.refused(self.name, "it reads too slowly")
+        self.transport.abort()
+
+    async def write(self) -> None:
+        """Send what is put, until the connection ends."""
+        with suppress(ConnectionClosed):
+            while True:
+                await self.send(await self.waiting.get())
+                self.waiting.task_done()
+
+
+async def _received(connection: Connection) -> bytes:
+    """The next message; one of text is no frame."""
+    parts = [part async for part in connection.recv_streaming() if part]
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def _telling(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
+    """Have a context tell of every handshake that fails: without, nobody would hear of strangers
+    that TLS refuses.
+    """
+
+    class Told(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                refused(f"TLS: {(error.reason or 'failed').replace('_', ' ').lower()}")
+                raise
+
+    context.sslobject_class = Told
+
+
+class WebSocketHub:
+    """The server's end.
+
+    Args:
+        host, port: where to listen.
+        context: mutual TLS.
+        limit: bytes of a frame.
+        sites: names that may connect.
+        mailbox: where events go.
+        barred: whether a certificate (by its serial number) is revoked now.
+        refused: told of each connection that was refused: who (or where from), and why.
+
+    Raises:
+        StudyError: if it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        limit: int,
+        sites: frozenset[str],
+        mailbox: Mailbox,
+        barred: Callable[[int], bool],
+        refused: Callable[[str, str], None],
+    ) -> None:
+        self.limit, self.refused = limit, refused
+        self._sites, self._mailbox, self._barred = sites, mailbox, barred
+        self._numbers, self._closing = count(1), False
+        self._there: dict[str, _ToSite] = {}
+        self._open = 0
+        _telling(context, lambda why: refused("", why))
+        self._thread = _Thread("sordino hub")
+        try:
+            self._server = self._thread.run(self._listen(host, port, context))
+        except OSError as error:
+            self._thread.end()
+            raise StudyError(
+                f"{host}:{port}: the server cannot listen there ({error.strerror}). Is "
+                "another one running, or is the port not free?"
+            ) from error
+        self.port: int = next(iter(self._server.sockets)).getsockname()[1]
+
+    async def _listen(self, host: str, port: int, context: ssl.SSLContext) -> Server:
+        return await serve(
+            self._serve,
+            host,
+            port,
+            ssl=context,
+            compression=None,
+            process_request=self._admit,
+            process_response=self._answered,
+            open_timeout=OPENING,
+            close_timeout=CLOSING,
+            ping_interval=BEAT,
+            ping_timeout=None,
+            max_size=self.limit,
+            max_queue=(IN_HAND, 0),
+            write_limit=WRITING,
+            logger=_SILENT,
+            create_connection=partial(_ToSite, self),  # type: ignore[arg-type]
+        )
+
+    def send(self, site: str, frame: bytes) -> None:
+        self._thread.soon(self._put, site, frame)
+
+    def drop(self, site: str, why: str) -> None:
+        self._thread.soon(self._end, site, why)
+
+    def close(self) -> None:
+        self._thread.run(self._farewell())
+        self._thread.end()
+
+    def _put(self, site: str, frame: bytes) -> None:
+        if site in self._there:
+            self._there[site].put(frame)
+
+    def _end(self, site: str, why: str) -> None:
+        if site in self._there:
+            reason = why.encode()[:100].decode(errors="ignore")
+            self._thread.loop.create_task(self._there[site].close(_REFUSED, reason))
+
+    async def _farewell(self) -> None:
+        self._closing = True
+        if sent := [asyncio.ensure_future(each.waiting.join()) for each in self._there.values()]:
+            await asyncio.wait(sent, timeout=CLOSING)
+        self._server.close()
+        await self._server.wait_closed()
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Return why a connection is not opened, or None."""
+        assert isinstance(connection, _ToSite)
+        name = connection.name
+        if self._open >= len(self._sites) + STRANGERS:
+            self.refused(name, "too many connections at once")
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
+        if name not in self._sites:
+            self.refused(name, "its certificate is of no site of this federation")
+            return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
+        if self._barred(connection.serial):
+            self._refuse_revoked(name)
+            return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
+        return None
+
+    def _answered(self, connection: ServerConnection, request: Request, response: Response) -> None:
+        """Tell of a site that asks for something else than a WebSocket."""
+        assert isinstance(connection, _ToSite)
+        if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
+            self.refused(connection.name, "it does not open a WebSocket as one does")
+
+    def _refuse_revoked(self, name: str) -> None:
+        why = "its certificate is revoked"
+        self.refused(name, why)
+        self._mailbox.put(Event("barred", name, 0, why.encode()))
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        """Hear an open connection to its end. It replaces an earlier one of the same site."""
+        assert isinstance(connection, _ToSite)
+        name, number, revoked = connection.name, next(self._numbers), False
+        if name in self._there:  # a site that came back before its end was noticed
+            self._there[name].transport.abort()
+        self._there[name], self._open = connection, self._open + 1
+        self._mailbox.put(Event("open", name, number))
+        writing = self._thread.loop.create_task(connection.write())
+        try:
+            while not revoked:
+                frame = await _received(connection)
+                while self._mailbox.full(name) and not self._closing:
+                    await asyncio.sleep(HELD)
+                revoked = self._barred(connection.serial)
+                if not revoked:
+                    self._mailbox.put(Event("frame", name, number, frame))
+            await connection.close(_REFUSED, "this certificate is revoked")
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
+                self.refused(name, f"a frame of more than {self.limit} bytes")
+        writing.cancel()
+        self._open -= 1
+        if self._there.get(name) is connection:
+            del self._there[name]
+        self._mailbox.put(Event("closed", name, number))
+        if revoked:
+            self._refuse_revoked(name)
+
+
+class WebSocketLine:
+    """A site's end.
+
+    Args:
+        address: host and port.
+        context: mutual TLS.
+        limit: bytes of a frame.
+
+    Raises:
+        Lost: if the server cannot be reached now.
+        Stranger: if it is not the federation's server, or does not admit this site.
+    """
+
+    def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
+        self._thread = _Thread("sordino line")
+        try:
+            self._line = self._thread.run(self._connect(address, context, limit))
+        except BaseException as error:
+            self._thread.end()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise Stranger(
+                    f"{address}: its certificate is not that of the federation's server "
+                    f"({error.verify_message})"
+                ) from error
+            if isinstance(error, InvalidURI | ValueError):
+                raise Stranger(f"{address}: no address ({error})") from error
+            if isinstance(error, InvalidHandshake):
+                raise _refused(address, error) from error
+            if isinstance(error, OSError | EOFError | ImportError):  # of a kind of proxies
+                raise Lost(f"{address}: {error}") from error
+            raise
+
+    async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> ClientConnection:
+        return await connect(
+            f"wss://{address}/",
+            ssl=context,
+            compression=None,
+            open_timeout=2 * OPENING,
+            close_timeout=CLOSING,
+            ping_interval=BEAT,
+            ping_timeout=None,
+            max_size=limit,
+            write_limit=WRITING,
+            logger=_SILENT,
+            create_connection=_ToServer,
+        )
+
+    def send(self, frame: bytes) -> None:
+        self._do(self._line.send(frame))
+
+    def frames(self) -> Iterator[bytes]:
+        while True:
+            yield self._do(_received(self._line))
+
+    def close(self) -> None:
+        if not self._thread.loop.is_closed():
+            self._thread.run(self._line.close())
+            self._thread.end()
+
+    def _do(self, what: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._thread.run(what)
+        except ConnectionClosed as error:
+            raise Lost(str(error.__cause__ or error)) from error
+
+
+def _refused(address: str, error: InvalidHandshake) -> Lost | Stranger:
+    """Return the error for what the server or a proxy says instead of greeting."""
+    status, body = 0, b""
+    if isinstance(error, InvalidStatus):
+        status, body = error.response.status_code, bytes(error.response.body or b"")
+    said = body.decode(errors="replace").strip()[:200] or str(error)
+    if status == HTTPStatus.FORBIDDEN:
+        return Stranger(f"{address}: the server does not admit this site: {said}")
+    return Lost(f"{address}: {said}")
