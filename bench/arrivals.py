@@ -16,7 +16,7 @@ import numpy as np
 
 from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.simulation import Snapshot
+from sordino.core.world import Snapshot
 
 STUDY = """
 name = "bench"

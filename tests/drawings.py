@@ -19,7 +19,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.transforms import TransformNode
 
-from sordino.core import figures as data
+from sordino.core import statements as data
 from sordino.report import drawing, page
 
 _drawn: dict[bytes, str] = {}

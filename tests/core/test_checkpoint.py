@@ -19,7 +19,7 @@ from sordino.base.message import Vector
 from sordino.core.run import log
 from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS
 from sordino.core.run.log import AT_ONCE, Saved
-from sordino.core.simulation import EncodedSnapshot
+from sordino.core.world import EncodedSnapshot
 
 VECTORS = st.dictionaries(
     st.text(max_size=8), arrays.arrays(np.float32, st.integers(1, 9)), max_size=5

@@ -19,8 +19,7 @@ from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
 from sordino.core.kernel import Kernel
 from sordino.core.records import Round, Row
-from sordino.core.simulation import KernelSnapshot
-from sordino.core.world import Absence
+from sordino.core.world import Absence, KernelSnapshot
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.vertical.protocol import Vertical

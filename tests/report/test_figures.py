@@ -13,8 +13,8 @@ import pytest
 import drawings
 from sordino.base.errors import StudyError
 from sordino.clients.report import division, learning
-from sordino.core.figures import MOST_DOTS, Figure, Matrix
 from sordino.core.run.reading import Run, load
+from sordino.core.statements import MOST_DOTS, Figure, Matrix
 from sordino.regimes.synchronous.report import figures
 from sordino.report import curves as several
 from sordino.report import drawing

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import drawings
 from sordino.base.errors import StudyError
 from sordino.core import vocabulary
-from sordino.core.figures import smoothed
 from sordino.core.records import About, Environment, plain
 from sordino.core.run.reading import Run, load
+from sordino.core.statements import smoothed
 from sordino.regimes.vertical import report as events
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.report import MIB, totals

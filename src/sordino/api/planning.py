@@ -20,7 +20,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file
 from sordino.core.method import known
-from sordino.core.schedule import ACCOUNTANTS
+from sordino.core.plan import ACCOUNTANTS
 from sordino.data.features import FRONT_ENDS
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.drawing import draw

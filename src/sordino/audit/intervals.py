@@ -13,8 +13,8 @@ from sordino.audit.lira import Inferred
 from sordino.base.errors import StudyError
 from sordino.core import records, regimes
 from sordino.core.prepared import PreparedRun
-from sordino.core.simulation import Snapshot
 from sordino.core.study.base import Study
+from sordino.core.world import Snapshot
 
 FORMAT = 1
 Verdict = Literal["holds", "BROKEN", "caught", "not caught"]

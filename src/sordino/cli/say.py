@@ -101,4 +101,4 @@ def number(value: float | None, digits: int = 4) -> str:
     """Return a number for people."""
     from sordino.core import statements  # here, likewise
 
-    return statements.number(value, digits)
+    return statements.number_text(value, digits)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from sordino.clients.division import Federation, identified, records
 from sordino.clients.promise import EQUAL, takes_equal_rows_apart
 from sordino.clients.study import HorizontalStudy
-from sordino.core.plan import CLOSE, Balance, Plan, enough, priced, remedies
-from sordino.core.schedule import NoisyCharges, Schedule
-from sordino.core.statements import Paragraph, Table, number
+from sordino.core.plan import CLOSE, Balance, NoisyCharges, Plan, Schedule, enough, priced, remedies
+from sordino.core.statements import Paragraph, Table, number_text
 from sordino.core.vocabulary import Vocabulary
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.budget import left_out
@@ -167,7 +166,7 @@ def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> 
     """Return the most charges by every accountant; the study's own has a star."""
     privacy = study.privacy
     rows = [
-        [name + (" *" if name == privacy.accountant else ""), number(n, 10)]
+        [name + (" *" if name == privacy.accountant else ""), number_text(n, 10)]
         for name, n in plan.most.items()
     ]
     within = f"within epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"

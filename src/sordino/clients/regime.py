@@ -27,10 +27,9 @@ from sordino.clients.pricing import Trial
 from sordino.clients.promise import resting_on, testing
 from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
 from sordino.core import regimes
-from sordino.core.plan import Plan
+from sordino.core.plan import Plan, Schedule
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
-from sordino.core.schedule import Schedule
 from sordino.core.statements import Paragraph
 from sordino.data import Dataset
 from sordino.training.outline import MAPPED, Outline, outline

@@ -7,10 +7,19 @@ from itertools import pairwise
 
 from sordino.clients.records import Holder, horizontal
 from sordino.core import vocabulary
-from sordino.core.figures import MOST_DOTS, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Members, RegimeReport
+from sordino.core.statements import (
+    MOST_DOTS,
+    Figure,
+    Mark,
+    Matrix,
+    Members,
+    Panel,
+    RegimeReport,
+    Series,
+    points,
+)
 from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import clean
 from sordino.report.words import bound

@@ -38,7 +38,7 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PUBLIC, UNIT, PreparedRun, named_parameters
 from sordino.core.records import Facts, Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
-from sordino.core.simulation import Simulation, Snapshot
+from sordino.core.world import Simulation, Snapshot
 from sordino.data.dataset import Span
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records

@@ -28,12 +28,19 @@ import numpy as np
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
-from sordino.core import simulation as moments
+from sordino.core import world as moments
 from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Delays, Latency
-from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import Absence, ChargeRequest, ServerSide, SiteSide, Summing
+from sordino.core.world import (
+    Absence,
+    ChargeRequest,
+    EncodedSnapshot,
+    RunListener,
+    ServerSide,
+    SiteSide,
+    Summing,
+)
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
 from sordino.training.plausible import Length, bearable
@@ -245,7 +252,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         return Moment(self.regime.start(weights))
 
     def unpack(self, packed: EncodedSnapshot) -> Moment[S]:
-        """Return the moment that was kept; see :class:`sordino.core.simulation.Play`."""
+        """Return the moment that was kept; see :class:`sordino.core.world.Play`."""
         kept, told = moments.unpacked(packed)
         return Moment(self.regime.unpacked(kept), **told)
 

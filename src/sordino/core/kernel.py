@@ -61,8 +61,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.simulation import Flight, KernelSnapshot, RunListener, S
-from sordino.core.world import Absence, ChargeRequest, World
+from sordino.core.world import Absence, ChargeRequest, Flight, KernelSnapshot, RunListener, S, World
 from sordino.privacy import Budget, Permit
 
 M = TypeVar("M", bound=KernelSnapshot[Any])

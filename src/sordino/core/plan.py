@@ -1,22 +1,331 @@
-"""The price of a study, whatever its regime, and the balances of its ledgers of data: spent, still
-affordable, and what would help.
+r"""The price of a study: what is charged to each unit of the ledger, in order, and its budget.
+
+Theory of operation. A regime states once what it will charge: a :class:`Schedule` with the stages
+of every unit of its ledger, each an event and how often it is charged. Everything else about a
+price follows from that:
+
+* the noise multiplier, where a study leaves it out: the smallest one (to four decimals) that keeps
+  all planned charges of a unit within its budget (:meth:`Schedule.calibrated`);
+* epsilon after so many charges (:meth:`Schedule.epsilon`), for plans and their curves;
+* the most charges that a budget pays for, after what a ledger holds (:meth:`Schedule.affordable`).
+
+What must hold. Stages are charged in their order, so the first n charges of a unit are a prefix of
+them, and epsilon grows with n: a search over n finds the most. The event of a single stage, or of
+an :data:`ENDLESS` last one, may be charged on and on. Other stages are all that is planned; between
+them whole rounds (``pace`` charges each) are paid for. Records that one charge reaches several
+times (rows of one person) have no such prefix: there the dearest event stands for all
+(:meth:`Schedule.affordable_by`).
+
+>>> release = lambda sigma: Gaussian(noise_multiplier=sigma)
+>>> noisy = {"client:0": NoisyCharges(release=release, stages=((1.0, 10),))}
+>>> budget = Budget(epsilon=1.0, delta=1e-5)
+>>> asked = Schedule(noisy=noisy, budgets={"client:0": budget}, charged="rounds")
+>>> full = asked.calibrated()
+>>> full.multipliers["client:0"], full.affordable("client:0")
+(11.7973, 10)
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sordino.core.schedule import Curve
+from sordino.base.errors import StudyError
 from sordino.mechanisms import GaussianNoise, Noise
 from sordino.mechanisms.shared import SharedGrid
-from sordino.privacy import Budget, Event, PoissonSampled
-from sordino.privacy.accounting import accountant
+from sordino.privacy import (
+    Budget,
+    Event,
+    Gaussian,
+    LedgerSession,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    accountant,
+    noise_multiplier,
+)
+from sordino.privacy.accounting import Spent
+from sordino.privacy.records import Burden
 from sordino.privacy.rounding import epsilon_text
 
-Spending = tuple[tuple[Event, int], ...]
+ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
+ENDLESS = -1
+"""The count of a last stage whose event is charged on and on."""
+
+Stages = tuple[tuple[Event, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Epsilon after each of ``counts`` charges.
+
+    It is computed where it is looked at: hundreds of rounds are planned, and few of them shown.
+    """
+
+    counts: tuple[int, ...]
+    price: Callable[[int], float]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, place: int) -> float:
+        return self.price(self.counts[place])
+
+    def __iter__(self) -> Iterator[float]:
+        return map(self.price, self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyCharges:
+    """Charges that a noise multiplier sets: releases of Poisson samples, in stages.
+
+    Attributes:
+        release: what one charge releases at a noise multiplier, before sampling.
+        stages: factors on the noise multiplier, and how many charges there are at each.
+        sampling_rate: q, in (0, 1].
+    """
+
+    release: Callable[[float], Event]
+    stages: tuple[tuple[float, int], ...]
+    sampling_rate: float = 1.0
+
+    def event(self, sigma: float) -> Event:
+        """Return one charge as it is booked, at this noise multiplier."""
+        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.release(sigma))
+
+    def at(self, sigma: float) -> Stages:
+        """Return the stages at this noise multiplier."""
+        return tuple((self.event(sigma * factor), count) for factor, count in self.stages)
+
+    def calibrated(self, budget: Budget) -> float:
+        """Return the smallest noise multiplier that keeps all charges within a budget.
+
+        Raises:
+            StudyError: for an infinite epsilon, or if no multiplier is enough.
+        """
+        if math.isinf(budget.epsilon):
+            raise StudyError(
+                "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
+                "of the two"
+            )
+        return noise_multiplier(
+            sampling_rate=self.sampling_rate,
+            steps=self.stages,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            accountant=budget.accountant,
+            release=self.release,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The charges of a study and its budgets, by unit of the ledger.
+
+    Attributes:
+        budgets: what each unit may spend in all.
+        charged: what is charged, in the plural.
+        stages: events and how often each is charged, in order; of units whose noise is known.
+        noisy: the charges of units whose noise follows from a multiplier.
+        multipliers: sigma of these units, where it is known.
+        alike: whether all units have one multiplier, that of the highest sampling rate.
+        pace: charges of a round.
+    """
+
+    budgets: Mapping[str, Budget]
+    charged: str
+    stages: Mapping[str, Stages] = field(default_factory=dict)
+    noisy: Mapping[str, NoisyCharges] = field(default_factory=dict)
+    multipliers: Mapping[str, float] = field(default_factory=dict)
+    alike: bool = False
+    pace: int = 1
+
+    def with_noise(self, multipliers: Mapping[str, float]) -> Schedule:
+        """Return the schedule with these noise multipliers."""
+        known: dict[tuple[NoisyCharges, float], Stages] = {}
+        for unit, sigma in multipliers.items():
+            each = self.noisy[unit]
+            if (each, sigma) not in known:
+                known[each, sigma] = each.at(sigma)
+        stages = {unit: known[self.noisy[unit], sigma] for unit, sigma in multipliers.items()}
+        return replace(
+            self,
+            stages={**self.stages, **stages},
+            multipliers={**self.multipliers, **multipliers},
+        )
+
+    def calibrated(self) -> Schedule:
+        """Return the schedule with the noise multipliers that its budgets ask for, filled in.
+
+        Raises:
+            StudyError: for an infinite epsilon, or where no multiplier is enough.
+        """
+        open_ones = [unit for unit in self.noisy if unit not in self.multipliers]
+        if not open_ones:
+            return self
+        found: dict[tuple[NoisyCharges, Budget], float] = {}
+        if self.alike:
+            first = max(open_ones, key=lambda unit: self.noisy[unit].sampling_rate)
+            sigma = self.noisy[first].calibrated(self.budgets[first])
+            return self.with_noise(dict.fromkeys(open_ones, sigma))
+        for unit in open_ones:
+            asked = (self.noisy[unit], self.budgets[unit])
+            if asked not in found:
+                found[asked] = asked[0].calibrated(asked[1])
+        return self.with_noise(
+            {unit: found[self.noisy[unit], self.budgets[unit]] for unit in open_ones}
+        )
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The first unit of each kind, by unit: those of one kind are charged and held alike."""
+        first: dict[tuple[Stages, Budget], str] = {}
+        return {
+            unit: first.setdefault((stages, self.budgets[unit]), unit)
+            for unit, stages in self.stages.items()
+        }
+
+    @property
+    def staged(self) -> bool:
+        """True if charges of a unit differ from one another."""
+        return any(len(each.stages) > 1 for each in self.noisy.values())
+
+    def wanted(self, unit: str) -> int:
+        """Return how many charges of a unit are planned."""
+        return sum(count for _, count in self.noisy[unit].stages)
+
+    def spending(self, unit: str, until: int) -> list[tuple[Event, int]]:
+        """Return the first ``until`` charges of a unit, as (event, how often)."""
+        stages, found, left = self.stages[unit], list[tuple[Event, int]](), until
+        for place, (event, planned) in enumerate(stages):
+            last = len(stages) == 1 or planned == ENDLESS
+            assert not last or place == len(stages) - 1
+            count = left if last else min(planned, left)
+            left -= count
+            if count:
+                found.append((event, count))
+        return found
+
+    def epsilon(self, unit: str, until: int, *, quick: bool = False, by: str = "") -> float:
+        """Return epsilon of a unit's first ``until`` charges.
+
+        ``quick`` asks for a looser bound, ``by`` for another accountant than the budget's.
+        """
+        budget = self.budgets[unit]
+        spent = self.spending(unit, until)
+        return accountant(by or budget.accountant).epsilon(spent, budget.delta, quick=quick)
+
+    def curve(self, unit: str, counts: Sequence[int]) -> Curve:
+        """Return epsilon after each of these numbers of charges, finely bounded at the last."""
+        return Curve(
+            tuple(counts), lambda count: self.epsilon(unit, count, quick=count != counts[-1])
+        )
+
+    def affordable(self, unit: str, spent: Spent = (), by: str = "") -> int | None:
+        """Return the most charges of a unit that its budget pays for after ``spent``.
+
+        None where nothing limits them. ``by`` names another accountant than the budget's.
+        """
+        budget = self.budgets[unit]
+        if by:
+            budget = replace(budget, accountant=by)
+        before = list(spent)
+        if math.isinf(budget.epsilon):
+            return None
+        stages = self.stages[unit]
+        if len(stages) == 1:
+            return budget.remaining_steps(stages[0][0], before)
+        chosen, (last, count) = accountant(budget.accountant), stages[-1]
+
+        def price(rounds: int) -> float:
+            return chosen.epsilon([*before, *self.spending(unit, rounds * self.pace)], budget.delta)
+
+        planned = sum(each for _, each in stages if each != ENDLESS)
+        rounds = range(planned // self.pace + 1)
+        most = self.pace * max(bisect.bisect_right(rounds, budget.epsilon, key=price) - 1, 0)
+        if count != ENDLESS or most < planned:
+            return most
+        if isinstance(last, Nothing):
+            return None
+        more = budget.remaining_steps(last, [*before, *self.spending(unit, planned)])
+        return None if more is None else planned + more
+
+    def most(self, unit: str) -> dict[str, int | None]:
+        """Return the most charges of a unit under every accountant, that of its budget included."""
+        names = dict.fromkeys((*ACCOUNTANTS, self.budgets[unit].accountant))
+        return {name: self.affordable(unit, by=name) for name in names}
+
+    def affordable_by(self, burden: Burden, budget: Budget, *, alone: bool) -> int | None:
+        """Return the charges on all units alike that records can still pay for; None: any number.
+
+        Args:
+            burden: what the records have spent, and the places of the units that hold them.
+            budget: what they may spend.
+            alone: whether one charge reaches each record once, so that stages can be told apart.
+        """
+        units = list(self.stages)
+        if self.staged and alone:
+            held = replace(self, budgets={**self.budgets, units[0]: budget})
+            return held.affordable(units[0], burden.spent)
+
+        def reached(at: int) -> Callable[[int], Event]:
+            return lambda place: self.stages[units[place]][at][0]
+
+        return least(
+            budget.remaining_steps(burden.of(reached(at)), burden.spent) for at in self._places
+        )
+
+    def affordable_in(self, ledgers: LedgerSession, *, alone: bool) -> dict[str, int | None]:
+        """Return the charges on all units alike that each unit in a ledger can still pay for.
+
+        ``alone`` as in :meth:`affordable_by`. Of units that are kept elsewhere nothing is said.
+        """
+        if self.staged and alone:
+            return {
+                unit: least(self.affordable(unit, spent) for spent in ledgers.histories(unit))
+                for unit in self.stages
+                if unit in ledgers.names
+            }
+        found = [
+            ledgers.remaining(
+                {unit: each[at][0] for unit, each in self.stages.items()}, self.budgets
+            )
+            for at in self._places
+        ]
+        return {unit: least(each[unit] for each in found) for unit in found[0]}
+
+    @property
+    def _places(self) -> range:
+        """The places of stages; all units have as many."""
+        return range(max(map(len, self.stages.values())))
+
+    def released(
+        self, unit: str, true: Event, sigma: float, charges: int
+    ) -> list[tuple[Event, int]]:
+        """Return so many charges of a unit whose release at ``sigma`` is ``true``.
+
+        A literal form may release something else than its stages claim.
+        """
+        noisy = self.noisy[unit]
+        if len(noisy.stages) == 1 or not isinstance(true, Gaussian | Pure):
+            return [(PoissonSampled(sampling_rate=noisy.sampling_rate, event=true), charges)]
+        level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
+        return self.with_noise({unit: level}).spending(unit, charges)
+
+
+def least(values: Iterable[int | None]) -> int | None:
+    """Return the smallest number; None stands for no limit."""
+    return min((each for each in values if each is not None), default=None)
+
+
+def runs_of(factors: Iterable[float]) -> tuple[tuple[float, int], ...]:
+    """Return equal neighbours as (factor, how many)."""
+    return tuple((factor, len(list(run))) for factor, run in itertools.groupby(factors))
+
 
 _LARGEST = 1e6  # of noise multipliers that are looked at
 CLOSE = 1.001
@@ -116,13 +425,13 @@ def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -
     )
 
 
-def priced(before: Spending, budget: Budget) -> float:
+def priced(before: Spent, budget: Budget) -> float:
     """Epsilon of what was spent."""
     return accountant(budget.accountant).epsilon(before, budget.delta) if before else 0.0
 
 
 def enough(
-    event: Callable[[float], Event], sigma: float, steps: int, before: Spending, budget: Budget
+    event: Callable[[float], Event], sigma: float, steps: int, before: Spent, budget: Budget
 ) -> float | None:
     """The noise multiplier, to a thousandth, for so many steps after what was spent; or None."""
 
@@ -150,7 +459,7 @@ def remedies(
     wanted: int,
     charged: str,
     budget: Budget,
-    before: Sequence[Spending],
+    before: Sequence[Spent],
     event: Callable[[float], Event] | None,
     sigma: float,
 ) -> list[str]:

@@ -15,8 +15,8 @@ from sordino.base.message import Vector
 from sordino.core.plan import Plan
 from sordino.core.promise import SiteScope
 from sordino.core.records import Facts, Metrics
-from sordino.core.simulation import Simulation, Snapshot
 from sordino.core.study.base import Study
+from sordino.core.world import Simulation, Snapshot
 from sordino.data.notices import notice
 from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.records import Records

@@ -1,6 +1,20 @@
-"""A regime's sentences, tables and figures: of a study before it runs, and of a run on its page.
+"""A regime's sentences, tables and figures, of a study before it runs and of a run on its page.
 
-A regime says what it has; the page does without the rest.
+A regime says what it has; the page does without the rest, and :mod:`sordino.report` alone draws.
+
+A figure is one panel, or several above each other with a common x axis:
+
+>>> accuracy = Series(x=(1, 2), y=(50.0, 60.0))
+>>> figure = Figure(
+...     key="accuracy",
+...     title="Accuracy",
+...     caption="Share of the test set that is classified correctly.",
+...     label="Accuracy over rounds",
+...     x="round",
+...     panels=(Panel(label="accuracy (%)", series=(accuracy,), marks=(Mark(90.0, "goal"),)),),
+... )
+>>> figure.end
+2
 """
 
 from __future__ import annotations
@@ -8,12 +22,193 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec import UNSET
 
-from sordino.core.figures import Figure, Matrix
-from sordino.core.records import known
+from sordino.core.records import Round, at, known, number
 from sordino.core.run.reading import Run
+
+DECADES = 20.0
+"""From this ratio of highest to lowest on, an axis is logarithmic."""
+MOST_DOTS = 30
+"""Rows of a matrix that are drawn as dots."""
+
+Kind = Literal["line", "step", "area", "bar", "histogram", "dots"]
+Colour = Literal["blue", "orange", "green", "purple", "sky", "ink", "quiet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values of one kind over a common x axis.
+
+    Attributes:
+        x: places; of a histogram the edges of its bins, one more than there are values.
+        y: values; not-a-number leaves a gap. With a ``base``, the height above it.
+        name: in the legend; empty for a series that needs none.
+        kind: how the values are drawn.
+        colour: as it has in every figure of a page.
+        base: where bars, areas and histograms begin, 0 unless given: the sum of what is below.
+        holds: where a step holds its value: up to its x, from its x on, or around it.
+        dashed: of a line that is a bound or a plan, not a measurement.
+        filled: of a histogram; else its outline is drawn.
+        texts: at the end of each bar, or above it.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    name: str = ""
+    kind: Kind = "line"
+    colour: Colour = "blue"
+    base: Sequence[float] | None = None
+    holds: Literal["before", "after", "around"] = "after"
+    dashed: bool = False
+    filled: bool = True
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line across a panel.
+
+    Attributes:
+        at: its place on the axis.
+        text: beside the line, or in the legend.
+        axis: which axis ``at`` is on; a mark on x goes through all panels.
+        style: dotted where something new begins, dashed for a bound, solid for a mean.
+        legend: whether the text stands in the legend.
+    """
+
+    at: float
+    text: str = ""
+    axis: Literal["x", "y"] = "y"
+    style: Literal["dotted", "dashed", "solid"] = "dashed"
+    legend: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Series above one x axis.
+
+    Attributes:
+        label: of the y axis, with its unit.
+        series: what is drawn, in this order.
+        marks: lines across.
+        limits: of the y axis. An end that is None is chosen from the values; 0 stays in sight.
+        log: whether the y axis is logarithmic.
+        percent: whether values are shares, so that the axis ends at 0 and at 100.
+        whole: whether only whole numbers stand at the axis.
+    """
+
+    label: str
+    series: Sequence[Series]
+    marks: Sequence[Mark] = ()
+    limits: tuple[float | None, float | None] = (None, None)
+    log: bool = False
+    percent: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One picture of a page.
+
+    Attributes:
+        key: its name, of letters and hyphens; unique on a page.
+        title, caption: above and below it; the caption says how to read it.
+        label: for readers who do not see it.
+        panels: one above the other.
+        x: label of the x axis.
+        limits: of the x axis; from 0 to the last x unless given.
+        names: of the places 0, 1, 2, ... where series are bars.
+        lying: whether bars lie, one for each name, the first on top.
+        remark: where the numbers come from, where that must be said.
+        note: a few words inside, at the right.
+        table: head and rows of the numbers, where the series themselves do not tell them.
+        height: inches; chosen from the panels unless given.
+    """
+
+    key: str
+    title: str
+    caption: str
+    label: str
+    panels: Sequence[Panel]
+    x: str
+    limits: tuple[float, float] | None = None
+    names: Sequence[str] = ()
+    lying: bool = False
+    remark: str = ""
+    note: str = ""
+    table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
+    height: float | None = None
+
+    @property
+    def end(self) -> float:
+        """The last x of all series."""
+        return max((x for panel in self.panels for one in panel.series for x in one.x), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Counts by row and column.
+
+    Attributes:
+        key, title, caption, label, remark: as of a :class:`Figure`.
+        rows, columns: their names; rows without names are numbered.
+        counts: one for each row and column.
+        x, y: labels of the axes.
+        corner: what the rows are, the head of their column in a table.
+        kind: whether a count is seen as the share of its row, or as the number that it is.
+    """
+
+    key: str
+    title: str
+    caption: str
+    label: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    x: str = ""
+    y: str = ""
+    corner: str = ""
+    kind: Literal["shares", "numbers"] = "numbers"
+    remark: str = ""
+
+    @property
+    def many(self) -> bool:
+        """True if rows of numbers are too many for dots: they are put in order, as a map."""
+        return len(self.counts) > MOST_DOTS
+
+
+Curve = tuple[list[float], list[float]]
+LARGEST = 1e100
+"""Numbers beyond it are not drawn: margins of an axis and means of a few of them overflow."""
+
+
+def points(rows: Sequence[Round], x: str, y: str) -> Curve:
+    """The rows that have both numbers, and can be drawn, as two lists.
+
+    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=1e308)]
+    >>> points(rows, "round", "loss")
+    ([1.0], [0.5])
+    """
+    pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]
+    kept = [
+        (a, b)
+        for a, b in pairs
+        if a is not None and b is not None and abs(a) <= LARGEST and abs(b) <= LARGEST
+    ]
+    return [a for a, _ in kept], [b for _, b in kept]
+
+
+def smoothed(values: Sequence[float], last: int) -> list[float]:
+    """Each value's mean with those before it, so many at most.
+
+    >>> smoothed([1.0, 0.0, 0.5], 2)
+    [1.0, 0.5, 0.25]
+    """
+    parts = (values[max(0, i - last + 1) : i + 1] for i in range(len(values)))
+    return [sum(part) / len(part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +233,10 @@ class Advice:
     told: Sequence[Paragraph]
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def number_text(value: float | None, digits: int = 4) -> str:
     """A number for people.
 
-    >>> number(None), number(float("inf")), number(0.53125, 3)
+    >>> number_text(None), number_text(float("inf")), number_text(0.53125, 3)
     ('-', 'inf', '0.531')
     """
     if value is None:

@@ -9,7 +9,7 @@ from sordino.clients.division import Federation as Federation
 from sordino.clients.division import federation as federation
 from sordino.clients.division import loss_of as loss_of
 from sordino.clients.division import model as model
-from sordino.core.schedule import Schedule as Schedule
+from sordino.core.plan import Schedule as Schedule
 from sordino.data import Dataset as Dataset
 from sordino.data import Labels as Labels
 from sordino.data import scaled as scaled

@@ -63,8 +63,7 @@ from sordino.base.message import Reply, Task
 from sordino.core import records
 from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
 from sordino.core.kernel import Kernel, M
-from sordino.core.simulation import RunListener, S
-from sordino.core.world import ServerSide
+from sordino.core.world import RunListener, S, ServerSide
 from sordino.network.journal import Input, Journal, there_after
 from sordino.network.progress import Progress
 from sordino.network.server_session import ServerSession, reply_in, sendable

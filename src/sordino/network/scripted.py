@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from sordino.core.effect import Book, Request, Said, Stop
 from sordino.core.kernel import Kernel, M
-from sordino.core.simulation import RunListener, S
-from sordino.core.world import ServerSide
+from sordino.core.world import RunListener, S, ServerSide
 from sordino.network.journal import Input, Journal
 from sordino.network.kernel import TICK
 from sordino.network.server_session import Heard, ServerSession, reply_in, sendable

@@ -24,9 +24,8 @@ from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.records import Row, known
 from sordino.core.run import reading
 from sordino.core.run.log import RunLog
-from sordino.core.simulation import EncodedSnapshot, RunListener, Simulation, Snapshot
 from sordino.core.study.base import Study
-from sordino.core.world import ServerSide
+from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
 from sordino.data.dataset import Dataset
 from sordino.network import frames, progress
 from sordino.network.journal import NAME as JOURNAL
@@ -191,7 +190,7 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerRun:
-    """A run whose clients are sites, as :class:`~sordino.core.simulation.Simulation` has it.
+    """A run whose clients are sites, as :class:`~sordino.core.world.Simulation` has it.
 
     Attributes:
         inner: the simulation of the same study, over stand-ins.

@@ -22,9 +22,8 @@ from typing import Any
 from sordino.base.errors import StudyError
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run.environment import sources
-from sordino.core.simulation import EncodedSnapshot, RunListener
 from sordino.core.study.base import Study
-from sordino.core.world import SiteSide, Summing
+from sordino.core.world import EncodedSnapshot, RunListener, SiteSide, Summing
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, frames
 from sordino.network.answers import AnswerStore
@@ -68,7 +67,7 @@ def _trim() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """One client of a federation: what :class:`~sordino.core.simulation.Simulation` asks for.
+    """One client of a federation: what :class:`~sordino.core.world.Simulation` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.

@@ -81,8 +81,7 @@ from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, deco
 from sordino.core import records
 from sordino.core.effect import Book
 from sordino.core.run.log import RunLog
-from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import ChargeRequest, SiteSide
+from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, SiteSide
 from sordino.network import frames
 from sordino.network.answers import AnswerStore, Kept, ReplayGuard, digest
 from sordino.network.frames import STOPPED

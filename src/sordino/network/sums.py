@@ -23,7 +23,7 @@ from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
 from sordino.core.kernel import M
-from sordino.core.simulation import S
+from sordino.core.world import S
 from sordino.mechanisms.secure.client import Verify
 from sordino.mechanisms.secure.messages import (
     Delivered,

@@ -9,11 +9,10 @@ from statistics import fmean
 
 from sordino.base.errors import StudyError
 from sordino.core import regimes
-from sordino.core.figures import Figure, Panel, Series
 from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Costs
+from sordino.core.statements import Costs, Figure, Panel, Series
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report import curves, sweep, words
 from sordino.report.page import Picture, Say, loaded, markup, picture_of, silent, template

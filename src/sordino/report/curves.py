@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sordino.core.figures import Curve, points, smoothed
 from sordino.core.records import Round
 from sordino.core.run.reading import Run
+from sordino.core.statements import Curve, points, smoothed
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.drawing import from_zero, label_of, of_percent

@@ -1,4 +1,4 @@
-"""The one renderer of :class:`~sordino.core.figures.Figure`: data in, SVG text out.
+"""The one renderer of :class:`~sordino.core.statements.Figure`: data in, SVG text out.
 
 Every figure of a page looks alike because all are drawn here. A regime, a comparison, an audit says
 what to show and never how: line widths, margins, where a legend stands and when curves have dots
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from sordino.core.figures import Figure, Mark, Matrix, Panel, Series
+from sordino.core.statements import Figure, Mark, Matrix, Panel, Series
 from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import (
     BLUE,

@@ -20,11 +20,10 @@ from typing import Any
 
 from sordino.base.files import there
 from sordino.core import regimes
-from sordino.core.figures import Colour, Figure, Matrix, Panel, Series
 from sordino.core.files import locked, replace_file
 from sordino.core.records import OfClass, Owners, at, known, number, plain
 from sordino.core.run.reading import Run, load
-from sordino.core.statements import Course
+from sordino.core.statements import Colour, Course, Figure, Matrix, Panel, Series
 from sordino.report import words
 from sordino.report.canvas import clean, inline
 from sordino.report.drawing import draw

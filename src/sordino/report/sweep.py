@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from sordino.core.figures import points
 from sordino.core.run.reading import Run
+from sordino.core.statements import points
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.drawing import logarithmic

@@ -36,7 +36,7 @@ from sordino.core import records
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import Row, known, number, text
 from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS, LOG
-from sordino.core.simulation import EncodedSnapshot, Simulation, Snapshot
+from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Ended:
     """All that is kept of a run that has ended: its model and how far it came.
 
-    See :class:`sordino.core.simulation.Snapshot`.
+    See :class:`sordino.core.world.Snapshot`.
     """
 
     number: int

@@ -62,8 +62,8 @@ from sordino.core.run.log import (
     remove_checkpoint,
     why_refused,
 )
-from sordino.core.simulation import Snapshot
 from sordino.core.study.base import Study
+from sordino.core.world import Snapshot
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
 from sordino.training.settings import tune
 

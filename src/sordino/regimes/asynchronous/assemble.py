@@ -32,8 +32,7 @@ from sordino.clients.assemble import Assembly
 from sordino.clients.simulation import Simulation, arrival_trips
 from sordino.core.effect import Effect, Overtaken, Request, Send
 from sordino.core.latency import Churn, Delays
-from sordino.core.simulation import Block
-from sordino.core.world import ChargeRequest
+from sordino.core.world import Block, ChargeRequest
 from sordino.privacy import Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy

@@ -19,8 +19,7 @@ from sordino.base.modules import raised
 from sordino.clients import pricing
 from sordino.clients.pricing import KINDS
 from sordino.core.method import METHODS
-from sordino.core.plan import Plan
-from sordino.core.schedule import Schedule
+from sordino.core.plan import Plan, Schedule
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible

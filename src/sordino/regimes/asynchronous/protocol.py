@@ -50,7 +50,7 @@ from sordino.core.effect import (
     Send,
     Stop,
 )
-from sordino.core.simulation import EncodedSnapshot
+from sordino.core.world import EncodedSnapshot
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regimes.asynchronous.records import AsynchronousRound
 

@@ -22,11 +22,24 @@ from sordino.clients.report import (
     learning,
     unseen,
 )
-from sordino.core.figures import DECADES, Colour, Figure, Mark, Matrix, Panel, Series, points
 from sordino.core.plan import Plan
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Course, Fact, Paragraph, RegimeReport, Table
+from sordino.core.statements import (
+    DECADES,
+    Colour,
+    Course,
+    Fact,
+    Figure,
+    Mark,
+    Matrix,
+    Panel,
+    Paragraph,
+    RegimeReport,
+    Series,
+    Table,
+    points,
+)
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import Stage as PlannedStage
 from sordino.regimes.asynchronous.records import AsynchronousRound

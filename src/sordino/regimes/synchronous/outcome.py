@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.base.message import Answer, Contribution, Update, Vector
-from sordino.core.simulation import EncodedSnapshot
+from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms import Learning
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.aggregate import PrivateSum

@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 
 from sordino.base.errors import StudyError
 from sordino.clients.regime import calibrated
-from sordino.core.plan import Plan
-from sordino.core.schedule import NoisyCharges, Schedule, least, runs_of
+from sordino.core.plan import NoisyCharges, Plan, Schedule, least, runs_of
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import Budget, Composed, Event, Gaussian, noise_multiplier
 from sordino.privacy.budget import left_out

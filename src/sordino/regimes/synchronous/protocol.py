@@ -73,8 +73,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.simulation import EncodedSnapshot
-from sordino.core.world import Summing
+from sordino.core.world import EncodedSnapshot, Summing
 from sordino.mechanisms import Learning
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import Event as Price

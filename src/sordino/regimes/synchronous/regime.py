@@ -16,9 +16,8 @@ from sordino.clients.pricing import LOOKED_AT, Trial, exposed
 from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
-from sordino.core.plan import Plan
+from sordino.core.plan import Plan, Schedule
 from sordino.core.prepared import PreparedRun
-from sordino.core.schedule import Schedule
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.data import Dataset

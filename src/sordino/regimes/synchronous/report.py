@@ -13,12 +13,24 @@ from itertools import groupby
 from sordino.clients.pricing import most_table
 from sordino.clients.records import horizontal
 from sordino.clients.report import clock, evaluated, held, holders, holdings, learning, unseen
-from sordino.core.figures import Figure, Mark, Matrix, Panel, Series, points, smoothed
 from sordino.core.plan import Plan
 from sordino.core.records import Row, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Course, Fact, Paragraph, RegimeReport, Table
-from sordino.core.statements import number as figure
+from sordino.core.statements import (
+    Course,
+    Fact,
+    Figure,
+    Mark,
+    Matrix,
+    Panel,
+    Paragraph,
+    RegimeReport,
+    Series,
+    Table,
+    points,
+    smoothed,
+)
+from sordino.core.statements import number_text as figure
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.records import Synchronous

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.core import records
-from sordino.core import simulation as moments
+from sordino.core import world as moments
 from sordino.core.effect import (
     Arrived,
     Begin,
@@ -32,7 +32,7 @@ from sordino.core.effect import (
     Send,
     Stop,
 )
-from sordino.core.simulation import EncodedSnapshot
+from sordino.core.world import EncodedSnapshot
 from sordino.data.stream import Piece
 from sordino.regimes.vertical.engine import Arrays, Engine, Mask, Played, below
 from sordino.regimes.vertical.records import VerticalRound

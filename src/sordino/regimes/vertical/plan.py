@@ -22,8 +22,7 @@ import math
 from collections.abc import Sequence
 
 from sordino.base.errors import StudyError
-from sordino.core.plan import Plan
-from sordino.core.schedule import ENDLESS, NoisyCharges, Schedule, Stages
+from sordino.core.plan import ENDLESS, NoisyCharges, Plan, Schedule, Stages
 from sordino.privacy import (
     Budget,
     Composed,

@@ -11,10 +11,22 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from sordino.core.figures import DECADES, Colour, Figure, Mark, Panel, Series, points
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Costs, Course, Fact, Members, RegimeReport
+from sordino.core.statements import (
+    DECADES,
+    Colour,
+    Costs,
+    Course,
+    Fact,
+    Figure,
+    Mark,
+    Members,
+    Panel,
+    RegimeReport,
+    Series,
+    points,
+)
 from sordino.regimes.vertical.records import Party, VerticalRound, vertical
 from sordino.report.words import amount, bound, estimated, percent, plain
 

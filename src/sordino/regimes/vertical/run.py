@@ -50,9 +50,8 @@ from sordino.core.run.environment import (
     protective,
     response_key_prefix,
 )
-from sordino.core.simulation import Block as Permitted
-from sordino.core.simulation import EncodedSnapshot, RunListener
-from sordino.core.world import ChargeRequest, World
+from sordino.core.world import Block as Permitted
+from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, World
 from sordino.data import stream as streams
 from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import (
