@@ -2,6 +2,8 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,14 +11,14 @@ import torch
 from pydantic import PrivateAttr
 
 from permitted import permits
-from sordino.base.entropy import Seeded, over
+from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
 from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.mechanisms.contract import looks_standard_normal
 from sordino.privacy import NonPrivate, PoissonSampled
 from sordino.training import dpsgd, models
-from sordino.training.client import Examples, ModelKernels, content, poisson
+from sordino.training.client import Examples, ModelKernels, hidden, poisson
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
@@ -86,10 +88,10 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat, total = one.kernels.flat, torch.empty(one.kernels.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
-    one.kernels.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
-    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(
-        total.float(), None, over(Seeded(5), content(asked), "client", 3, "round", 1, "noise")
-    )
+    clipped = one.kernels.clipped.of(one.examples, chosen, 0.5, total, expected=Q * N)
+    contents = hidden(asked, total, clipped.clipped - len(chosen) / 2, None)
+    noise = Seeded(5).stream("client", 3, "round", 1, "noise").over(1, contents)
+    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total.float(), None, noise)
     # divided by the expected batch, not by len(chosen)
     wanted = asked.weights - ETA / (Q * N) * noisy.numpy()
     assert len(chosen) != Q * N
@@ -149,8 +151,11 @@ def test_an_empty_batch_releases_noise_of_the_booked_scale(
         assert not looks_standard_normal(noise * wrong)
 
 
-def test_huge_examples_move_the_model_by_no_more_than_their_clip() -> None:
+def test_huge_examples_move_the_model_by_no_more_than_their_clip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Neighbours: one example more, of any size, and the same noise."""
+    monkeypatch.setattr(dpsgd, "hidden", lambda *parts: b"")  # else another sum has other noise
     many, fewer = client(scale=1e4), client(scale=1e4)
     fewer = replace(fewer, examples=Examples(fewer.examples.x.clone(), fewer.examples.y))
     fewer.examples.x[7] = 0.0  # an example whose content differs: replaced, so twice the clip
@@ -172,11 +177,39 @@ def test_the_same_address_gives_the_same_bytes_and_every_round_others() -> None:
     assert not np.array_equal(first.weights, other.weights)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("counted", [False, True])
+def test_another_sum_in_the_same_step_has_other_noise(steps: int, counted: bool) -> None:
+    """A library that was changed between a kill and a resume computes another sum for the same
+    task, and no recorded fact shows it: the difference of the releases is not that of the sums.
+    """
+    kind = CountedGaussian if counted else Gaussian
+    one = client(mechanism=kind(clip=0.5, noise_multiplier=1.2))
+    asked = task(one, steps)
+
+    def answered(shift: float) -> np.ndarray[Any, Any]:
+        kernel = one.kernels.clipped
+        exact = kernel.of
+
+        def shifted(*args: Any, **options: Any) -> Any:
+            clipped = exact(*args, **options)
+            args[3].add_(shift)
+            return clipped
+
+        with mock.patch.object(type(kernel), "of", staticmethod(shifted)):
+            return one.answer(asked, permits(one.price(asked))).weights
+
+    first, again, other = answered(0.0), answered(0.0), answered(1e-9)
+    assert np.array_equal(first, again)
+    # one noise would leave 1e-9; the noise of a step is 0.06 ETA
+    assert np.abs(other - first).max() > 1e-2 * ETA
+
+
 def test_statistics_are_computed_from_the_noisy_gradients_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replayed from what was released: weights after each step give every number."""
-    monkeypatch.setattr(dpsgd, "content", lambda task: b"")  # tasks of 1 to 3 steps have one noise
+    monkeypatch.setattr(dpsgd, "hidden", lambda *parts: b"")  # tasks of 1 to 3 steps have one noise
     one = client()
     asked = task(one, 3)
     seen = one.answer(asked, permits(one.price(asked)))

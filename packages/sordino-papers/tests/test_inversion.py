@@ -8,6 +8,7 @@ import math
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,15 +17,15 @@ from torch import nn
 
 from permitted import permits
 from sordino import data
-from sordino.base.entropy import Seeded, over
+from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.mechanisms import Gaussian
 from sordino.mechanisms.knorm import exponential_norm
-from sordino.training import models
-from sordino.training.client import Examples, ModelKernels, content
+from sordino.training import dpsgd, models
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
@@ -184,11 +185,12 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
         entropy=Seeded(4),
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
-    sent = client.answer(task, permits(client.price(task))).first
+    with mock.patch.object(dpsgd, "hidden", return_value=b""):
+        sent = client.answer(task, permits(client.price(task))).first
     seen = one.release(
         Target(many, Y[:30], 30.0),
         level(0.7),
-        over(Seeded(4), content(task), "client", 0, "round", 1, "noise"),
+        Seeded(4).stream("client", 0, "round", 1, "noise").over(1, b""),
     )
     assert sent is not None
     assert seen.numpy() == pytest.approx(sent, abs=1e-6)

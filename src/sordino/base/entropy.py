@@ -17,8 +17,8 @@ address). Whoever has the key can repeat a run that was killed; without it, nobo
 **Noise is never used twice.** Two releases that share their noise differ by what it was meant to
 hide. So the root of :class:`Seeded` takes a digest of everything that shapes what is released
 (study, data, program, environment) beside the seed: the same study over the same data repeats bit
-for bit, anything else draws afresh. Under a secret key, which may be in a copy of its folder, noise
-that is addressed by a number takes a digest of what it hides (:func:`over`).
+for bit, anything else draws afresh. And noise is drawn over a digest of the raw sum that it hides
+(:func:`over`): whatever was changed unnoticed between two tries, another sum has other noise.
 
 >>> a, b = Seeded(0).at("client", 3), Seeded(0).at("client", 3)
 >>> bool((a.random(4) == b.random(4)).all())
@@ -51,18 +51,17 @@ import numpy as np
 #                the environment. System: a secret key.
 #     address    words and numbers: the use ("noise", "batch", ...), who, and which round, version
 #                or event. One use has one address; nothing is drawn twice from one.
-#     contents   a digest of what the noise hides, where that may differ at one address
-#                (:func:`over`).
+#     contents   a digest of the raw numbers that the noise hides (:func:`over`)
 #
 #     generator = KDF(root, address, contents)       SHA-256, or HMAC-SHA-256 under the key
 #
 # Why each is needed. *Addresses* and no shared stream: a client that is late, missing or replayed
 # leaves the draws of all others as they were, and order does not matter. *The digest in the root*:
 # a changed data set or program with the same seed makes another release and must not repeat the
-# noise; two runs over one ledger have different roots by the name of the run. *Contents*: a run
-# folder that was put back from a copy goes on from an older state. It may be told something else
-# than before and so release another value at the same address. Other contents give other noise;
-# equal contents give the same bytes, which tell nothing new.
+# noise; two runs over one ledger have different roots by the name of the run. *Contents*: the same
+# address may come to hide another sum. A folder that was put back from a copy is told something
+# else than before; a library was changed in a way that no recorded fact shows. Other contents give
+# other noise; equal contents give the same bytes, which tell nothing new.
 #
 # What must hold for who adds a draw:
 #

@@ -107,12 +107,15 @@ def agreed(mechanism: Bounded, task: Train) -> Bounded:
     return mechanism.scaled(task.clip, task.noise_multiplier)
 
 
-def content(task: Train | Compute) -> bytes:
-    """All that a task asks for, as bytes: noise is drawn over it (``base.entropy.over``)."""
+def hidden(task: Train | Compute, total: Tensor, *beside: float | None) -> bytes:
+    """A raw sum (d,) and the raw numbers that are released with it, as bytes, with all that the
+    task says of their release: the noise is drawn over these (``base.entropy.over``).
+
+    The task's vectors are left out: they show in the sum, or do not change what is released.
+    """
     parts = msgspec.structs.astuple(task)
-    return b"/".join(
-        each.tobytes() if isinstance(each, np.ndarray) else repr(each).encode() for each in parts
-    )
+    terms = [part for part in parts if not isinstance(part, np.ndarray)]
+    return total.detach().cpu().numpy().tobytes() + repr((terms, beside)).encode()
 
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:

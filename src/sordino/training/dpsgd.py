@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.base.entropy import Entropy, over
+from sordino.base.entropy import Entropy
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Raw, Statistics, Train, Update
 from sordino.mechanisms import SHRINK, Bounded, Measuring, Shortening
@@ -45,7 +45,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.client import Examples, ModelKernels, agreed, content, poisson, received
+from sordino.training.client import Examples, ModelKernels, agreed, hidden, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
@@ -112,9 +112,7 @@ class PrivateClient:
         covers_round(self.unit, permits, self.price(task), task.round)
         raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
-        noise = over(
-            self.entropy, content(task), "client", self.index, "round", task.round, "noise"
-        )
+        noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
         bound = bound_of(mechanism)
         start = received(task.weights, flat.weights)
@@ -132,9 +130,16 @@ class PrivateClient:
             clipped = self.kernels.clipped.of(
                 self.examples, chosen, bound, total, expected=self.expected_batch
             )
-            noisy, more = self._noisy(total, clipped.clipped, len(chosen), mechanism, noise)
+            step_excess = clipped.clipped - len(chosen) / 2
+            loss = None
             if step == 1 and task.loss_bound is not None:
-                seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
+                loss = loss_sum(clipped.loss, task.loss_bound)
+            exact = None if loss is None else float(loss)
+            rng = noise.over(step, hidden(task, total, step_excess, exact))
+            noisy, more = self._noisy(total, step_excess, len(chosen), mechanism, rng)
+            if loss is not None and task.loss_bound is not None:
+                seen = noisy_loss(loss, task.loss_bound, task.loss_noise, rng)
+                seen /= self.expected_batch
             counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)
             if step == 1:
@@ -165,17 +170,17 @@ class PrivateClient:
         )
 
     def _noisy(
-        self, total: Tensor, inside: int, count: int, mechanism: Bounded, rng: np.random.Generator
+        self, total: Tensor, excess: float, count: int, mechanism: Bounded, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
         """The mean gradient with noise, and the noisy excess of the count of clipped ones.
 
         Args:
             total: sum of clipped gradients (d,), which is used up.
-            inside: how many were clipped, of ``count``.
+            excess: the number of clipped ones minus half of ``count``, the batch.
         """
         if self.realised and not count:
             return torch.zeros_like(self.kernels.flat.weights), None
-        noisy, more = mechanism.release_counted(total, inside - count / 2, rng)
+        noisy, more = mechanism.release_counted(total, excess, rng)
         return noisy.div_(count if self.realised else self.expected_batch), more
 
     def reach(self, task: Train, said: object) -> Length | None:
@@ -203,19 +208,20 @@ class PrivateClient:
         sampled = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
         return sampled if task.order is None else Chosen(order=task.order, event=sampled)
 
-    def _loss(
-        self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
-    ) -> float:
-        """Sum of losses in [0, M] + N(0, (sigma_h M)^2), by expected batch; not finite is M."""
-        # in float64, in which no loss is rounded to above M; the sum has room for its rounding
-        most = bound * SHRINK
-        total = losses.to(torch.float64).nan_to_num(nan=most, posinf=most).clamp(0.0, most)
-        total = total.sum().reshape(1)
-        # without noise it is booked as not private
-        seen = (
-            add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total
-        )
-        return float(seen) / self.expected_batch
+
+def loss_sum(losses: Tensor, bound: float) -> Tensor:
+    """The sum (1,) of losses (n,), each in [0, M]; one that is not finite counts as M."""
+    # in float64, in which no loss is rounded to above M; the sum has room for its rounding
+    most = bound * SHRINK
+    total = losses.to(torch.float64).nan_to_num(nan=most, posinf=most).clamp(0.0, most)
+    return total.sum().reshape(1)
+
+
+def noisy_loss(total: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
+    """A sum (1,) of losses in [0, M], with N(0, (sigma_h M)^2)."""
+    if not deviation:  # booked as not private
+        return float(total)
+    return float(add_gaussian(total, rng, clip=bound, noise_multiplier=deviation))
 
 
 def bound_of(mechanism: Bounded) -> Bound:

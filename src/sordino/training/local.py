@@ -34,7 +34,7 @@ from sordino.mechanisms import Bounded, Tailed, length, shortened
 from sordino.mechanisms.gaussian import Overclaimed
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
-from sordino.training.client import Examples, ModelKernels, agreed, content, received
+from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.settings import own_code
 
@@ -193,9 +193,8 @@ class NoisyModelClient(LocalWork):
         # it.
         reach = self._reach(task)
         inside, _ = shortened(trained, length(trained), reach)
-        draws = over(
-            self.entropy, content(task), "client", self.index, "round", task.round, "noise"
-        )
+        contents = hidden(task, inside)
+        draws = over(self.entropy, contents, "client", self.index, "round", task.round, "noise")
         moved = self._mechanism(task).release(inside, draws)
         return Update(
             client=self.index,

@@ -5,6 +5,8 @@ nothing that is not booked.
 from __future__ import annotations
 
 import math
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -173,6 +175,30 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     assert (found.client, found.version) == (2, 3)
 
 
+@pytest.mark.parametrize("form", ["sound", "paper"])
+def test_another_sum_for_the_same_task_has_other_noise(form: str) -> None:
+    """As after a kill, with a library that computes another sum: no noise is used twice."""
+    data = examples()
+    one = private(data) if form == "sound" else literal(data)
+    asked = task(1)
+
+    def answered(shift: float) -> np.ndarray[Any, Any]:
+        sums = one.kernels.clipped if form == "sound" else one.kernels.mean
+        exact = sums.of
+
+        def shifted(*args: Any, **options: Any) -> Any:
+            found = exact(*args, **options)
+            args[3 if form == "sound" else 2].add_(shift)
+            return found
+
+        with mock.patch.object(type(sums), "of", staticmethod(shifted)):
+            return one.answer(asked, paid(one.price)).gradient
+
+    first, again, other = answered(0.0), answered(0.0), answered(1e-6)
+    assert np.array_equal(first, again)
+    assert np.abs(other - first).max() > 1e-3
+
+
 def literal(data: Examples, *, epsilon: float = 0.1, batch: int = N) -> LiteralEdge:
     return LiteralEdge(
         index=0,
@@ -184,7 +210,7 @@ def literal(data: Examples, *, epsilon: float = 0.1, batch: int = N) -> LiteralE
         draws=Seeded(0).stream("edge"),
         scratch=torch.empty(D, dtype=torch.float64),
         iteration_epsilon=epsilon,
-        batch=batch,
+        batch_size=batch,
         noised=D,
         reason="because",
     )
@@ -192,7 +218,7 @@ def literal(data: Examples, *, epsilon: float = 0.1, batch: int = N) -> LiteralE
 
 def test_the_papers_form_draws_batches_of_one_size_with_replacement() -> None:
     edge = literal(examples(), batch=12)
-    drawn = [edge.drawn(task(number))[0] for number in range(1, 400)]
+    drawn = [edge.batch(task(number)) for number in range(1, 400)]
     assert {len(batch) for batch in drawn} == {12}
     assert any(len(set(batch.tolist())) < 12 for batch in drawn)
     assert set(torch.cat(drawn).tolist()) == set(range(N))
@@ -226,7 +252,7 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
 
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = literal(Examples(data, y), epsilon=1e12, batch=n)
-        drawn = next(k for k in range(1, 100) if 0 in edge.drawn(task(k))[0])
+        drawn = next(k for k in range(1, 100) if 0 in edge.batch(task(k)))
         return edge.answer(task(drawn, clip=0.5), paid(edge.price)).gradient
 
     moved = float(np.linalg.norm(sent(x) - sent(loud)))
@@ -238,7 +264,7 @@ def test_the_sample_that_is_drawn_is_the_sample_that_is_booked() -> None:
     edge = private(examples(), rate=0.3)
     assert isinstance(edge.price, PoissonSampled)
     tasks, each = 4000, edge.price.sampling_rate
-    drawn = sum(len(edge.drawn(task(number))[0]) for number in range(1, tasks + 1))
+    drawn = sum(len(edge.batch(task(number))) for number in range(1, tasks + 1))
     trials = tasks * edge.count
     assert abs(drawn - trials * each) < 5.0 * (trials * each * (1.0 - each)) ** 0.5
 

@@ -210,7 +210,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         return LiteralEdge(
             **given,
             iteration_epsilon=method.claims(self.study.edges)[index],
-            batch=int(method.batch),
+            batch_size=int(method.batch),
             noised=_first_layer(kernels) if method.noised == "first-layer" else kernels.flat.dim,
             reason=method.unpriced or "",
         )

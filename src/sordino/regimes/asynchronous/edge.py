@@ -33,7 +33,7 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
-from sordino.training.client import Examples, ModelKernels, content, poisson, received
+from sordino.training.client import Examples, ModelKernels, hidden, poisson, received
 from sordino.training.dpsgd import NO_NOISE, bound_of
 
 
@@ -74,7 +74,7 @@ class Site:
         sampling_rate: q.
         regularisation: lambda.
         kernels: the shared model and kernels.
-        draws: numbered by the edge's tasks: the batch of each, and over what it asks its noise.
+        draws: numbered by the edge's tasks: the batch of each, and its noise, by what that hides.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
         scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
@@ -96,13 +96,16 @@ class Site:
         object.__setattr__(self, "count", len(self.examples))
         object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
 
-    def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
-        """The batch of a task, and where its noise comes from; the model has its weights."""
+    def batch(self, task: Compute) -> torch.Tensor:
+        """The indices of a task's batch; the model has the task's weights."""
         weights = self.kernels.flat.weights
         weights.copy_(received(task.weights, weights))
         chosen = self.chosen(self.draws.at(task.task))
-        noise = self.draws.over(task.task, content(task))
-        return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), noise
+        return chosen if weights.device.type == "cpu" else chosen.to(weights.device)
+
+    def noise_over(self, task: Compute, total: torch.Tensor) -> np.random.Generator:
+        """The generator of the noise that hides this raw vector (d,)."""
+        return self.draws.over(task.task, hidden(task, total))
 
     def chosen(self, rng: np.random.Generator) -> torch.Tensor:
         """Indices of a batch: a Poisson sample."""
@@ -138,7 +141,7 @@ class PlainEdge(Site):
         """Return the gradient of a task, with the permit that covers it."""
         covers_one(self.unit, permit, self.price, task.task)
         mean = torch.empty_like(self.kernels.flat.weights)
-        self.kernels.mean.of(self.examples, self.drawn(task)[0], mean)
+        self.kernels.mean.of(self.examples, self.batch(task), mean)
         return self.answered(task, mean)
 
 
@@ -172,15 +175,14 @@ class PrivateEdge(Site):
                 f"got {task.clip}"
             )
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
-        chosen, rng = self.drawn(task)
         self.kernels.clipped.of(
             self.examples,
-            chosen,
+            self.batch(task),
             bound_of(mechanism),
             self.scratch,
             expected=self.expected_batch,
         )
-        noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
+        noisy, _ = mechanism.release_counted(self.scratch, 0.0, self.noise_over(task, self.scratch))
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
     def reach(self, task: Compute, said: object) -> plausible.Length | None:
@@ -216,14 +218,14 @@ class LiteralEdge(Site):
 
     Attributes:
         iteration_epsilon: eps_k, what it claims for each gradient.
-        batch: b, the examples of every batch.
+        batch_size: b, the examples of every batch.
         noised: numbers of the flat vector that get noise, from the start: d, or those of the first
             layer.
         reason: why there is no price, for the ledger.
     """
 
     iteration_epsilon: float
-    batch: int
+    batch_size: int
     noised: int
     reason: str
 
@@ -235,23 +237,24 @@ class LiteralEdge(Site):
     @property
     def noise(self) -> float:
         """2 DS^2 / eps_k^2 with DS = 2 / b."""
-        return 2.0 * (2.0 / self.batch / self.iteration_epsilon) ** 2
+        return 2.0 * (2.0 / self.batch_size / self.iteration_epsilon) ** 2
 
     def chosen(self, rng: np.random.Generator) -> torch.Tensor:
         """Indices (b,) of a batch, with replacement, so that its examples are independent."""
-        return torch.from_numpy(rng.integers(0, self.count, self.batch))
+        return torch.from_numpy(rng.integers(0, self.count, self.batch_size))
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """Return the average clipped to R = b DS / 2, plus a direction of exponential length."""
         covers_one(self.unit, permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
-        chosen, rng = self.drawn(task)
         mean = torch.empty_like(self.kernels.flat.weights)
-        self.kernels.mean.of(self.examples, chosen, mean)
+        self.kernels.mean.of(self.examples, self.batch(task), mean)
         mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
         noise = exponential_norm(
-            self.noised, 2.0 * task.clip / self.batch / self.iteration_epsilon, rng
+            self.noised,
+            2.0 * task.clip / self.batch_size / self.iteration_epsilon,
+            self.noise_over(task, mean),
         )
         mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)
