@@ -194,8 +194,8 @@ def test_sizes_of_clients_that_weigh_the_same_are_shown_by_no_command(folder: Pa
     (folder / "study.toml").write_text(studies.write(study))
     told = sordino(folder, "data", "partition", "study.toml", "--json")
     assert json.loads(told.stdout) == {"clients": sorted(set(NAMES)), "sizes": None}
-    assert "40 clients: Patient 0," in sordino(folder, "data", "partition", "study.toml").stderr
-    assert "examples" not in sordino(folder, "plan", "study.toml").stderr.splitlines()[0]
+    assert "40 clients: Patient 0," in sordino(folder, "data", "partition", "study.toml").stdout
+    assert "examples" not in sordino(folder, "plan", "study.toml").stdout.splitlines()[0]
 
 
 def test_classes_that_a_container_learned_from_its_rows_are_not_stated(folder: Path) -> None:

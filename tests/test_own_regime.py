@@ -58,9 +58,9 @@ def test_the_page_runs(folder: Path) -> None:
     done = follow(TEXT, folder)
     assert [each.returncode for each in done] == [0] * 5, [each.stderr for each in done]
     assert "This study imports and runs the code of relay" in done[0].stderr
-    assert "at most 5 local steps of one client in 20 hops" in done[0].stderr
+    assert "at most 5 local steps of one client in 20 hops" in done[0].stdout
     assert "hop 20/20  client 3  steps 5" in done[1].stderr
-    assert "The run ended and was sealed" in done[3].stderr
+    assert "The run ended and was sealed" in done[3].stdout
     rows = [json.loads(line) for line in Path("runs/relay/rounds.jsonl").read_text().splitlines()]
     assert [row["client"] for row in rows if row["kind"] == "round"] == [0, 1, 2, 3] * 5
     assert json.loads(Path("runs/relay/run.json").read_text())["regime"] == "relay"

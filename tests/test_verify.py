@@ -576,9 +576,9 @@ def test_names_of_units_cannot_steer_a_terminal(tmp_path: Path) -> None:
     ).close()
     done = sordino(tmp_path, "ledger", "epsilon", str(path), "--delta", "1e-5")
     assert done.returncode == 0
-    assert "\x1b" not in done.stderr
-    assert "\u202e" not in done.stderr
-    assert "[bold]x[/bold]" in done.stderr
+    assert "\x1b" not in done.stdout
+    assert "\u202e" not in done.stdout
+    assert "[bold]x[/bold]" in done.stdout
     with pytest.raises(LedgerError), Ledger.open(path, readonly=True) as ledger:
         ledger.spent("red")
 

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_method_a_mechanism_and_a_data_set_by_public_extension_points_alone(folder: Path) -> None:
     done = follow(PAGE.read_text(encoding="utf-8"), folder)
     assert [each.returncode for each in done] == [0, 0, 0], [each.stderr for each in done]
-    plan, run, verified = (each.stderr for each in done)
+    plan, run, verified = (each.stdout + each.stderr for each in done)
     assert "This study imports and runs the code of rising" in plan
     assert "This study imports and runs the code of absolute" in plan
     assert "rising:Rising" in run

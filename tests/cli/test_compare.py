@@ -189,10 +189,10 @@ def test_finished_runs_are_kept_and_one_seed_shows_nothing(
 ) -> None:
     before = bytes_of(copied / "out" / "slow")
     assert here("slow.toml", "quick.toml", "--seeds", "1", "--out", "out", *SETS) == 0
-    messages = capfd.readouterr().err
+    said = capfd.readouterr()
     assert bytes_of(copied / "out" / "slow") == before
-    assert "2 of 2 runs were finished before" in messages
-    assert "quick: one seed: nothing can be concluded." in messages
+    assert "2 of 2 runs were finished before" in said.err
+    assert "quick: one seed: nothing can be concluded." in said.out
 
 
 def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:

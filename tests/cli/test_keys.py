@@ -44,7 +44,7 @@ def test_programs_get_json_and_a_mistyped_key_a_hint(tmp_path: Path) -> None:
     (told,) = json.loads(sordino(tmp_path, "keys", "budget.rounds", "--json").stdout)
     assert told["key"] == "budget.rounds"
     assert told["type"] == "whole number"
-    shown = sordino(tmp_path, "keys", "budget.rounds").stderr
+    shown = sordino(tmp_path, "keys", "budget.rounds").stdout
     assert "default: needed" in shown
     lost = sordino(tmp_path, "keys", "roundz")
     assert lost.returncode == 2

@@ -14,7 +14,7 @@ from sordino.core import study as studies
 
 
 def test_examples_are_listed_and_copied(tmp_path: Path) -> None:
-    listed = sordino(tmp_path, "examples").stderr
+    listed = sordino(tmp_path, "examples").stdout
     assert "ali-dpfl-digits" in listed
     assert sordino(tmp_path, "examples", "ali-dpfl-digits").returncode == 0
     assert studies.read(tmp_path / "ali-dpfl-digits.toml").method.name == "ali-dpfl"

@@ -128,4 +128,4 @@ def test_arrivals_too(capsys: pytest.CaptureFixture[str]) -> None:
         ["plan", "study.toml", *(part for change in told for part in ("--set", change))],
         standalone_mode=False,
     )
-    assert "still pays for" in capsys.readouterr().err
+    assert "still pays for" in capsys.readouterr().out

@@ -76,7 +76,7 @@ def test_classes_that_private_rows_tell_are_named_in_the_plan_the_record_and_the
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    told = capsys.readouterr().err
+    told = "".join(capsys.readouterr())
     assert f"NOT COVERED: {said}" in told
     assert f'classes = ["{RARE}", "cold", "flu"]' in told  # the line to paste, for the owner alone
     assert RARE not in json.dumps(about["warnings"])

@@ -45,7 +45,7 @@ def test_three_hospitals_from_provisioning_to_verified_ledgers(tmp_path: Path) -
         timeout=540,
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stderr.count("match the seal in the ledger") == 2, found.stderr
+    assert found.stdout.count("match the seal in the ledger") == 2, found.stdout
     for site in ("north", "south", "west"):
         assert (tmp_path / "kits" / site / "run" / "report.html").exists(), found.stderr
         assert (tmp_path / "ledgers" / site / "ledger.sqlite").exists()

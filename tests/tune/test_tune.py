@@ -154,7 +154,7 @@ def test_a_plan_on_declared_examples_writes_nothing(tmp_path: Path) -> None:
     asked = ["--vary", RATES, "--on", "validation", "--jobs", "1", "-q"]
     done = sordino(tmp_path, "tune", "study.toml", *asked, "--plan")
     assert done.returncode == 0, done.stderr
-    assert "2 trials" in done.stderr
+    assert "2 trials" in done.stdout
     assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
 
 
@@ -194,7 +194,7 @@ trials = 4
 """
     path.write_text(path.read_text(encoding="utf-8") + note, encoding="utf-8")
     sentence = "method.learning_rate = 1 was chosen on public data (fashion-mnist)"
-    assert sentence in sordino(tmp_path, "plan", "study.toml").stderr
+    assert sentence in sordino(tmp_path, "plan", "study.toml").stdout
     done = sordino(tmp_path, "run", "study.toml", "--out", "run", "-q")
     assert sentence in done.stderr
     assert sentence in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -1,10 +1,11 @@
-"""The command line. Results for machines go to standard output, words for people to standard error.
+"""The command line. Results go to standard output, progress, warnings and errors to standard error.
 
 Heavy libraries are imported inside commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -18,18 +19,7 @@ from sordino.base import modules
 from sordino.base.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.base.files import FULL
 from sordino.base.package import VERSION, companions, companions_here
-from sordino.cli import (
-    audit,
-    compare,
-    data,
-    examples,
-    ledger,
-    network,
-    plan,
-    run,
-    say,
-    tune,
-)
+from sordino.cli import audit, compare, ledger, network, plan, run, say
 
 
 class _Commands(TyperGroup):
@@ -37,6 +27,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was given."""
+        say.for_machines(False)
         with say.stoppable():
             return super().invoke(ctx)
 
@@ -71,10 +62,10 @@ def _options(
 
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
-app.command("tune")(tune.tune)
+app.command("tune")(compare.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
-app.command("examples")(examples.examples)
+app.command("examples")(run.examples)
 app.command("methods")(plan.methods)
 app.command("keys")(plan.keys)
 app.command("report")(run.report)
@@ -83,7 +74,7 @@ app.command("audit")(audit.audit)
 app.command("serve")(network.serve)
 app.command("join")(network.join)
 app.add_typer(network.app, name="network")
-app.add_typer(data.app, name="data")
+app.add_typer(plan.data, name="data")
 app.add_typer(ledger.app, name="ledger")
 
 STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (Interrupted, 130))
@@ -106,6 +97,10 @@ def add_companions() -> None:
 def main() -> None:
     """Run the command line; every error that we raise on purpose is one message and a status."""
     add_companions()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as standard error: names may be anything
     # numpy's tell of rows: of an overflow, of a logarithm of zero
     warnings.simplefilter("ignore", RuntimeWarning)
     try:

@@ -11,7 +11,7 @@ import typer
 from sordino.base.errors import StudyError
 from sordino.base.package import companions
 from sordino.cli import say
-from sordino.cli.run import AsJson, Set
+from sordino.cli.run import AsJson, Jobs, Set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,9 +111,7 @@ def audit(
             "kept, and the same command continues."
         ),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
-    ] = None,
+    jobs: Jobs = None,
     scale: Annotated[
         str,
         typer.Option(help="quick, or full: more releases, and without a study longer runs."),
@@ -163,9 +161,9 @@ def audit(
     _tell(asked.intervals, 1.0 - auditing.ALPHA, used=study is not None and chosen != "mechanism")
     if asked.inferred:
         _tell_membership(asked.inferred)
-    say.people(f"Picture: {asked.picture}")
+    say.result(f"Picture: {asked.picture}")
     if asked.curves is not None:
-        say.people(f"Picture of hits over false alarms: {asked.curves}")
+        say.result(f"Picture of hits over false alarms: {asked.curves}")
     if as_json:
         say.machine(asked.record())
     if asked.failed:
@@ -218,18 +216,18 @@ def _tell(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
         for one in found
     ]
     say.table("epsilon from below and from above", head, rows)
-    say.people(
+    say.result(
         f"All lower bounds hold together with {confidence:.0%} confidence. 'lower bound' takes "
         "the trade-off between hits and false alarms to be of the kind that is claimed"
     )
     if any(not one.binding for one in found):
-        say.people(
+        say.result(
             "With shadow runs it takes guesses about records of one run to be independent, and "
             "'assuming nothing' does not: only that decides the verdict"
         )
-    say.people(NO_PROOF)
+    say.result(NO_PROOF)
     if used:
-        say.people(f"warning: {A_USE}")
+        say.warn(A_USE)
 
 
 def _tell_membership(found: Sequence[Inferred]) -> None:

@@ -117,18 +117,18 @@ def _line(text: str) -> str:
 
 def _tell(verdict: Verdict) -> None:
     for kept in verdict.ledgers:
-        say.people(f"{kept.path}: {kept.entries} charges, chain intact, digest {kept.digest}")
+        say.result(f"{kept.path}: {kept.entries} charges, chain intact, digest {kept.digest}")
         if kept.terms is not None:
             _units(kept, kept.terms)
         elif kept.units:
-            say.people(
+            say.result(
                 f"{len(kept.units)} units; no run began in this ledger, so price them with "
                 "`sordino ledger epsilon --delta`"
             )
     for remark in verdict.remarks:
-        say.people(remark + ".")
+        say.result(remark + ".")
     if verdict.sealed and not verdict.problems:
-        say.people(
+        say.result(
             "The run ended and was sealed. Study, log, model, environment and result match "
             "the seal in the ledger."
         )
@@ -136,7 +136,7 @@ def _tell(verdict: Verdict) -> None:
         from sordino.privacy.rounding import epsilon_text
 
         terms = verdict.terms
-        say.people(
+        say.result(
             f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} "
             f"({terms.accountant}), the maximum"
         )
@@ -166,7 +166,7 @@ def end(
     from sordino.api.ledgers import end_run
 
     end_run(folder, _clean(run))
-    say.people(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
+    say.result(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
 
 
 @app.command()
@@ -223,7 +223,7 @@ def link(
     if as_json:
         say.machine({"pairs": pairs, "joined": joined})
         return
-    say.people(
+    say.result(
         f"{pairs} pairs of rows; {joined} records are now linked with another record of the same "
         "person"
     )

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from sordino.base.errors import CutShort, StudyError
 from sordino.cli import say
-from sordino.cli.run import AsJson, Set
+from sordino.cli.run import AsJson, Quiet, Set, StudyFile
 
 if TYPE_CHECKING:
     from sordino.core.run.session import Outcome
@@ -44,7 +44,6 @@ Out = Annotated[
     Path | None,
     typer.Option(help="The run folder, made or resumed. Default: the folder run in the kit."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def serve(
@@ -128,7 +127,7 @@ def join(
         from sordino.network.session import promised
 
         for line in promised(options):
-            say.people(line)
+            say.result(line)
         return
     with closing(Running(quiet)) as progress:
         outcome = session.join(options, _shown(progress))
@@ -137,7 +136,7 @@ def join(
 
 @app.command()
 def demo(
-    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    study: StudyFile,
     out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("federation"),
     change: Set = None,
     scripted: Annotated[
@@ -166,7 +165,7 @@ def demo(
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
     if failed := travels.play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
-    say.people(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
+    say.result(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
     if as_json:
         say.machine(
             {"server": str(laid.server / "run"), "sites": [str(s / "run") for s, _ in laid.sites]}
@@ -234,7 +233,7 @@ def status(
         states.rows(found),
     )
     for why, times in found.strangers.items():
-        say.people(f"refused connection: {why} ({times})")
+        say.result(f"refused connection: {why} ({times})")
     if as_json:
         say.machine(found)
 
@@ -260,7 +259,7 @@ def proof(
     epsilon = found.epsilon if isinstance(found.epsilon, float) else None
     sent = "" if found.answers is None else f"sent {found.answers} answers and "
     delta = f" at delta {known(found.delta)} ({found.accountant})" if epsilon is not None else ""
-    say.people(
+    say.result(
         printable(
             f"The proof holds: site {found.site} {sent}spent "
             f"epsilon {epsilon_text(epsilon)}{delta} in run {found.run}; its "

@@ -1,4 +1,4 @@
-"""``sordino plan``, ``methods`` and ``keys``: prices, and what a study may say."""
+"""``sordino plan``, ``methods``, ``keys`` and ``data``: prices, and what a study may say."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import typer
 
 from sordino.base.errors import StudyError
 from sordino.cli import say
-from sordino.cli.run import AsJson, Set
-
-MOST_CLIENTS = 8
+from sordino.cli.run import AsJson, Set, StudyFile
 
 if TYPE_CHECKING:
     from sordino.core.method import About
@@ -23,6 +21,10 @@ if TYPE_CHECKING:
     from sordino.core.statements import Paragraph
     from sordino.core.study.base import Study
     from sordino.core.study.keys import Key
+
+MOST_CLIENTS = 8
+EMBEDDED = "embedded"
+data = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=True)
 
 
 @contextmanager
@@ -117,8 +119,8 @@ def _without_study(
         say.machine(found.record())
         return
     sigma = found.noise_multiplier
-    say.people(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
-    say.people(f"epsilon {say.bound(found.epsilon)} after {found.taken} steps ({accountant})")
+    say.result(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
+    say.result(f"epsilon {say.bound(found.epsilon)} after {found.taken} steps ({accountant})")
     say.table(
         "Most steps within the budget (R_c)",
         ["accountant", "steps"],
@@ -140,7 +142,7 @@ def _tell(paragraphs: Sequence[Paragraph]) -> None:
     """Sentences and tables, for people."""
     for each in paragraphs:
         if isinstance(each, str):
-            say.people(each)
+            say.result(each)
         else:
             say.table(each.title, each.head, each.rows)
 
@@ -159,20 +161,20 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         if sizes
         else ""
     )
-    say.people(f"{study.name}: {study.method.name}{held}")
+    say.result(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
-        say.people(f"warning: {warning}")
+        say.warn(warning)
     for warning in uncovered(study):
         say.alarm(f"NOT COVERED: {warning}")
     if study.tuned is not None:
         from sordino.core.study.base import tuned_sentence
 
-        say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
+        say.result(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
     _show_test(study)
     _show_left(priced)
     _tell(regimes.of(study).told(study, priced))
     if priced.gradients:
-        say.people(f"gradients of single examples: {priced.gradients}")
+        say.result(f"gradients of single examples: {priced.gradients}")
 
 
 def _show_test(study: Study) -> None:
@@ -182,11 +184,11 @@ def _show_test(study: Study) -> None:
     from sordino.core import regimes
 
     for remark in regimes.of(study).remarks(study):
-        say.people(f"test: {remark}")
+        say.result(f"test: {remark}")
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
         own = study.privacy.evaluation_epsilon
         most = say.bound(study.privacy.epsilon if own is None else own)
-        say.people(
+        say.result(
             f"      {evaluations(study)} evaluations within epsilon {most}: noise "
             f"{multiplier(study):.4g} on the number of right answers"
         )
@@ -316,7 +318,7 @@ def _meaning(key: Key) -> str:
 
 def _show_key(key: Key) -> None:
     """All that is known of one key."""
-    say.people(f"{key.key}: {key.about}")
+    say.result(f"{key.key}: {key.about}")
     for name, value in (
         ("type", key.type),
         ("default", _default(key)),
@@ -325,4 +327,75 @@ def _show_key(key: Key) -> None:
         ("only for", ", ".join(key.only)),
     ):
         if value:
-            say.people(f"  {name}: {value}")
+            say.result(f"  {name}: {value}")
+
+
+@data.command("list")
+def list_data(as_json: AsJson = False) -> None:
+    """List the known data sets and where each was found."""
+    from sordino.data import PUBLISHED, where
+    from sordino.data.sets import NAMES
+
+    found = {
+        name: Path(EMBEDDED) if name in NAMES else where(name) for name in (*NAMES, *PUBLISHED)
+    }
+    if as_json:
+        say.machine({name: None if path is None else str(path) for name, path in found.items()})
+        return
+    rows = [
+        [name, "not here; see `sordino data find " + name + "`" if path is None else str(path)]
+        for name, path in found.items()
+    ]
+    say.table("Data sets", ["name", "where"], rows)
+
+
+@data.command("find")
+def find_data(name: str, as_json: AsJson = False) -> None:
+    """Say where a data set is, or every way to get it (exit status 2)."""
+    from sordino.data.locate import find as locate
+    from sordino.data.sets import NAMES
+
+    path = Path(EMBEDDED) if name in NAMES else locate(name)
+    say.result(str(path))
+    if as_json:
+        say.machine({"name": name, "path": str(path)})
+
+
+@data.command("fetch")
+def fetch_data(name: str) -> None:
+    """Download a data set into the user's cache, checked against its published checksum."""
+    from sordino.data import fetch as download
+
+    say.result(f"{name}: {download(name, say=say.people)}")
+
+
+@data.command()
+def partition(
+    study: StudyFile,
+    out: Annotated[Path | None, typer.Option(help="Write the picture (SVG) there.")] = None,
+    change: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a study partitions its data: label counts of public data, else sizes only."""
+    from sordino.api.planning import division
+
+    found = division(study, change or ())
+    if out is not None:
+        found.draw(out)
+        say.people(f"Picture: {out}")
+    if as_json:
+        say.machine(found.record())
+    elif found.counts is not None and out is None:
+        rows = [
+            [name, str(sum(row)), *map(str, row)]
+            for name, row in zip(found.names, found.counts, strict=True)
+        ]
+        say.table("Examples of each label", ["", "all", *found.classes], rows)
+    elif found.counts is None and found.sizes is None:
+        say.result(
+            f"{len(found.names)} clients: {', '.join(found.names)}. Whole clients are protected "
+            "and weigh the same, so how many examples each has is private"
+        )
+    elif found.counts is None:
+        rows = [[name, str(n)] for name, n in zip(found.names, found.sizes or (), strict=True)]
+        say.table(f"Examples ({found.why})", ["", "all"], rows)

@@ -1,8 +1,9 @@
-"""``sordino run``, ``new``, ``report`` and ``view``."""
+"""``sordino run``, ``new``, ``examples``, ``report`` and ``view``; options of several commands."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,28 +16,20 @@ if TYPE_CHECKING:
     from sordino.core.run.session import Outcome
     from sordino.core.study.base import Study
 
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (TOML).")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated."),
 ]
-Modules = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the modules that the study names. Default: its own folder, or installed "
-        "modules."
-    ),
+Jobs = Annotated[
+    int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
 ]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--track",
-        metavar="NAME",
-        help="Hand the log on to tensorboard, mlflow or wandb, into a store in the run folder; may "
-        "be repeated. Needs: pip install 'sordino[track]'.",
-    ),
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="End with one JSON object on standard output.")
+    bool,
+    typer.Option(
+        "--json", callback=say.for_machines, help="End with one JSON object on standard output."
+    ),
 ]
 
 
@@ -48,8 +41,22 @@ def run(
         typer.Option(help="The run folder to create. Default: runs/NAME-001, -002, ..."),
     ] = None,
     change: Set = None,
-    modules: Modules = None,
-    track: Track = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the modules that the study names. Default: its own folder, or "
+            "installed modules."
+        ),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Hand the log on to tensorboard, mlflow or wandb, into a store in the run folder; "
+            r"may be repeated. Needs: pip install 'sordino\[track]'.",
+        ),
+    ] = None,
     live: Annotated[
         bool,
         typer.Option("--live", help="Show the run on a page of this machine while it goes on."),
@@ -57,7 +64,7 @@ def run(
     port: Annotated[
         int, typer.Option(help="The port of the page of --live. Default: any that is free.")
     ] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train the model of a study, and write a run folder with a report."""
@@ -75,7 +82,7 @@ def run(
     with observed(
         quiet=quiet,
         tell=say.people,
-        warn=lambda text: say.people(f"warning: {text}"),
+        warn=say.warn,
         notice=say.people,
         track=track or (),
         live=port if live else None,
@@ -102,9 +109,8 @@ def _say_tuned(study: Study) -> None:
     from sordino.core.study.base import refuse_repeated, tuned_sentence
 
     refuse_repeated(study.tuned)
-    if study.tuned is None:
-        return
-    say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
+    if study.tuned is not None:
+        say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
 
 
 def report(
@@ -130,16 +136,12 @@ def report(
 
         for folder in runs:
             about_of(folder, modules)
-
-    def warn(text: str) -> None:
-        say.people(f"warning: {text}")
-
     page = (
-        write(runs[0], warn)
+        write(runs[0], say.warn)
         if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"), warn)
+        else write_comparison(runs, out or Path("comparison.html"), say.warn)
     )
-    say.people(f"Report: {page}")
+    say.result(f"Report: {page}")
     if as_json:
         say.machine({"report": str(page)})
 
@@ -156,8 +158,6 @@ def new(
     ] = None,
 ) -> None:
     """Write a study file to begin with."""
-    import sys
-
     from sordino.core.files import write_new
     from sordino.core.regimes import named, names
 
@@ -171,6 +171,35 @@ def new(
         return
     write_new(out, template)
     say.people(f"Wrote {out}. Next: sordino plan {out}")
+
+
+def examples(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An example or a folder of examples. Default: list all of them."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to copy it. Default: its name, in this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the shipped example studies, or copy one of them, or a folder of them."""
+    from sordino.api import shipped
+
+    if name is None:
+        listed = shipped.listed()
+        if as_json:
+            say.machine(listed)
+            return
+        say.table("Examples", ["name", "study"], list(listed.items()))
+        say.people("`sordino examples NAME` copies one; the name of a folder copies all in it")
+        return
+    chosen = shipped.chosen(name)
+    target = Path(chosen.name) if out is None else out
+    for copied in shipped.copy(chosen, target):
+        say.people(f"Copied {copied}")
+    if as_json:
+        say.machine({"example": name, "path": str(target)})
 
 
 def concluded(outcome: Outcome) -> None:
@@ -191,7 +220,7 @@ def concluded(outcome: Outcome) -> None:
         if outcome.spent == outcome.epsilon
         else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
     )
-    say.people(
+    say.result(
         f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} "
         f"{words.steps_of_one},"
         f" {words.accuracy.told} {accuracy},"

@@ -1,4 +1,8 @@
-"""Printing: JSON for machines on standard output, words for people on standard error."""
+"""Printing: results on standard output, progress, warnings and errors on standard error.
+
+With ``--json`` one JSON object is all of standard output, and results in words go to standard
+error.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TextIO
 
 from sordino.base.errors import Interrupted
 
@@ -51,18 +57,43 @@ class Waiting:
 
 
 def people(text: str) -> None:
-    """A line for people."""
+    """A line of progress."""
     sys.stderr.write(text + "\n")
 
 
+def warn(text: str) -> None:
+    """A warning."""
+    people(f"warning: {text}")
+
+
+_json: ContextVar[bool] = ContextVar("json", default=False)
+
+
+def for_machines(asked: bool) -> bool:
+    """Note whether this command was given ``--json``."""
+    _json.set(asked)
+    return asked
+
+
+def _results() -> TextIO:
+    return sys.stderr if _json.get() else sys.stdout
+
+
+def result(text: str) -> None:
+    """A line of a result."""
+    stream = _results()
+    stream.write(text + "\n")
+    stream.flush()  # so that it keeps its place among what goes to standard error
+
+
 def alarm(text: str) -> None:
-    """A line for people, in red where the screen has colours."""
-    red = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    people(f"\x1b[31m{text}\x1b[0m" if red else text)
+    """A line of a result, in red where the screen has colours."""
+    red = _results().isatty() and "NO_COLOR" not in os.environ
+    result(f"\x1b[31m{text}\x1b[0m" if red else text)
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people; columns of numbers stand to the right."""
+    """A table of a result; columns of numbers stand to the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -75,15 +106,12 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))  # names come from files: square brackets are no markup
-    console = Console(
-        stderr=True,
-        width=None if sys.stderr.isatty() else 120,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    stream = _results()
+    width = None if stream.isatty() else 120
+    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
     console.print(Text(title, style="bold"))
     console.print(drawn)
+    stream.flush()
 
 
 def bound(value: float | None, digits: int = 4) -> str:

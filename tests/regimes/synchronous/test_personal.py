@@ -89,7 +89,7 @@ def test_each_client_adds_and_books_the_noise_of_its_own_epsilon(tmp_path: Path)
 @pytest.mark.usefixtures("forked")
 def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
     study = read(tmp_path)
-    said = sordino(tmp_path, "plan", "study.toml").stderr
+    said = sordino(tmp_path, "plan", "study.toml").stdout
     assert "Each client's own epsilon" in said
     told = json.loads(sordino(tmp_path, "plan", "study.toml", "--json").stdout)
     assert [client[0] for client in told["clients"]] == list(OWN)
@@ -100,7 +100,7 @@ def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
     compared = sordino(
         tmp_path, "compare", "study.toml", "--seeds", "1", "--jobs", "1", "-q", *short
     )
-    assert "of clients: 0.5 (1), 1 (1), 4 (2)" in " ".join(compared.stderr.split())
+    assert "of clients: 0.5 (1), 1 (1), 4 (2)" in " ".join(compared.stdout.split())
 
 
 def test_the_average_weighs_by_the_precision_of_the_noise(tmp_path: Path) -> None:
