@@ -30,7 +30,7 @@ from safetensors.numpy import load_file
 from cases import METHODS, MORE, study_of
 from sordino.base import entropy
 from sordino.base.package import NUMERICS
-from sordino.clients import setup
+from sordino.clients import assemble
 from sordino.core.run import environment, session
 from sordino.privacy import Ledger
 from sordino.regimes.vertical import models as vertical
@@ -51,7 +51,7 @@ def still() -> Iterator[None]:
         mock.patch.object(environment, "numerics", return_value="pinned"),
         mock.patch.object(environment, "environment", return_value={}),
         mock.patch.object(entropy, "digest", return_value=bytes(32)),
-        mock.patch.object(setup, "digest_of_model", return_value="first"),
+        mock.patch.object(assemble, "digest_of_model", return_value="first"),
         mock.patch.object(vertical.Split, "digests", return_value=["first"]),
         mock.patch("secrets.token_hex", side_effect=lambda n: "0" * (2 * n)),
     ):

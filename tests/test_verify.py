@@ -454,10 +454,10 @@ def test_a_stream_that_changed_is_refused(tmp_path: Path) -> None:
 def test_public_examples_that_choose_a_bound_are_held_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sordino.clients import setup
+    from sordino.clients import assemble
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
-    monkeypatch.setattr(setup, "_examples_digest", lambda examples, public: "other")
+    monkeypatch.setattr(assemble, "_examples_digest", lambda examples, public: "other")
     refused(tmp_path / "run", 'validation was "[0-9a-f]{64}", is "other"')
 
 

@@ -158,7 +158,7 @@ def test_an_older_run_without_metrics_verifies(tmp_path: Path) -> None:
     """A seal that names no metrics, in a folder without them."""
     study = study_of(METHODS["dp-sgd"], tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sordino.clients.setup.SharedSetup.metrics", lambda *_: None)
+        patch.setattr("sordino.clients.assemble.Assembly.metrics", lambda *_: None)
         run = ran(study, tmp_path)
     assert run.metrics is None
     assert not verify(run.folder).problems

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from sordino import data as datasets
 from sordino.audit.intervals import alone
 from sordino.audit.lira import Observed, confidence
 from sordino.base.entropy import Seeded
@@ -35,7 +34,7 @@ from sordino.base.errors import StudyError
 from sordino.base.files import check_below
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
-from sordino.clients.setup import SharedSetup
+from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
@@ -144,22 +143,6 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HalvedSetup(SharedSetup):
-    """A set-up in which some examples are marked as absent.
-
-    Attributes:
-        there: which examples of a client's data (n,) are there, by the identity of that data.
-    """
-
-    there: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
-
-    def examples(self, part: datasets.Dataset) -> Examples:
-        found = SharedSetup.examples(self, part)
-        present = torch.from_numpy(self.there[id(part)]).to(found.y.device)
-        return Examples(found.x, torch.where(present, found.y, ABSENT))
-
-
 def _halves(found: Shadows, run: int) -> list[NDArray[np.bool_]]:
     """Which examples of each client are in a run."""
     return np.split(found.coins(run), np.cumsum(found.divided.sizes)[:-1])
@@ -180,14 +163,22 @@ def _built(
         for part, half in zip(found.divided.parts, halves, strict=True)
     )
     divided = replace(found.divided, prints=prints)
-    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
-    setup = SharedSetup.of(full, divided)
-    flat, loss = setup.kernels.flat, loss_of(full)
-    known = {each.name: getattr(setup, each.name) for each in fields(setup)}
-    known["kernels"] = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
-    there = {id(part): half for part, half in zip(divided.parts, halves, strict=True)}
-    marked = HalvedSetup(**known, there=there)
-    return regime.assemble(full, marked, list(divided.parts), folder, run, affordable_steps)
+    built = regime.assembled(study, divided, folder, run, affordable_steps)
+    simulation = built.simulation
+    assert isinstance(simulation, Simulation)
+    flat, loss = simulation.clients[0].kernels.flat, loss_of(study)
+    kernels = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
+    clients = [
+        replace(client, examples=_marked(client.examples, half), kernels=kernels)
+        for client, half in zip(simulation.clients, halves, strict=True)
+    ]
+    return replace(built, simulation=replace(simulation, clients=clients))
+
+
+def _marked(examples: Examples, there: NDArray[np.bool_]) -> Examples:
+    """Return a client's examples, those marked that are not there, by ``there`` (n,)."""
+    present = torch.from_numpy(there).to(examples.y.device)
+    return Examples(examples.x, torch.where(present, examples.y, ABSENT))
 
 
 def observe(found: Shadows, run: int) -> None:

@@ -1,32 +1,56 @@
 """The objects of a study whose clients have examples of their own: its price, its ledger, its
-clients, and the simulation that plays them.
+clients, what models are measured on, and the simulation that plays all of it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
-from sordino.base.entropy import Seeded
-from sordino.clients.pricing import Trial, remedy
-from sordino.clients.records import Horizontal
-from sordino.clients.regime import HorizontalRegime
-from sordino.clients.setup import SharedSetup, horizontal
-from sordino.clients.simulation import (
-    Rules,
-    Simulation,
-    round_trips,
+import msgspec
+import numpy as np
+import torch
+from msgspec import UNSET
+
+from sordino.base.entropy import Seeded, System
+from sordino.base.fingerprints import joined, keyed
+from sordino.base.message import Vector
+from sordino.clients import records as files
+from sordino.clients.division import (
+    Federation,
+    known_records,
+    loss_of,
+    model,
+    placed,
+    tensors,
 )
-from sordino.clients.study import H, SampledMethod, for_dimension
+from sordino.clients.evaluation import PaidEvaluation, described, priced
+from sordino.clients.pricing import Trial, remedy
+from sordino.clients.regime import HorizontalRegime
+from sordino.clients.simulation import Rules, Simulation, round_trips
+from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
 from sordino.core import regimes
 from sordino.core.latency import Churn
-from sordino.core.prepared import PreparedRun, budget, open_ledgers
-from sordino.core.run.environment import charge_key_prefix
-from sordino.data import Dataset
+from sordino.core.prepared import UNIT, PreparedRun, budget, named_parameters, open_ledgers
+from sordino.core.records import Metrics
+from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
+from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PlainClient, PrivateClient
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.models import digest_of
+from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.clipping import summable
+
+Tensors = tuple[torch.Tensor, torch.Tensor]
 
 
 class Assembly(Generic[H]):
@@ -35,12 +59,26 @@ class Assembly(Generic[H]):
     A regime whose clients are others, or are charged otherwise, has a subclass.
 
     Attributes:
-        regime, study, setup, folder, run: of the run.
+        regime, study, folder, run: of the run.
+        mine: the client whose site this is; None where one process serves all.
+        sizes, counts, names: of the clients' data; ``remote`` where some of it lies elsewhere.
         parts: the clients' data, until it has become their tensors.
+        known: the records in that data, where a ledger asks; nobody otherwise.
+        prints: fingerprint of each client's data.
+        shaping: fingerprints of all that bears on what is released: the clients' data, the test and
+            validation sets, what a front end of one's own gives, and the model's first weights.
+        kernels: model and kernels; ``evaluator`` has accuracy and loss of that model.
+        test: (n, ...) and (n,), pixels still bytes; ``classes`` and ``span`` are of its labels.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is
+            empty.
+        owners: whose each test row is, (n,), and what they are called, where the file says so.
+        validation: (n, ...) and (n,), as model input; empty where there is none.
+        life: of this process, where it draws noise anew: a part of charges' keys; else empty.
+        entropy: where batches and noise are drawn from.
+        rates: q of each client.
         plan: the study's price.
         noise: the mechanism; None without one.
-        entropy: where batches and noise are drawn from.
-        units: ledger unit of each client.
+        units: ledger unit of each client; ``fingerprints`` of each unit's data.
         budgets: what each client may spend in all.
         paid, usual: a charge in the singular, and what helps where none can be paid for.
         continuous: whether tasks follow each other without a moment at which nobody works.
@@ -54,56 +92,96 @@ class Assembly(Generic[H]):
         self,
         regime: HorizontalRegime[H],
         study: H,
-        setup: SharedSetup,
-        parts: list[Dataset],
+        divided: Federation,
         folder: Path,
         run: str,
+        mine: int | None = None,
     ) -> None:
-        flat, sizes = setup.kernels.flat, setup.sizes
-        self.regime, self.study, self.setup = regime, study, setup
-        self.parts, self.folder, self.run = parts, folder, run
-        self.plan, self.noise = regime.price(for_dimension(study, flat.dim), sizes, flat.dim), None
+        torch.set_num_threads(study.execution.threads)
+        self.regime, self.study, self.folder, self.run, self.mine = regime, study, folder, run, mine
+        self.sizes, self.counts, self.names = divided.sizes, divided.counts, divided.names
+        self.parts, self.remote = list(divided.parts), divided.remote
+        self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
+        self.known = known_records(study, divided)
+        test, place = divided.test, device(study)
+        flat, loss = Flat(model(study, test.shape, test.outputs).to(place)), loss_of(study)
+        self.kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+        self.evaluator, self.classes, self.span = Evaluator(flat, loss), test.classes, test.span
+        rows = placed(test.x, place), torch.from_numpy(test.y).to(place)
+        hidden = study.pays_to_test
+        self.test = (rows[0][:0], rows[1][:0]) if hidden else rows
+        self.secret = (rows, test.fingerprint()) if hidden else None
+        self.owners = None if hidden or test.client is None else (test.client, test.owners)
+        self.validation = tensors(divided.validation, place)
+        self.shaping = (
+            *(divided.shaping or _shaping(study, divided, self.prints)),
+            digest_of_model(study, flat, test.shape),
+        )
+        self.rates = regime.rates(study, self.sizes)
+        self.plan = regime.price(for_dimension(study, flat.dim), self.sizes, flat.dim)
+        self.noise = None
         if study.privacy.unit != "none" and regime.bounded(study):
-            trial = Trial.of(setup.kernels, setup.validation)
-            self.noise = regime.mechanism(study, sizes, trial)
-            self.plan = regime.announced(self.plan, study, self.noise, sizes)
-        self.entropy = setup.entropy(study, run, folder)
-        self.units, self.prints = self.named()
-        self.budgets = [budget(study, epsilon) for epsilon in study.epsilons[: len(sizes)]]
+            if study.privacy.unit == "sample":
+                batches = zip(self.rates, self.sizes, strict=True)
+                summable(max(rate * size for rate, size in batches))
+            self.noise = regime.mechanism(
+                study, self.sizes, Trial.of(self.kernels, self.validation)
+            )
+            self.plan = regime.announced(self.plan, study, self.noise, self.sizes)
+        # A site draws the system's entropy anew in each life of its process and keeps no key: it
+        # repeats answers from its disk, never by computing them again, so a folder that is put back
+        # from a copy cannot be made to use the same noise twice.
+        anew = mine is not None and study.privacy.entropy == "system"
+        self.life = f"/{secrets.token_hex(8)}" if anew else ""
+        self.entropy = System() if anew else protective(study, run, self.shaping, folder)
+        self.units, self.fingerprints = self.named()
+        self.budgets = [budget(study, epsilon) for epsilon in study.epsilons[: len(self.sizes)]]
 
     def named(self) -> tuple[list[str], dict[str, str]]:
         """Return each client's unit in the ledger, and the fingerprint of each unit's data."""
-        units = [f"client:{i}" for i in range(len(self.setup.fingerprints))]
-        return units, dict(zip(units, self.setup.fingerprints, strict=True))
+        units = [f"client:{i}" for i in range(len(self.prints))]
+        return units, dict(zip(units, self.prints, strict=True))
 
     def clients(self) -> Sequence[Any]:
-        """Return the clients, private ones where there is noise, and empty ``parts``."""
-        method, found = self.study.method, list[Any]()
-        assert isinstance(method, SampledMethod)
-        rates = self.regime.rates(self.study, self.setup.sizes)
+        """Return a client for each part, and empty ``parts``."""
+        clients = list[Any]()
         self.parts.reverse()
         while self.parts:
-            index = len(found)
-            given: dict[str, Any] = {
-                "index": index,
-                "unit": self.units[index],
-                "examples": self.setup.examples(self.parts.pop()),
-                "sampling_rate": rates[index],
-                "learning_rate": method.learning_rate,
-                "optimizer": method.optimizer,
-                "kernels": self.setup.kernels,
-                "entropy": self.entropy,
-            }
-            found.append(
-                PlainClient(**given)
-                if self.noise is None
-                else PrivateClient(**given, mechanism=self.noise)
+            part = self.parts.pop()
+            labels = torch.from_numpy(part.y).to(self.kernels.flat.weights.device)
+            examples = Examples(placed(part.x, labels.device), labels)
+            index = len(clients)
+            clients.append(
+                self.client(
+                    index,
+                    {
+                        "index": index,
+                        "unit": self.units[index],
+                        "examples": examples,
+                        "sampling_rate": self.rates[index],
+                        "kernels": self.kernels,
+                        "entropy": self.entropy,
+                    },
+                )
             )
-        return found
+        return clients
+
+    def client(self, index: int, common: dict[str, Any]) -> Any:
+        """Return a client, a private one where there is noise.
+
+        Args:
+            common: what all kinds of clients have.
+        """
+        method = self.study.method
+        assert isinstance(method, SampledMethod)
+        common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
+        if self.noise is None:
+            return PlainClient(**common)
+        return PrivateClient(**common, mechanism=self.noise)
 
     def records(self) -> Sequence[Records]:
-        """Return who is in each client's data, as the ledger asks."""
-        return self.setup.records
+        """Return the records in each client's data, as the ledger asks."""
+        return self.known
 
     def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the charges that each client can still pay for; None without a limit."""
@@ -112,19 +190,19 @@ class Assembly(Generic[H]):
             return None
         if ledgers.prices is None or self.study.form == "paper":
             return (steps,) * len(dict.fromkeys(self.units))
-        asked = self.regime.schedule(self.study, self.setup.sizes)
         alone = (
             self.study.data.person is None
             and len(set(self.budgets)) == 1
             and len(set(ledgers.names.values())) == len(ledgers.names)
         )
-        left: Mapping[str, int | None] = asked.affordable_in(ledgers, alone=alone)
+        schedule = self.regime.schedule(self.study, self.sizes)
+        left: Mapping[str, int | None] = schedule.affordable_in(ledgers, alone=alone)
         each = [left.get(unit) for unit in dict.fromkeys(self.units)]
         return tuple(steps if most is None else most for most in each)
 
     def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Rules[Any]:
         """Return the rules of clients that can pay for so many charges each."""
-        return self.regime.protocol(self.study, self.setup.sizes, pays)
+        return self.regime.protocol(self.study, self.sizes, pays)
 
     def played(self, rules: Any) -> Callable[..., Simulation[Any]]:
         """Return the kind of the simulation, which says what is charged for tasks."""
@@ -147,14 +225,12 @@ class Assembly(Generic[H]):
 
     @property
     def key_prefix(self) -> str:
-        """The beginning of the keys of all charges."""
-        return self.setup.charge_key_prefix(self.study, self.run)
+        """The beginning of the keys of charges that pay for this entropy's noise.
 
-    def facts(self) -> Horizontal:
-        """Return what the run's record says of its regime."""
-        kind = regimes.facts(self.regime.name)
-        assert issubclass(kind, Horizontal)
-        return horizontal(kind, self.study, self.setup, self.plan, self.units, self.clip)
+        A charge is booked once for each key, so the same key must mean the same bytes. Where noise
+        is drawn anew, what is computed again is another release, and is booked again.
+        """
+        return charge_key_prefix(self.study, self.run) + self.life
 
     def built(self, affordable_steps: Sequence[int] | None) -> PreparedRun:
         """Return everything that a run needs.
@@ -162,25 +238,17 @@ class Assembly(Generic[H]):
         Args:
             affordable_steps: what clients could pay for when the run began, if it has begun before.
         """
-        study, setup = self.study, self.setup
+        study, flat = self.study, self.kernels.flat
         clients = self.clients()
-        ledgers = open_ledgers(
-            study,
-            self.folder,
-            self.run,
-            setup.units(self.prints),
-            setup.shaping,
-            self.records(),
-            labels=setup.labels(self.units),
-            public=setup.published(study),
-        )
-        tested = setup.evaluation(study, ledgers, self.entropy, charge_key_prefix(study, self.run))
+        ledgers = self._ledgers()
+        tested = self._tested(ledgers)
         pays = (
             self.affordable(clients, ledgers)
             if affordable_steps is None
             else tuple(affordable_steps)
         )
         rules = self.rules(clients, pays)
+        first: Vector = flat.weights.cpu().numpy().copy()
         simulation = self.played(rules)(
             regime=rules,
             clients=clients,
@@ -190,19 +258,181 @@ class Assembly(Generic[H]):
             budgets=self.budgets,
             affordable_steps=self.affordable_steps(pays),
             trips=self.trips(),
-            evaluate=setup.measured(tested),
+            evaluate=partial(self._evaluated, tested),
             stride=study.stride,
             method=study.method.name,
             charge_key_prefix=self.key_prefix,
             continuous=self.continuous,
         )
-        return setup.built(
-            study,
-            self.plan,
-            simulation,
-            simulation.first(setup.first()),
+        return PreparedRun(
+            study=study,
+            plan=self.plan,
+            simulation=simulation,
+            first=simulation.first(first),
             facts=self.facts(),
+            model=study.model.name,
+            named=partial(named_parameters, flat),
             paid="round" if study.privacy.unit == "client" else self.paid,
             remedy=remedy(study, self.usual),
             evaluation=tested,
+            metrics=self.metrics,
         )
+
+    def _ledgers(self) -> LedgerSession:
+        """Open the ledger of clients' units, one's own at a site, and of test rows that pay."""
+        own = f"client:{self.mine}"
+        units = self.fingerprints if self.mine is None else {own: self.fingerprints[own]}
+        named = self.names and len(set(self.units)) == len(self.names) and self.mine is None
+        return open_ledgers(
+            self.study,
+            self.folder,
+            self.run,
+            units if self.secret is None else {**units, UNIT: self.secret[1]},
+            self.shaping,
+            self.records(),
+            labels=dict(zip(self.units, self.names, strict=True)) if named else {},
+            public=self._published,
+        )
+
+    def _tested(self, ledgers: LedgerSession) -> PaidEvaluation | None:
+        """Return the evaluation of models on private rows; None where there are none."""
+        if self.secret is None:
+            return None
+        (x, y), _ = self.secret
+        mechanism, most, planned = priced(self.study)
+
+        def right(weights: Vector) -> int:
+            self._load(weights)
+            return round(self.evaluator(x, y, private=True).accuracy * len(y))
+
+        return PaidEvaluation(
+            right=right,
+            rows=len(y),
+            mechanism=mechanism,
+            planned=planned,
+            ledgers=ledgers,
+            budget=most,
+            entropy=self.entropy,
+            method=self.study.method.name,
+            charge_key_prefix=charge_key_prefix(self.study, self.run),
+        )
+
+    def _load(self, weights: Vector) -> None:
+        self.kernels.flat.load(torch.from_numpy(weights).to(self.kernels.flat.weights))
+
+    def _evaluated(self, paid: PaidEvaluation | None, weights: Vector) -> Mapping[str, float]:
+        """Return the figures of a model (d,): on public rows accuracy, or the root mean squared
+        error in the units of labels that lie in ``span``, and the mean loss; on private rows what
+        they pay for.
+        """
+        self._load(weights)
+        row = {}
+        if len(self.test[1]):
+            seen = self.evaluator(*self.test)
+            if self.span is None:
+                row = {"accuracy": seen.accuracy, "loss": seen.loss}
+            else:  # the loss is half the squared error in units of half the range
+                half = (self.span[1] - self.span[0]) / 2
+                row = {"rmse": half * math.sqrt(2 * seen.loss), "loss": seen.loss}
+        if len(self.validation[1]) and self.span is None:
+            row["validation"] = self.evaluator(*self.validation).accuracy
+        return row if paid is None else {**row, **paid(weights)}
+
+    def metrics(self, weights: Vector) -> Metrics | None:
+        """Return how good a model is on public test rows; None where there are none."""
+        x, y = self.test
+        if not len(y):
+            return None
+        from sordino.clients import metrics  # scikit-learn takes a second to import
+
+        self._load(weights)
+        scores, labels = self.evaluator.scores(x).numpy(), y.cpu().numpy()
+        loss = self.evaluator(x, y).loss
+        if self.span is not None:
+            found = metrics.of_numbers(scores, labels, self.span, loss=loss)
+        else:
+            probable = self.study.model.name != "svm"
+            found = metrics.of_classes(scores, labels, self.classes, loss=loss, probable=probable)
+        served = None
+        if self.owners is not None:
+            served = metrics.by_rows(scores, labels, *self.owners, self.span)
+        elif self.span is None and self._counted:
+            served = metrics.by_labels(found, self.counts, self.names)
+        return found if served is None else msgspec.structs.replace(found, clients=served)
+
+    @property
+    def _counted(self) -> bool:
+        """True if it is public how often each client has each label."""
+        return not self.remote and (self.study.data.published or self.study.privacy.unit == "none")
+
+    @property
+    def _published(self) -> bool:
+        """True if all rows that this process has fingerprints of are published.
+
+        A server has nobody's rows; a site has its own, whatever data set the study names.
+        """
+        return self.mine is None if self.remote else self.study.data.published
+
+    def facts(self) -> files.Horizontal:
+        """Return what run.json says of clients and what they hold, the model's size, bounds, rates.
+
+        Label counts are raw data, and so are sizes where whole clients are protected and weigh the
+        same.
+        """
+        study, privacy = self.study, self.study.privacy
+        kind = regimes.facts(self.regime.name)
+        assert issubclass(kind, files.Horizontal)
+        labels = self._counted and self.span is None
+        sizes = self._counted or self.remote or not study.hides_sizes
+        rows = (self.test if self.secret is None else self.secret[0])[1]
+        return kind(
+            classes=tuple(self.classes),
+            span=UNSET if self.span is None else self.span,
+            test=described(study, len(rows)),
+            clients=tuple(
+                files.Holder(
+                    client=i,
+                    name=self.names[i] if self.names else None,
+                    unit=unit,
+                    examples=int(counts.sum()) if sizes else None,
+                    labels=tuple(counts.tolist()) if labels else (),
+                )
+                for i, (unit, counts) in enumerate(zip(self.units, self.counts, strict=True))
+            ),
+            epsilons=study.given_epsilons,  # of each client, where they differ
+            dimension=self.kernels.flat.dim,
+            clip=self.clip if privacy.unit != "none" else None,
+            noise_multipliers=study.given_multipliers,  # likewise
+            sampling_rate=privacy.sampling_rate if isinstance(privacy, SampledPromise) else None,
+            staleness=study.stalest,
+            # rows that count as public: bounds and weights of noise may be chosen by them
+            validation=_examples_digest(self.validation, public=self._published),
+            R_c=self.plan.steps if privacy.unit != "client" else None,  # rounds are charged there
+            stages=tuple(files.Stage(**asdict(stage)) for stage in self.plan.stages),
+        )
+
+
+def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
+    """Return the digest of a model: of its first weights, and the operations of one's own."""
+    weights = digest_of(flat.module)
+    if ":" not in study.model.name:
+        return weights
+    return joined((weights, flat.graphs.digest(flat.weights.new_zeros((1, *shape)))))
+
+
+def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
+    sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
+    # the same examples have other features by other code, and by a map that another machine learned
+    parts = divided.parts if study.data.features is not None else ()
+    features = (hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest() for part in parts)
+    return (*prints, *(each.fingerprint() for each in sets), *features)
+
+
+def _examples_digest(examples: Tensors, *, public: bool) -> str | None:
+    """Return a fingerprint of examples, (n, ...) and (n,); None of none."""
+    if not len(examples[1]):
+        return None
+    found = hashlib.sha256(
+        b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)
+    ).hexdigest()
+    return found if public else keyed(found)

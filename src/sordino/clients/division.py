@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +11,16 @@ import numpy as np
 from sordino import data as datasets
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.base.message import Vector
 from sordino.clients import evaluation
 from sordino.clients.study import H, HorizontalStudy
-from sordino.data.dataset import Span
+from sordino.core.prepared import PUBLIC, UNIT
 from sordino.data.identity import Words, at_one
 from sordino.privacy.records import Records
+from sordino.privacy.records.group import SAMPLE
 
 if TYPE_CHECKING:  # whoever only divides data does not wait for torch
     import torch
 
-    from sordino.training.evaluate import Evaluator
-    from sordino.training.flat import Flat
     from sordino.training.loss import Loss
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -207,6 +204,69 @@ def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = Non
     return Records(unit, kind, part.words[:, :2], people, 1 if most is None else most)
 
 
+def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records, ...]:
+    """The records in each client's data, in a test set that is paid for, and in what is declared
+    public to a ledger of the data.
+    """
+    if not identified(study):
+        return ()
+    found = [
+        records(part, f"client:{i}", SAMPLE, study.data.person_rows)
+        for i, part in enumerate(divided.parts)
+        if part.words is not None or not divided.remote
+    ]
+    if study.pays_to_test:
+        found.append(records(divided.test, UNIT, SAMPLE))
+    if study.privacy.ledger == "run" or study.data.published:
+        return tuple(found)
+    aside = [divided.validation, None if study.pays_to_test else divided.test]
+    shown = [
+        records(part, PUBLIC, SAMPLE, len(part)) for part in aside if part is not None and len(part)
+    ]
+    if not shown:
+        return tuple(found)
+    public = shown[0] if len(shown) == 1 else _together(shown)
+    _refuse_alike(study, public, found)
+    return (*found, public)
+
+
+def _together(parts: Sequence[Records]) -> Records:
+    people = [part.people for part in parts if part.people is not None]
+    return replace(
+        parts[0],
+        rows=np.concatenate([part.rows for part in parts]),
+        people=np.concatenate(people) if people else None,
+    )
+
+
+def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
+    """A ledger of the data tells records apart by what stands in them.
+
+    One of two that look the same cannot be public.
+
+    Raises:
+        StudyError: if a row that is declared public looks like one that is not, or is about the
+            same person.
+    """
+    alike = 0
+    for other in others:
+        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(
+            other.rows[:, 1], public.rows[:, 1]
+        )
+        if other.people is not None and public.people is not None:
+            same |= np.isin(other.people, public.people)
+        alike += int(same.sum())
+    if alike:
+        raise StudyError(
+            f"{study.data.file or study.data.name}: {alike} rows that train, or test at a price, "
+            "look the same as rows that are declared public, or are about the same people "
+            f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
+            f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would be "
+            "public forever. Set data.test = 'private share' or 'none', and no validation; or "
+            "remove the rows that occur twice"
+        )
+
+
 def tensors(
     part: datasets.Dataset | None, place: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,30 +285,3 @@ def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
 
     found = torch.from_numpy(x).to(place)
     return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
-
-
-def evaluate(
-    flat: Flat,
-    evaluator: Evaluator,
-    test: tuple[torch.Tensor, torch.Tensor],
-    validation: tuple[torch.Tensor, torch.Tensor],
-    weights: Vector,
-    span: Span | None = None,
-) -> Mapping[str, float]:
-    """Return the figures of a model on public rows: accuracy, or the root mean squared error in the
-    units of labels that lie in ``span``; and the mean loss.
-    """
-    import torch
-
-    flat.load(torch.from_numpy(weights).to(flat.weights))
-    row = {}
-    if len(test[1]):
-        seen = evaluator(*test)
-        if span is None:
-            row = {"accuracy": seen.accuracy, "loss": seen.loss}
-        else:  # the loss is half the squared error in units of half the range
-            half = (span[1] - span[0]) / 2
-            row = {"rmse": half * math.sqrt(2 * seen.loss), "loss": seen.loss}
-    if len(validation[1]) and span is None:
-        row["validation"] = evaluator(*validation).accuracy
-    return row

@@ -31,13 +31,12 @@ from sordino.core.plan import Plan, Schedule
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
-from sordino.data import Dataset
 from sordino.training.outline import MAPPED, Outline, outline
 
 if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from torch import Tensor
 
-    from sordino.clients.setup import SharedSetup
+    from sordino.clients.assemble import Assembly
     from sordino.clients.simulation import Rules
     from sordino.core.network import NetworkRegime
     from sordino.mechanisms import Bounded
@@ -152,23 +151,12 @@ class HorizontalRegime(Regime[H]):
         true = noise.scaled(noise.clip, priced.noise_multiplier).event()
         return pricing.exposed(priced, study, asked, unit, true, "privacy.mechanism.form")
 
-    def assemble(
-        self,
-        study: H,
-        setup: SharedSetup,
-        parts: list[Dataset],
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-    ) -> PreparedRun:
-        """Return the objects of a calibrated study; empty ``parts``, to save memory.
+    @property
+    def assembly(self) -> type[Assembly[H]]:
+        """The maker of a run's objects. A plan does not wait for what trains."""
+        from sordino.clients.assemble import Assembly
 
-        Args:
-            affordable_steps: see :meth:`~sordino.core.regimes.Regime.build`.
-        """
-        from sordino.clients.assemble import Assembly  # a plan does not wait for what trains
-
-        return Assembly(self, study, setup, parts, folder, run).built(affordable_steps)
+        return Assembly
 
     def bounded(self, study: H) -> bool:
         """Return whether the mechanism bounds what clients send; a literal form may have none."""
@@ -242,12 +230,9 @@ class HorizontalRegime(Regime[H]):
     ) -> PreparedRun:
         """The objects of a study over this data; at the site of client ``mine``, or for all."""
         full = self.calibrate(self.sized(study, divided), divided.sizes)
-        from sordino.clients.setup import SharedSetup
-
-        setup = replace(SharedSetup.of(full, divided), mine=mine)
-        parts = list(divided.parts)
+        objects = self.assembly(self, full, divided, folder, run, mine)
         del divided  # each part is let go of when it has become a client's tensors
-        return self.assemble(full, setup, parts, folder, run, affordable_steps)
+        return objects.built(affordable_steps)
 
     @property
     def network(self) -> NetworkRegime:

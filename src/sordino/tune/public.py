@@ -167,10 +167,10 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
             f"warning: {what}: models train on these rows without any protection, and nothing "
             "lasting remembers it, because the study names no ledger of its data (privacy.ledger)"
         )
-    from sordino.clients.setup import known_records
+    from sordino.clients.division import known_records
 
     if on == VALIDATION:
-        found = known_records(study, federation(examples(study)), paid=False)
+        found = known_records(study, federation(examples(study)))
         known = [each for each in found if each.unit == PUBLIC]
     else:
         rows = corpus(moved(study, on, declared=declared), identify=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,9 @@ from sordino.core.world import Block, ChargeRequest
 from sordino.privacy import Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
-from sordino.regimes.asynchronous.plan import rates, terms
+from sordino.regimes.asynchronous.plan import terms
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.training.client import ModelKernels
-from sordino.training.perexample.clipping import summable
 from sordino.training.perexample.general import layers_of
 
 SHARES = 8
@@ -177,41 +175,29 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
     usual = "Raise noise_multiplier or lower method.batch"
     continuous = True
 
-    def clients(self) -> Sequence[Edge]:
-        """Return an edge for each part, and empty ``parts``."""
-        if self.noise is not None:
-            summable(self.study.method.batch)
-        each, edges = rates(self.study.method.batch, self.setup.sizes), list[Edge]()
-        scratch = torch.empty_like(self.setup.kernels.flat.weights, dtype=torch.float64)
-        self.parts.reverse()
-        while self.parts:
-            given: dict[str, Any] = {
-                "index": len(edges),
-                "unit": self.units[len(edges)],
-                "examples": self.setup.examples(self.parts.pop()),
-                "sampling_rate": each[len(edges)],
-                "regularisation": self.study.method.regularisation,
-                "kernels": self.setup.kernels,
-                "draws": self.entropy.stream("edge", len(edges)),
-                "scratch": scratch,
-            }
-            edges.append(self._edge(len(edges), given))
-        return edges
+    @cached_property
+    def scratch(self) -> torch.Tensor:
+        """Where raw sums stand for a moment, (d,): shared by all edges."""
+        return torch.empty_like(self.kernels.flat.weights, dtype=torch.float64)
 
-    def _edge(self, index: int, given: dict[str, Any]) -> Edge:
-        method, noise = self.study.method, self.noise
+    def client(self, index: int, common: dict[str, Any]) -> Edge:
+        """Return an edge: private, without privacy, or of the paper's own form."""
+        method, noise, flat = self.study.method, self.noise, self.kernels.flat
+        common["draws"] = common.pop("entropy").stream("edge", index)
+        common |= {"regularisation": method.regularisation, "scratch": self.scratch}
         if noise is not None:
             sigma = self.study.multipliers[index]
-            return PrivateEdge(**given, mechanism=noise.scaled(noise.clip, sigma))
+            return PrivateEdge(**common, mechanism=noise.scaled(noise.clip, sigma))
         if self.study.privacy.unit == "none":
-            return PlainEdge(**given)
+            return PlainEdge(**common)
         assert isinstance(method, Noisy)
-        kernels = self.setup.kernels
+        # the first layer that has any numbers; its weights and its bias go together
+        first = sum(slot.size for slot in layers_of(flat)[0])
         return LiteralEdge(
-            **given,
+            **common,
             iteration_epsilon=method.claims(self.study.edges)[index],
             batch_size=int(method.batch),
-            noised=_first_layer(kernels) if method.noised == "first-layer" else kernels.flat.dim,
+            noised=first if method.noised == "first-layer" else flat.dim,
             reason=method.unpriced or "",
         )
 
@@ -239,7 +225,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         study = self.study
         return Asynchronous(
             method=study.method,
-            terms=terms(study, self.setup.kernels.flat.dim),
+            terms=terms(study, self.kernels.flat.dim),
             schedule=self.plan.stages,
             budget=pays,
             exponent=study.participation.staleness_weight,
@@ -256,7 +242,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""
-        world, edges = self.study.world, len(self.setup.sizes)
+        world, edges = self.study.world, len(self.sizes)
         churn = Churn(dropout=world.dropout, rejoin=world.rejoin)
         return arrival_trips(Delays(world.latency, churn, Seeded(self.study.seed), edges))
 
@@ -265,8 +251,3 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         """G of the first stage."""
         stage: float = self.plan.stages[0].clip
         return stage
-
-
-def _first_layer(kernels: ModelKernels) -> int:
-    """Return the numbers of the first layer that has any; its weights and its bias go together."""
-    return sum(slot.size for slot in layers_of(kernels.flat)[0])

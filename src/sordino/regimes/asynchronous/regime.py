@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.clients.division import examples, federation
@@ -11,16 +10,14 @@ from sordino.clients.promise import BATCHES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
 from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun
 from sordino.core.statements import Paragraph
-from sordino.data import Dataset
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous import plan, report
 from sordino.regimes.asynchronous.method import check
 from sordino.regimes.asynchronous.study import TEMPLATE, AsynchronousStudy
 
 if TYPE_CHECKING:
-    from sordino.clients.setup import SharedSetup
+    from sordino.clients.assemble import Assembly
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
@@ -65,20 +62,12 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Return the plan of a study over edges of these sizes and a model of this dimension."""
         return plan.price(study, sizes, dimension)
 
-    def assemble(
-        self,
-        study: AsynchronousStudy,
-        setup: SharedSetup,
-        parts: list[Dataset],
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-    ) -> PreparedRun:
-        """Return the objects of a calibrated study; empty ``parts``, to save memory."""
-        # torch is not needed to plan
+    @property
+    def assembly(self) -> type[Assembly[AsynchronousStudy]]:
+        """The maker of a run's objects."""
         from sordino.regimes.asynchronous.assemble import ArrivalsAssembly
 
-        return ArrivalsAssembly(self, study, setup, parts, folder, run).built(affordable_steps)
+        return ArrivalsAssembly
 
     def bounded(self, study: AsynchronousStudy) -> bool:
         """Return whether a mechanism bounds what edges send; the literal form has none."""

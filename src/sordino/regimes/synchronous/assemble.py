@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -39,9 +39,9 @@ from sordino.regimes.synchronous.sharing import (
     shares,
 )
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.client import Client, Examples
+from sordino.training.client import Client
 from sordino.training.dpsgd import PlainClient, PrivateClient
-from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
+from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 
@@ -120,12 +120,12 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """Protection of whole clients by noise on their sum."""
         return aggregated(self.study)
 
-    @property
+    @cached_property
     def sums(self) -> SharedNoise | None:
         """The rule of the grids of sums, where clients share the noise."""
         if self.noise is None or not shared(self.study):
             return None
-        return rule(self.study, self.setup.sizes, self.setup.kernels.flat.dim)
+        return rule(self.study, self.sizes, self.kernels.flat.dim)
 
     def named(self) -> tuple[list[str], dict[str, str]]:
         """Return each client's unit in the ledger, and the fingerprint of each unit's data.
@@ -134,10 +134,9 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         run they share one unit. In one that knows records each has its own, so that who joins or
         leaves resets nobody's budget.
         """
-        prints = self.setup.fingerprints
-        if self.whole and not self.setup.records and self.setup.mine is None:
-            joined = hashlib.sha256("".join(prints).encode()).hexdigest()
-            return ["clients"] * len(prints), {"clients": joined}
+        if self.whole and not self.known and self.mine is None:
+            joined = hashlib.sha256("".join(self.prints).encode()).hexdigest()
+            return ["clients"] * len(self.prints), {"clients": joined}
         return super().named()
 
     def records(self) -> Sequence[Records]:
@@ -146,8 +145,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         whole = isinstance(study.method, ClientLevel) and study.privacy.unit == "client"
         kind = CLIENT if whole else SAMPLE
         return [
-            replace(one, kind=kind, summed=shared(study)) if one.unit in self.prints else one
-            for one in self.setup.records
+            replace(one, kind=kind, summed=shared(study)) if one.unit in self.fingerprints else one
+            for one in self.known
         ]
 
     @property
@@ -201,9 +200,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             return RoundSimulation if rules.together else Simulation
         if not rules.together:
             return partial(Simulation, why=rules.adder.condition)
-        described = charge_key_prefix(self.study, self.run)
-        life = self.setup.charge_key_prefix(self.study, self.run).removeprefix(described)
-        return partial(RoundSimulation, why=rules.adder.condition, life=life)
+        return partial(RoundSimulation, why=rules.adder.condition, life=self.life)
 
     def facts(self) -> Facts:
         """Return what the run's record says, with the grid of a shared sum."""
@@ -237,17 +234,17 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             return None
         return PrivateSum(
             mechanism=self.noise,
-            shares=tuple(shares(self.study, self.setup.sizes)),
+            shares=tuple(shares(self.study, self.sizes)),
             units=tuple(dict.fromkeys(self.units)),
             sampling_rate=self.study.privacy.sampling_rate,
             entropy=self.entropy,
         )
 
     def _terms(self, pays: tuple[int, ...] | None) -> Terms:
-        study, noise, sizes = self.study, self.noise, self.setup.sizes
+        study, noise, sizes = self.study, self.noise, self.sizes
         privacy = study.privacy
         return Terms(
-            dimension=self.setup.kernels.flat.dim,
+            dimension=self.kernels.flat.dim,
             sizes=sizes,
             weights=weights(study, sizes),
             sampling_rate=privacy.sampling_rate,
@@ -265,66 +262,32 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             accountant=privacy.accountant,
         )
 
-    def clients(self) -> Sequence[Client]:
-        """Return a client for each part, and empty ``parts``."""
-        fixed, clients = self.sums, list[Client]()
-        self.parts.reverse()
-        while self.parts:
-            clients.append(self._client(len(clients), self.setup.examples(self.parts.pop()), fixed))
-        return clients
-
-    def _client(self, i: int, examples: Examples, fixed: SharedNoise | None) -> Client:
+    def client(self, index: int, common: dict[str, Any]) -> Client:
+        """Return a client, by what is protected and whose noise does it."""
         method, noise = self.study.method, self.noise
+        if noise is not None and self.sums is not None:
+            weight = contribution_weights(self.study, self.sizes)[index]
+            common["mechanism"] = noise
+            common["part"] = Part(client=index, rule=self.sums, weight=weight, entropy=self.entropy)
+            if not isinstance(method, ClientLevel):
+                return SummedClient(**common)
+        common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
         if noise is not None and isinstance(method, ClientLevel):
-            return self._whole(i, examples, noise, method, fixed)
-        given: dict[str, Any] = {
-            "index": i,
-            "unit": self.units[i],
-            "examples": examples,
-            "sampling_rate": self.study.privacy.sampling_rate,
-            "kernels": self.setup.kernels,
-            "entropy": self.entropy,
-        }
-        if noise is not None and fixed is not None:
-            return SummedClient(**given, mechanism=noise, part=self._part(i, fixed))
-        given |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
+            return self._whole(common, method, noise)
         if noise is None:
-            return PlainClient(**given)
+            return PlainClient(**common)
         each = self.study.privacy.noise_multipliers
-        scaled = noise if each is None else noise.scaled(noise.clip, each[i])
-        return PrivateClient(**given, mechanism=scaled, realised=method.realised)
+        scaled = noise if each is None else noise.scaled(noise.clip, each[index])
+        return PrivateClient(**common, mechanism=scaled, realised=method.realised)
 
-    def _whole(
-        self,
-        i: int,
-        examples: Examples,
-        noise: Bounded,
-        method: ClientLevel,
-        fixed: SharedNoise | None,
-    ) -> Client:
+    def _whole(self, common: dict[str, Any], method: ClientLevel, noise: Bounded) -> Client:
         """Return a client that is protected as a whole."""
-        privacy = self.study.privacy
-        work = LocalWork(
-            index=i,
-            examples=examples,
-            learning_rate=method.learning_rate,
-            gradient_clip=privacy.clip if self.study.form == "paper" else None,
-            batch=method.batch,
-            proximal=method.proximal,
-            optimizer=method.optimizer,
-            kernels=self.setup.kernels,
-            entropy=self.entropy,
-        )
-        given = {each.name: getattr(work, each.name) for each in fields(work)}
-        given["unit"] = self.units[i]
+        clip = self.study.privacy.clip if self.study.form == "paper" else None
+        common |= {"batch": method.batch, "proximal": method.proximal, "gradient_clip": clip}
         if not method.aggregated:
-            return NoisyModelClient(**given, noise_multiplier=noise.noise_multiplier)
-        given |= {"mechanism": noise, "sampling_rate": privacy.sampling_rate}
-        if fixed is None:
-            return LocalClient(**given)
-        watched = self.setup.mine is not None  # in one process nobody is
-        return SummedLocalClient(**given, part=self._part(i, fixed), watched=watched)
-
-    def _part(self, i: int, fixed: SharedNoise) -> Part:
-        weight = contribution_weights(self.study, self.setup.sizes)[i]
-        return Part(client=i, rule=fixed, weight=weight, entropy=self.entropy)
+            del common["sampling_rate"]
+            return NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)
+        if self.sums is None:
+            return LocalClient(**common, mechanism=noise)
+        watched = self.mine is not None  # in one process nobody is
+        return SummedLocalClient(**common, watched=watched)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.base.entropy import Seeded
@@ -17,10 +16,8 @@ from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
 from sordino.core.plan import Plan, Schedule
-from sordino.core.prepared import PreparedRun
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
-from sordino.data import Dataset
 from sordino.mechanisms import NoiseRequest
 from sordino.privacy import Gaussian
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
@@ -31,7 +28,7 @@ from sordino.regimes.synchronous.methods.fixed import Clipped
 from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
 
 if TYPE_CHECKING:
-    from sordino.clients.setup import SharedSetup
+    from sordino.clients.assemble import Assembly
     from sordino.mechanisms import Bounded
 
 OF_CLIENTS = (
@@ -80,21 +77,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             true, where = Gaussian(noise_multiplier=level), "method.form"
         return exposed(priced, study, plan.schedule(study), "client:0", true, where)
 
-    def assemble(
-        self,
-        study: SynchronousStudy,
-        setup: SharedSetup,
-        parts: list[Dataset],
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-    ) -> PreparedRun:
-        """Return the objects of a calibrated study; empty ``parts``, to save memory."""
-        from sordino.regimes.synchronous.assemble import (
-            RoundsAssembly,  # torch is not needed to plan
-        )
+    @property
+    def assembly(self) -> type[Assembly[SynchronousStudy]]:
+        """The maker of a run's objects."""
+        from sordino.regimes.synchronous.assemble import RoundsAssembly
 
-        return RoundsAssembly(self, study, setup, parts, folder, run).built(affordable_steps)
+        return RoundsAssembly
 
     def whole(self, study: SynchronousStudy) -> bool:
         """Return whether whole clients are protected by noise on their sum."""
