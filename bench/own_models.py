@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bench.timing import in_turns
 from sordino.base.entropy import Seeded
-from sordino.mechanisms import CountedGaussian
+from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum
@@ -53,7 +53,7 @@ def ours(module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 
     def work() -> None:
         seen = kernel(x, y, 1.0, total, expected=BATCH)
-        noisy, _ = mechanism.release(total, seen.clipped - BATCH / 2, rng)
+        noisy, _ = mechanism.release_counted(total, seen.clipped - BATCH / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=0.1)
 
     return work

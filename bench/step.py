@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from bench.timing import in_turns
 from sordino.base.entropy import Seeded
-from sordino.mechanisms import CountedGaussian
+from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
@@ -56,7 +56,7 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
 
     def work() -> None:
         seen = kernel(x, y, CLIP, total, expected=len(x))
-        noisy, _ = mechanism.release(total, seen.clipped - len(x) / 2, rng)
+        noisy, _ = mechanism.release_counted(total, seen.clipped - len(x) / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=ETA)
 
     return work

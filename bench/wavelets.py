@@ -12,8 +12,9 @@ import torch
 from bench.step import BATCH, CLIP, SIGMA, build
 from bench.timing import in_turns
 from sordino.base.entropy import Seeded
-from sordino.mechanisms import Gaussian
-from sordino.mechanisms.haar import Basis, HaarGaussian, paper
+from sordino.mechanisms.gaussian import Gaussian
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian, paper
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum, Measured
@@ -37,11 +38,11 @@ def measure() -> list[dict[str, Any]]:
 
     def step() -> None:
         kernel(x, y, CLIP, total)
-        plain.release(total, None, rng)
+        plain.release_counted(total, 0.0, rng)
 
     def weighted() -> None:
         kernel(x, y, Measured.by(haar, CLIP), total)
-        haar.release(total, None, rng)
+        haar.release_counted(total, 0.0, rng)
 
     def transform() -> None:
         basis.inverse(basis.forward(vector))

@@ -43,8 +43,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),
     "mechanisms": (
-        "mechanisms/{contract,gaussian,grid,kinds,knorm,registry,response,shared} "
-        "mechanisms/kernels/*",
+        "mechanisms/{contract,draws,gaussian,grid,kinds,knorm,response,shared}",
         "mechanisms/test_{gaussian,grid,knorm,modulus,own_mechanism,response,shared,single,"
         "siphash}.py",
     ),

@@ -22,7 +22,7 @@ from sordino.data import Partition
 from sordino.data.stream import Division, Drift, Opened, Piece, Streaming
 from sordino.core.latency import Latency
 from sordino.core.method import About
-from sordino.mechanisms import Noise
+from sordino.extend.mechanisms import Noise
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Stage
 from sordino.regimes.synchronous.method import Choice, SynchronousMethod
 from sordino.regimes.vertical.method import Activation

@@ -11,7 +11,7 @@ import pytest
 
 from pages import follow
 from sordino.core.method import METHODS
-from sordino.mechanisms.registry import MECHANISMS
+from sordino.mechanisms.kinds import MECHANISMS
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 OWN = ("rising", "absolute", "test_mine")

@@ -24,7 +24,7 @@ from permitted import permit, permits
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.message import Compute, Contribution, Train
 from sordino.base.residues import added, unpacked
-from sordino.mechanisms import CountedGaussian, Gaussian, Single
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Single
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.shared import SharedNoise
@@ -221,9 +221,9 @@ def by_coefficients(entropy: Entropy) -> Callable[[int, bool], Known]:
     record = torch.from_numpy(rng.standard_normal(D) / math.sqrt(D))
 
     def trial(number: int, there: bool) -> Known:
-        noisy, _ = noise.release(
+        noisy, _ = noise.release_counted(
             record if there else torch.zeros(D, dtype=torch.float64),
-            None,
+            0.0,
             entropy.at("haar", number),
         )
         seen = basis.forward(noisy.double())[:D]

@@ -27,7 +27,7 @@ from sordino.audit.onerun import (
     refuted,
 )
 from sordino.base.errors import StudyError
-from sordino.mechanisms import RandomisedResponse
+from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Gaussian, accountant
 
 # 1. Bounds of a share.

@@ -22,7 +22,7 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models

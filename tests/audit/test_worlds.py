@@ -9,8 +9,9 @@ import pytest
 from sordino.audit import mechanisms, worlds
 from sordino.audit.intervals import failed
 from sordino.audit.mechanisms import Effort, Subject, audited, sigma_of, subject, subjects
-from sordino.mechanisms import Gaussian, GaussianNoise, RandomisedResponse, Single, known
-from sordino.mechanisms.kinds import HaarNoise
+from sordino.mechanisms.gaussian import Gaussian, Single
+from sordino.mechanisms.kinds import GaussianNoise, HaarNoise, known
+from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Gaussian as Booked
 
 SMALL = Effort(cheap=60_000, dear=1500)

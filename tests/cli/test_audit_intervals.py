@@ -12,7 +12,8 @@ from sordino.audit import mechanisms, worlds
 from sordino.audit.mechanisms import Effort, sigma_of, subject
 from sordino.base.errors import Interrupted, StudyError
 from sordino.cli import app
-from sordino.mechanisms import Gaussian, GaussianNoise
+from sordino.mechanisms.gaussian import Gaussian
+from sordino.mechanisms.kinds import GaussianNoise
 
 FEW_MECHANISMS = ("gaussian, ε = 1", "randomised response, 2 classes", "raw mu beside a step")
 """For the table beside a study; all of them are in the table without one."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm  # type: ignore[import-untyped]
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 
 D = 20_000
 
@@ -20,7 +20,7 @@ D = 20_000
 def test_gaussian_keeps_its_contract() -> None:
     mechanism = Gaussian(clip=0.7, noise_multiplier=1.3)
     check_noise(
-        lambda rng: mechanism.release(torch.zeros(D), None, rng)[0],
+        lambda rng: mechanism.release_counted(torch.zeros(D), 0.0, rng)[0],
         mechanism.event().noise_multiplier,
         mechanism.clip,
     )
@@ -30,13 +30,15 @@ def test_gaussian_keeps_its_contract() -> None:
 def test_the_contract_sees_a_mechanism_that_books_another_scale(factor: float) -> None:
     mechanism = Gaussian(clip=0.7, noise_multiplier=1.3)
     with pytest.raises(ContractBroken):
-        check_noise(lambda rng: mechanism.release(torch.zeros(D), None, rng)[0] * factor, 1.3, 0.7)
+        check_noise(
+            lambda rng: mechanism.release_counted(torch.zeros(D), 0.0, rng)[0] * factor, 1.3, 0.7
+        )
 
 
 def test_counted_vector_has_the_scale_it_names() -> None:
     mechanism = CountedGaussian(clip=2.0, noise_multiplier=1.1)
     check_noise(
-        lambda rng: mechanism.release(torch.zeros(D), 0.0, rng)[0],
+        lambda rng: mechanism.release_counted(torch.zeros(D), 0.0, rng)[0],
         mechanism.vector_multiplier,
         mechanism.clip,
     )
@@ -45,8 +47,10 @@ def test_counted_vector_has_the_scale_it_names() -> None:
 def test_counted_count_has_the_scale_it_names() -> None:
     mechanism = CountedGaussian(clip=2.0, noise_multiplier=1.1)
 
-    def draw(rng: object) -> torch.Tensor:
-        return torch.tensor([mechanism.release(torch.zeros(1), 0.0, rng)[1] for _ in range(D)])  # type: ignore[arg-type]
+    def draw(rng: np.random.Generator) -> torch.Tensor:
+        return torch.tensor(
+            [mechanism.release_counted(torch.zeros(1), 0.0, rng)[1] for _ in range(D)]
+        )
 
     check_noise(draw, mechanism.count_deviation, 1.0)
 
@@ -76,8 +80,8 @@ def test_release_leaves_its_input_alone_and_adds_to_it() -> None:
 
     total = torch.arange(5, dtype=torch.float32)
     mechanism = Gaussian(clip=1.0, noise_multiplier=1.0)
-    noisy, _ = mechanism.release(total, None, Seeded(0).at("x"))
-    noise, _ = mechanism.release(torch.zeros(5), None, Seeded(0).at("x"))
+    noisy, _ = mechanism.release_counted(total, 0.0, Seeded(0).at("x"))
+    noise, _ = mechanism.release_counted(torch.zeros(5), 0.0, Seeded(0).at("x"))
     assert torch.equal(total, torch.arange(5, dtype=torch.float32))
     assert torch.allclose(noisy, total + noise)
 

@@ -18,14 +18,8 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import StudyError
-from sordino.mechanisms import CountedGaussian, Gaussian, KNorm, Single
 from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
-from sordino.mechanisms.gaussian import Overclaimed
-from sordino.mechanisms.grid import FINE, Grid, add_gaussian, random_words
-from sordino.mechanisms.haar.basis import Basis
-from sordino.mechanisms.haar.gaussian import HaarGaussian
-from sordino.mechanisms.haar.weights import paper
-from sordino.mechanisms.kernels.rounded import (
+from sordino.mechanisms.draws import (
     ERROR,
     LONGEST,
     SHORTEST,
@@ -34,6 +28,11 @@ from sordino.mechanisms.kernels.rounded import (
     noisy,
     normal_pairs,
 )
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Overclaimed, Single
+from sordino.mechanisms.grid import FINE, Grid, add_gaussian, random_words
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian, paper
+from sordino.mechanisms.knorm import KNorm
 
 ENTROPIES = [Seeded(3), System(bytes(range(32)))]
 Words = NDArray[np.uint64]
@@ -140,7 +139,7 @@ def test_pairs_and_neighbours_are_uncorrelated(entropy: Entropy) -> None:
     n = 40_000
     sample = (
         Gaussian(clip=1.0, noise_multiplier=1.0)
-        .release(torch.zeros(2 * n), None, entropy.at("y"))[0]
+        .release_counted(torch.zeros(2 * n), 0.0, entropy.at("y"))[0]
         .double()
     )
     a, b = sample[:n], sample[n:]
@@ -152,7 +151,7 @@ def test_tails_are_those_of_a_normal_number_and_nothing_is_cut_off() -> None:
     n = 4_000_000
     sample = (
         Gaussian(clip=1.0, noise_multiplier=1.0)
-        .release(torch.zeros(n), None, Seeded(7).at("tails"))[0]
+        .release_counted(torch.zeros(n), 0.0, Seeded(7).at("tails"))[0]
         .abs()
         .numpy()
     )
@@ -246,8 +245,8 @@ def test_words_side_by_side_are_uniform_and_independent() -> None:
 
 def test_the_compiler_is_not_loaded_before_there_is_noise_to_make() -> None:
     code = (
-        "import sys, sordino.mechanisms\n"
-        "assert sordino.mechanisms.known()\n"
+        "import sys, sordino.mechanisms.kinds\n"
+        "assert sordino.mechanisms.kinds.known()\n"
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -276,12 +275,14 @@ def released_by() -> list[tuple[str, Release, float]]:
     return [
         (
             "gaussian",
-            lambda v, rng: Gaussian(clip=1.0, noise_multiplier=1.1).release(v, None, rng)[0],
+            lambda v, rng: Gaussian(clip=1.0, noise_multiplier=1.1).release_counted(v, 0.0, rng)[0],
             1.1,
         ),
         (
             "counted",
-            lambda v, rng: CountedGaussian(clip=1.0, noise_multiplier=1.1).release(v, 0.0, rng)[0],
+            lambda v, rng: CountedGaussian(clip=1.0, noise_multiplier=1.1).release_counted(
+                v, 0.0, rng
+            )[0],
             1.1013904,
         ),
         (
@@ -366,7 +367,7 @@ def test_a_whitened_release_of_wavelet_coefficients_is_whole_and_of_one_size() -
     )
     check_noise(
         lambda rng: basis.forward(
-            mechanism.release(torch.zeros(1 << 14), None, rng)[0].double(),
+            mechanism.release_counted(torch.zeros(1 << 14), 0.0, rng)[0].double(),
             [1 / s for s in mechanism.noise],
         ).float(),
         mechanism.event().noise_multiplier,
@@ -374,7 +375,7 @@ def test_a_whitened_release_of_wavelet_coefficients_is_whole_and_of_one_size() -
     )
     with pytest.raises(ContractBroken):
         check_noise(
-            lambda rng: basis.forward(mechanism.release(torch.zeros(1 << 14), None, rng)[0]),
+            lambda rng: basis.forward(mechanism.release_counted(torch.zeros(1 << 14), 0.0, rng)[0]),
             1.2,
             0.5,
         )

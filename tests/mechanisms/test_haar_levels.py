@@ -15,10 +15,11 @@ from torch import Tensor
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.mechanisms import NoiseRequest, Shortening, Tailed
 from sordino.mechanisms.contract import ContractBroken, check_noise
-from sordino.mechanisms.haar import Basis, HaarGaussian, LevelGaussian, paper, uniform
-from sordino.mechanisms.kinds import HaarNoise
+from sordino.mechanisms.gaussian import Shortening, Tailed
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian, paper
+from sordino.mechanisms.kinds import HaarNoise, NoiseRequest
 from sordino.privacy.event import Gaussian
 
 sizes = st.lists(st.integers(1, 70), min_size=1, max_size=4)
@@ -61,11 +62,11 @@ def moved(
 def forms(basis: Basis, seed: int = 3) -> list[LevelGaussian]:
     made = {"clip": 0.7, "noise_multiplier": 1.3, "basis": basis}
     return [
-        LevelGaussian.even(**made, weights=random_weights(basis, seed)),  # type: ignore[arg-type]
-        LevelGaussian.even(**made, weights=uniform(basis)),  # type: ignore[arg-type]
-        LevelGaussian.even(**made, weights=paper(basis)),  # type: ignore[arg-type]
-        LevelGaussian.printed(**made),  # type: ignore[arg-type]
-        LevelGaussian.printed(**made, weighted=True, discount=False),  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=random_weights(basis, seed)),  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=(1.0,) * basis.groups),  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=paper(basis)),  # type: ignore[arg-type]
+        LevelGaussian.literal(**made),  # type: ignore[arg-type]
+        LevelGaussian.literal(**made, weighted=True, discount=False),  # type: ignore[arg-type]
     ]
 
 
@@ -139,7 +140,7 @@ def test_bounded_contributions_keep_every_level_rounding_included(
     blocks: list[int], seed: int, scale: float, spread: float, kind: str
 ) -> None:
     basis = Basis.of(blocks)
-    mechanism = LevelGaussian.even(
+    mechanism = LevelGaussian.weighted(
         clip=0.7, noise_multiplier=1.0, basis=basis, weights=random_weights(basis, seed, spread)
     )
     one = torch.zeros(basis.coefficients, dtype=torch.float64)
@@ -174,7 +175,7 @@ def test_levels_within_their_bounds_stay_and_the_others_are_brought_to_them() ->
 def test_where_blocks_are_padded_the_vector_that_is_cut_is_measured_again() -> None:
     """Without that, a level may be longer than its bound again."""
     basis = Basis.flat(21)
-    mechanism = LevelGaussian.even(
+    mechanism = LevelGaussian.weighted(
         clip=1.0, noise_multiplier=1.0, basis=basis, weights=random_weights(basis, 8)
     )
     rows = 1e3 * normal(400, 21, seed=1)
@@ -211,7 +212,7 @@ def test_releases_keep_the_contract(number: int, blocks: list[int]) -> None:
 
     def draw(rng: np.random.Generator) -> Tensor:
         zeros = torch.zeros(basis.dimension)
-        return basis.forward(mechanism.release(zeros, None, rng)[0]).double() / s
+        return basis.forward(mechanism.release_counted(zeros, 0.0, rng)[0]).double() / s
 
     booked = mechanism.event().noise_multiplier
     check_noise(draw, booked, sensitivity)
@@ -226,7 +227,7 @@ def test_multipliers_are_those_of_the_analysis() -> None:
 
     def printed(weighted: bool, discount: bool) -> float:
         return (
-            LevelGaussian.printed(
+            LevelGaussian.literal(
                 clip=1.0, noise_multiplier=1.0, basis=basis, weighted=weighted, discount=discount
             )
             .event()
@@ -237,8 +238,8 @@ def test_multipliers_are_those_of_the_analysis() -> None:
     assert printed(False, True) == pytest.approx(1 / (f * each), rel=1e-12)
     assert printed(True, True) == pytest.approx(1 / (4 * f), rel=1e-12)
     assert printed(True, False) == pytest.approx(0.25, rel=1e-12)
-    for weights in (uniform(basis), paper(basis), random_weights(basis, 1)):
-        made = LevelGaussian.even(clip=2.0, noise_multiplier=1.7, basis=basis, weights=weights)
+    for weights in ((1.0,) * basis.groups, paper(basis), random_weights(basis, 1)):
+        made = LevelGaussian.weighted(clip=2.0, noise_multiplier=1.7, basis=basis, weights=weights)
         assert made.event() == Gaussian(noise_multiplier=1.7)  # to the last bit: one kind of step
         assert made.scaled(9.0, 1.1).event() == Gaussian(noise_multiplier=1.1)
 
@@ -251,7 +252,7 @@ def test_contributions_and_noise_are_as_long_as_it_says() -> None:
     assert float(worst.norm()) <= mechanism.longest
     assert float(worst.norm()) == pytest.approx(mechanism.longest, rel=2e-3)
     rng, zeros = np.random.default_rng(0), torch.zeros(96, dtype=torch.float64)
-    found = [float(mechanism.release(zeros, None, rng)[0].norm()) for _ in range(300)]
+    found = [float(mechanism.release_counted(zeros, 0.0, rng)[0].norm()) for _ in range(300)]
     within = mechanism.noise_within(96, 1, 0.01)
     assert np.mean(np.array(found) > within) < 0.03
     assert float(np.median(found)) * 2 > within
@@ -290,14 +291,14 @@ def test_the_table_of_a_study_says_which_clipping() -> None:
 def test_refuses_what_is_no_mechanism() -> None:
     made = {"clip": 1.0, "noise_multiplier": 1.0, "basis": Basis.flat(4)}
     with pytest.raises(StudyError, match="weights must be positive"):
-        LevelGaussian.even(**made, weights=(1.0, 0.0, 1.0))  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=(1.0, 0.0, 1.0))  # type: ignore[arg-type]
     with pytest.raises(StudyError, match="one weight for each of 3"):
-        LevelGaussian.even(**made, weights=(1.0,))  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=(1.0,))  # type: ignore[arg-type]
     with pytest.raises(StudyError, match="differ by a factor"):
-        LevelGaussian.even(**made, weights=(1.0, 6e4, 1.0))  # type: ignore[arg-type]
+        LevelGaussian.weighted(**made, weights=(1.0, 6e4, 1.0))  # type: ignore[arg-type]
 
 
 def test_the_same_randomness_gives_the_same_release() -> None:
     mechanism, total = forms(Basis.of([30, 11]))[1], normal(41)
-    one, two = (mechanism.release(total, None, Seeded(0).at("x"))[0] for _ in range(2))
+    one, two = (mechanism.release_counted(total, 0.0, Seeded(0).at("x"))[0] for _ in range(2))
     assert torch.equal(one, two)

@@ -19,8 +19,9 @@ from sordino.base.errors import StudyError
 from sordino.core import regimes as build
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino.mechanisms import ExponentialNorm, KNorm, KNormNoise, NoiseRequest
 from sordino.mechanisms.contract import ContractBroken, check_pure_noise, looks_k_norm
+from sordino.mechanisms.kinds import KNormNoise, NoiseRequest
+from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.rounding import epsilon_text

@@ -14,8 +14,7 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino.mechanisms import Noise, known, register
-from sordino.mechanisms.registry import MECHANISMS
+from sordino.mechanisms.kinds import MECHANISMS, Noise, known, register
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-mechanism.md"
@@ -73,7 +72,7 @@ def test_the_documented_mechanism_keeps_its_contract_and_runs(
     [
         ('{kind="haarr"}', r"did you mean 'haar'\? Known: .*gaussian"),
         ('{kind="nowhere:Noise"}', "No module named 'nowhere'.*package.module:Class"),
-        ('{kind="sordino.mechanisms:Gaussian"}', "is no Noise; see docs/own-mechanism.md"),
+        ('{kind="sordino.mechanisms.gaussian:Gaussian"}', "is no Noise; see docs/own-mechanism.md"),
         ("{clip=1}", "kind is missing"),
         ("3", "must be a name or a table"),
         ('{kind="haar", weigths="paper"}', "did you mean 'weights'"),

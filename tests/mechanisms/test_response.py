@@ -16,8 +16,7 @@ from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.mechanisms import RandomisedResponse
-from sordino.mechanisms.response import STEPS, secret
+from sordino.mechanisms.response import STEPS, RandomisedResponse, secret
 from sordino.privacy import Pure, Repeated, accountant
 
 FALSE_ALARM = 1e-9

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.mechanisms import Gaussian as OfSums
-from sordino.mechanisms import Single
 from sordino.mechanisms.contract import ContractBroken, check_noise
+from sordino.mechanisms.gaussian import Gaussian as OfSums
+from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Gaussian, Repeated, accountant
 from sordino.privacy.contract import gaussian_delta
 

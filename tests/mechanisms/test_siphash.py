@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from sordino.base.entropy import Seeded
-from sordino.mechanisms.kernels.words import words
+from sordino.mechanisms.draws import siphash
 from sordino.mechanisms.response import secret
 from sordino.privacy.records.identity import digests
 
@@ -65,7 +65,7 @@ def reference(key: tuple[int, int], text: bytes) -> int:
 
 def of(numbers: Any, key: tuple[int, int] = AUTHORS_KEY, second: Any = None) -> Any:
     left = np.asarray(numbers).astype(np.uint64)
-    return words(
+    return siphash(
         key,
         (11, 12),
         left,
@@ -93,7 +93,7 @@ def test_words_are_siphash_of_32_bytes(
 ) -> None:
     left, right = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
     texts = [b"".join(word.to_bytes(8, "little") for word in (*first, *pair)) for pair in pairs]
-    assert words(key, first, left, right).tolist() == [reference(key, text) for text in texts]
+    assert siphash(key, first, left, right).tolist() == [reference(key, text) for text in texts]
 
 
 def test_keys_are_drawn_from_the_address() -> None:
@@ -171,7 +171,7 @@ def test_every_bit_of_number_visit_and_key_turns_half_of_the_word() -> None:
     assert len(np.unique(found)) == n
 
 
-def test_digests_of_records_are_siphash_of_their_words() -> None:
+def test_digests_of_records_are_siphash_of_their_siphash() -> None:
     """A digest that changes would make every record of every ledger a new one."""
     key = bytes(range(16))
     halves = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")

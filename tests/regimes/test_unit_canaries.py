@@ -11,7 +11,8 @@ import pytest
 from sordino.audit.intervals import Interval, rows
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.mechanisms import RandomisedResponse, grid
+from sordino.mechanisms import grid
+from sordino.mechanisms.response import RandomisedResponse
 
 FOLDER = Path(__file__).parents[2] / "examples/audit"
 ALPHA = 1e-3  # releases change with the program's text, and a test must not fail by chance

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.base.entropy import Seeded
-from sordino.mechanisms.haar import Basis, HaarGaussian, LevelGaussian, paper
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
@@ -151,7 +152,7 @@ def by_level(flat: Flat, clip: float) -> LevelGaussian:
     """Levels clipped one by one, with uneven weights."""
     basis = Basis.of(slot.size for slot in flat.layout)
     weights = np.random.default_rng(2).uniform(0.2, 5.0, basis.groups).tolist()
-    return LevelGaussian.even(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
+    return LevelGaussian.weighted(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
 
 
 @pytest.mark.parametrize("kind", KINDS)

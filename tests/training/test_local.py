@@ -15,7 +15,7 @@ from permitted import permits
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
-from sordino.mechanisms import CountedGaussian
+from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 from sordino.training import models

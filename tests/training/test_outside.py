@@ -14,8 +14,10 @@ from permitted import permits
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
-from sordino.mechanisms import CountedGaussian, Gaussian, KNorm, Single
-from sordino.mechanisms.haar import Basis, HaarGaussian
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Single
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian
+from sordino.mechanisms.knorm import KNorm
 from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training import models
 from sordino.training.client import Examples, ModelKernels, received

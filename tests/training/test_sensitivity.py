@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.haar import Basis, HaarGaussian
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured

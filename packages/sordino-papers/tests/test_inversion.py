@@ -22,7 +22,7 @@ from sordino.base.errors import StudyError
 from sordino.base.message import Train
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.mechanisms import Gaussian
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.training import dpsgd, models
 from sordino.training.client import Examples, ModelKernels

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from sordino import mechanisms, privacy
+from sordino import privacy
 from sordino.api import shown
 from sordino.api.study import Study
 from sordino.base.errors import StudyError
@@ -22,6 +22,7 @@ from sordino.core.files import replace_file
 from sordino.core.method import known
 from sordino.core.plan import ACCOUNTANTS
 from sordino.data.features import FRONT_ENDS
+from sordino.mechanisms.kinds import MECHANISMS
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.drawing import draw
 
@@ -97,7 +98,7 @@ def choices() -> Choices:
         methods={name: kind.about for name, kind in found},
         mechanisms=[
             (name, get_args(kind.model_fields["form"].annotation), _first_line(kind))
-            for name, kind in mechanisms.known().items()
+            for name, kind in MECHANISMS.known().items()
         ],
         noise=NOISE,
         front_ends=[(name, _first_line(kind)) for name, kind in FRONT_ENDS.known().items()],

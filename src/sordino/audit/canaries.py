@@ -28,8 +28,8 @@ from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.pricing import Trial
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.mechanisms import Bounded, CountedGaussian, Gaussian, Learning
-from sordino.mechanisms.haar import HaarGaussian
+from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian, Learning
+from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.evaluate import Evaluator

@@ -14,9 +14,9 @@ from sordino.audit.bounds import Scores, gaussian_mu, two_worlds
 from sordino.audit.intervals import Interval
 from sordino.base.entropy import Seeded
 from sordino.base.message import Train
-from sordino.mechanisms import GaussianNoise, KNormNoise, Noise, NoiseRequest, RandomisedResponse
-from sordino.mechanisms import Single as SingleRow
-from sordino.mechanisms.kinds import HaarNoise
+from sordino.mechanisms.gaussian import Single as SingleRow
+from sordino.mechanisms.kinds import GaussianNoise, HaarNoise, KNormNoise, Noise, NoiseRequest
+from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import RAW_CONSTANTS, measure_raw

@@ -33,8 +33,7 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval
 from sordino.audit.onerun import Other, audited, of_curve
 from sordino.base.message import Train
-from sordino.mechanisms import Bounded
-from sordino.mechanisms.gaussian import Measure
+from sordino.mechanisms.gaussian import Bounded, Measure
 from sordino.privacy import (
     Budget,
     Charge,

@@ -29,16 +29,10 @@ from torch import Tensor
 from sordino.audit.bounds import Curve, Scores
 from sordino.base.entropy import Seeded
 from sordino.base.residues import added
-from sordino.mechanisms import (
-    Bounded,
-    CountedGaussian,
-    ExponentialNorm,
-    Gaussian,
-    KNorm,
-    RandomisedResponse,
-    Single,
-)
-from sordino.mechanisms.haar import HaarGaussian, LevelGaussian
+from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian, Single
+from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
+from sordino.mechanisms.knorm import ExponentialNorm, KNorm
+from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import event
 
@@ -116,7 +110,7 @@ def _wavelets(mechanism: HaarGaussian) -> Draw:
     basis = mechanism.basis
     # the finest coefficients of the first block, if one wavelet covers two real numbers
     at = basis.levels.index(1)
-    start, pairs = sum(basis.lengths[:at]), basis.block_sizes[0] // 2
+    start, pairs = sum(basis.lengths[:at]), basis.blocks[0] // 2
     one = torch.zeros(basis.coefficients)
     one[start] = 1.0
     longest = float(basis.forward(canary(mechanism, basis.inverse(one)))[start])

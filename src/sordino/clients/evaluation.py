@@ -39,7 +39,7 @@ from sordino.data.features import featured
 from sordino.data.identity import at_one, first_rows
 from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
-from sordino.mechanisms import Gaussian
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import (
     Budget,
     Charge,
@@ -215,7 +215,7 @@ class PaidEvaluation:
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         hidden = repr((float(exact), self.mechanism)).encode()
         draws = over(self.entropy, hidden, "evaluation", digest)
-        noisy, _ = self.mechanism.release(exact, None, draws)
+        noisy, _ = self.mechanism.release_counted(exact, 0.0, draws)
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
 
     def spent(self) -> float:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.clients.assemble import Assembly
     from sordino.clients.simulation import Rules
     from sordino.core.network import NetworkRegime
-    from sordino.mechanisms import Bounded
+    from sordino.mechanisms.gaussian import Bounded
     from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
 
@@ -132,7 +132,7 @@ class HorizontalRegime(Regime[H]):
         Args:
             trial: has public examples, by which the mechanism may be shaped.
         """
-        from sordino.mechanisms import NoiseRequest
+        from sordino.mechanisms.kinds import NoiseRequest
 
         return study.privacy.mechanism.made(
             NoiseRequest(

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms import GaussianNoise, Noise
+from sordino.mechanisms.kinds import GaussianNoise, Noise
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import (
     Budget,

@@ -13,7 +13,7 @@ from sordino.core.plan import Schedule as Schedule
 from sordino.data import Dataset as Dataset
 from sordino.data import Labels as Labels
 from sordino.data import scaled as scaled
-from sordino.mechanisms import Bounded as Bounded
+from sordino.mechanisms.gaussian import Bounded as Bounded
 from sordino.mechanisms.knorm import exponential_norm as exponential_norm
 from sordino.privacy import PoissonSampled as PoissonSampled
 from sordino.privacy import accountant as accountant

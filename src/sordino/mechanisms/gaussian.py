@@ -239,24 +239,38 @@ def checked_clip(clip: float, place: str = "privacy.clip") -> float:
     return clip
 
 
-def _check(clip: float, noise_multiplier: float) -> None:
-    checked_clip(clip)
-    if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
-        raise StudyError(
-            f"noise_multiplier must be a positive number; got {noise_multiplier}. For no "
-            "privacy, set privacy.unit = 'none'"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Euclidean:
-    """A mechanism for contributions whose Euclidean length is at most C."""
+class Scaled:
+    """A mechanism of a bound and of noise in its units.
+
+    Attributes:
+        clip: C, the bound of one contribution (units of the vector).
+        noise_multiplier: sigma, dimensionless.
+    """
 
     clip: float
     noise_multiplier: float
 
+    def __post_init__(self) -> None:
+        checked_clip(self.clip)
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise StudyError(
+                f"noise_multiplier must be a positive number; got {self.noise_multiplier}. For no "
+                "privacy, set privacy.unit = 'none'"
+            )
+
     def scaled(self, clip: float, noise_multiplier: float) -> Self:
         return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Euclidean(Scaled):
+    """A mechanism for contributions whose Euclidean length is at most C."""
+
+    @property
+    def longest(self) -> float:
+        """Return C."""
+        return self.clip
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         return shortened(vector, length(vector), self.clip)
@@ -264,37 +278,14 @@ class Euclidean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isotropic(Euclidean):
-    """The same noise on every number of the vector."""
-
-    @property
-    def vector_multiplier(self) -> float:
-        raise NotImplementedError
-
-    @property
-    def longest(self) -> float:
-        """Return C."""
-        return self.clip
-
-    def noise_within(self, dimension: int, times: int, chance: float) -> float:
-        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
-        return normal_within(deviation, deviation, dimension, chance)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian(Isotropic):
-    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
+    """Gaussian noise of one size on every number of the vector.
 
     Attributes:
-        clip: C, the L2 bound of one contribution (units of the vector).
-        noise_multiplier: sigma, dimensionless.
         measure: whether contributions are bounded as a whole, or each layer by itself within the
             same C.
     """
 
     measure: Literal["flat", "layers"] = "flat"
-
-    def __post_init__(self) -> None:
-        _check(self.clip, self.noise_multiplier)
 
     @property
     def vector_multiplier(self) -> float:
@@ -305,14 +296,19 @@ class Gaussian(Isotropic):
         """The fact that the ledger keeps of one release, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
+        return normal_within(deviation, deviation, dimension, chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian(Isotropic):
+    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C."""
+
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, None]:
-        """Release the vector, as :class:`Bounded` says; no count is released."""
-        return self.release(total, None, rng)
-
-    def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions.
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions; no count.
 
         ``total`` is left as it is.
         """
@@ -328,17 +324,13 @@ class CountedGaussian(Isotropic):
     """A Gaussian release of a vector and of a count, together priced at sigma.
 
     Attributes:
-        clip: C, the L2 bound of one contribution (units of the vector).
-        noise_multiplier: sigma of the pair, dimensionless.
         share: the part of 1/sigma^2 that pays for the count, in (0, 1).
-        measure: as in :class:`Gaussian`.
     """
 
     share: float = COUNT_SHARE
-    measure: Literal["flat", "layers"] = "flat"
 
     def __post_init__(self) -> None:
-        _check(self.clip, self.noise_multiplier)
+        Scaled.__post_init__(self)
         if not 0.0 < self.share < 1.0:
             raise StudyError(f"the share of the count must lie between 0 and 1; got {self.share}")
 
@@ -352,16 +344,7 @@ class CountedGaussian(Isotropic):
         """Standard deviation of the noise on the count, in examples: sigma_b / 2."""
         return 0.5 * self.noise_multiplier / math.sqrt(self.share)
 
-    def event(self) -> event.Gaussian:
-        """The fact that the ledger keeps of one release of the pair, before sampling."""
-        return event.Gaussian(noise_multiplier=self.noise_multiplier)
-
     def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, float]:
-        return self.release(total, excess, rng)
-
-    def release(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float]:
         """Noisy vector (d,) and noisy excess.

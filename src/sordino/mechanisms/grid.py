@@ -22,7 +22,7 @@ subsampling and adaptive composition are priced as for the continuous Gaussian. 
 and no smoothing argument is needed, as it would be for a discrete Gaussian (Canonne, Kamath,
 Steinke 2020).
 
-**What the sampler adds to delta.** :mod:`.kernels.rounded` draws N_i exactly but for 2^-95
+**What the sampler adds to delta.** :mod:`.draws` draws N_i exactly but for 2^-95
 (statistical distance), so d numbers in T releases add at most d T 2^-95 (1 + e^epsilon) to delta:
 2^-50 for a billion numbers in a billion releases at epsilon = 8. It is below the last digit of
 every delta and is not booked. Words from a generator that is not truly random are an assumption of
@@ -116,9 +116,9 @@ class Grid:
         out = np.empty(whole.size, np.float32)
         if whole.size:
             words = random_words(whole.size + whole.size % 2, rng)
-            kernels = _kernels()
-            stretches = np.zeros(-(-words.size // 2 // kernels.STRETCH), np.int64)
-            if kernels.noisy(words, whole, out, self.step, self.deviation, stretches):
+            draws = _draws()
+            stretches = np.zeros(-(-words.size // 2 // draws.STRETCH), np.int64)
+            if draws.noisy(words, whole, out, self.step, self.deviation, stretches):
                 self._settle(words, whole, out, stretches, rng)
         return torch.from_numpy(out).to(total.device)
 
@@ -131,12 +131,12 @@ class Grid:
         rng: np.random.Generator,
     ) -> None:
         """Compute the doubtful pairs again, to 250 bits, from more digits."""
-        half, kernels = words.size // 2, _kernels()
-        places = kernels.doubtful_pairs(words, self.deviation, stretches)
+        half, draws = words.size // 2, _draws()
+        places = draws.doubtful_pairs(words, self.deviation, stretches)
         more = rng.bit_generator.random_raw(2 * len(places))
         for number, i in enumerate(places):
             u, v = int(words[i]), int(words[half + i])
-            pair = kernels.exact_pair(
+            pair = draws.exact_pair(
                 u, v, int(more[2 * number]), int(more[2 * number + 1]), self.deviation
             )
             for place, noise in zip((i, half + i), pair, strict=True):
@@ -151,16 +151,16 @@ class Grid:
             if math.isnan(number)
             else math.copysign(math.inf, number)
         )
-        reach: float = _kernels().REACH
+        reach: float = _draws().REACH
         return float(np.rint(min(max(steps, -reach), reach)))
 
 
 @cache
-def _kernels() -> ModuleType:
+def _draws() -> ModuleType:
     # not before there is something to draw: the compiler takes a while to load
-    from sordino.mechanisms.kernels import rounded
+    from sordino.mechanisms import draws
 
-    return rounded
+    return draws
 
 
 def add_gaussian(
@@ -197,12 +197,12 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
     if count < _FEW or hasattr(bits, "key_stream"):
         raw: Words = bits.random_raw(count)
         return raw
-    from sordino.mechanisms.kernels.words import LANES, fill  # loads numba
+    from sordino.mechanisms.draws import LANES, sfc64  # loads numba
 
     state = np.empty((4, LANES), np.uint64)
     state[:3] = bits.random_raw(3 * LANES).reshape(3, LANES)
     state[3] = 1
     blocks = -(-count // LANES) + _MIXING
     out = np.empty(blocks * LANES, np.uint64)
-    fill(state, out)
+    sfc64(state, out)
     return out[_MIXING * LANES :][:count]

@@ -1,26 +1,152 @@
-"""The kinds of ``[privacy.mechanism]``: which noise a study asks for, checked and made.
+"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study, checked and made.
 
 ========  ==============================================
 gaussian  the same noise on every number
 k-norm    noise that is priced without any delta
 haar      noise on Haar wavelet coefficients
 ========  ==============================================
+
+A study names a registered kind, or a class in a module of its own as ``package.module:Class``;
+docs/own-mechanism.md shows one.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian
-from sordino.mechanisms.registry import Noise, NoiseRequest, register
+from sordino.base.registry import Registry, Section
+from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian, Measuring
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
     from sordino.mechanisms.haar.basis import Basis, Groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRequest:
+    """The parameters that a study asks a mechanism for, all of them public.
+
+    Attributes:
+        unit: "sample": the contributions are gradients of examples; "client": updates of clients.
+        clip: C (or S), L2 bound of a contribution in the mechanism's norm.
+        noise_multiplier: sigma.
+        parameters: how many numbers each parameter of the model has, in the vector's order.
+        energies: of a map from rows (n, d) to (n, groups), its mean over public examples' gradients
+            of length one, (groups,); None where a study has no public examples.
+        counted: whether a noisy count of clipped contributions is wanted beside the sum.
+        count_deviation: standard deviation that its noise must have, in contributions; None leaves
+            it to the mechanism.
+        update_bound: eta tau C, how far a client can get by tau steps of gradients of length C;
+            None for unit "sample".
+        largest: the largest weight of a client, in examples; 1 where all weigh the same.
+    """
+
+    unit: str
+    clip: float
+    noise_multiplier: float
+    parameters: tuple[int, ...]
+    energies: Callable[[Callable[[Any], Any]], Sequence[float]] | None = None
+    counted: bool = False
+    count_deviation: float | None = None
+    update_bound: float | None = None
+    largest: float = 1.0
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return sum(self.parameters)
+
+
+class Noise(Section):
+    """One mechanism, and the ``[privacy.mechanism]`` table of a study that asks for it.
+
+    A subclass adds its constants as fields. ``form`` is "paper" where it is a paper's literal
+    algorithm, whose :meth:`Bounded.event` then differs from what is asked for.
+    """
+
+    counts: ClassVar[bool] = False  # whether it can release a count beside the sum
+    simulated: ClassVar[bool] = (
+        False  # whether its price rests on an ideal sampler that no computer has
+    )
+    sized: ClassVar[bool] = (
+        False  # whether its price depends on d, which a study learns from its data and model
+    )
+
+    kind: str
+    form: Literal["sound", "paper"] = Field(
+        "sound", description='"sound", or "paper" for what a paper prints, which is not private'
+    )
+
+    @property
+    def learns(self) -> bool:
+        """Tell whether its shape follows earlier noisy releases."""
+        return False
+
+    def refused(self, unit: str, public: bool) -> str | None:
+        """Why it cannot serve this unit, or lacks public examples; None if it can."""
+        return None
+
+    def for_dimension(self, dimension: int) -> Self:
+        """The same for sums of ``dimension`` numbers."""
+        return self
+
+    def event(self, noise_multiplier: float) -> event.Event:
+        """Return the event of one release at this sigma, before sampling: noise is calibrated by
+        it.
+
+        In a paper's form, what the paper claims.
+
+        A mechanism that is no Gaussian of multiplier sigma says here what it is.
+        """
+        return event.Gaussian(noise_multiplier=noise_multiplier)
+
+    @model_validator(mode="after")
+    def _states_an_event(self) -> Self:
+        """Look at the event of one of somebody's own, before noise is calibrated by it."""
+        if not self.sized:
+            told: object = self.event(1.0)
+            if not isinstance(told, event.Event):
+                raise MECHANISMS.wrong(self, "event", told, "a privacy event")
+        return self
+
+    def make(self, asked: NoiseRequest) -> Bounded:
+        """The mechanism."""
+        raise NotImplementedError
+
+    def made(self, asked: NoiseRequest) -> Bounded:
+        """Return what :meth:`make` gives, if it is a mechanism.
+
+        Raises:
+            StudyError: if it lacks something, or its event is none.
+        """
+        given: object = self.make(asked)
+        protocols = (Bounded, Measuring) if getattr(given, "measure", None) == "own" else (Bounded,)
+        members = [name for each in protocols for name in vars(each) if not name.startswith("_")]
+        if missing := [name for name in members if not hasattr(given, name)]:
+            raise MECHANISMS.wrong(
+                self, "make", given, f"a mechanism, and this has no {', no '.join(missing)}"
+            )
+        found: Bounded = given  # type: ignore[assignment]
+        told: object = found.event()
+        if not isinstance(told, event.Event):
+            raise MECHANISMS.wrong(self, "the event of what make gave", told, "a privacy event")
+        return found
+
+
+MECHANISMS = Registry(
+    base=Noise,
+    noun="mechanism",
+    key="kind",
+    place="privacy.mechanism",
+    page="docs/own-mechanism.md",
+    needs=("make",),
+)
+register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported
 
 
 @register
@@ -148,49 +274,35 @@ class HaarNoise(Noise):
         from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
 
         basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
-        if self.form == "paper":
-            return self._printed(basis, asked)
-        make = HaarGaussian.weighted if self.clipping is None else LevelGaussian.even
-        made = make(
-            clip=asked.clip,
-            noise_multiplier=asked.noise_multiplier,
-            basis=basis,
-            weights=self._weights(basis, asked),
-        )
-        return replace(made, learns=self.exponent) if self.learns else made
-
-    def _printed(self, basis: Basis, asked: NoiseRequest) -> Bounded:
-        """Algorithm 1, or 2 for whole clients."""
-        from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian
-
+        kind = HaarGaussian if self.clipping is None else LevelGaussian
         clip, sigma = asked.clip, asked.noise_multiplier
-        if self.clipping == "per-level":
-            return LevelGaussian.printed(
+        if self.form == "sound":
+            weights = self._weights(basis, asked)
+            made = kind.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=weights)
+            return replace(made, learns=self.exponent) if self.learns else made
+        if self.clipping is None and asked.unit != "sample" and asked.update_bound is not None:
+            return kind.literal_server(  # algorithm 2
                 clip=clip,
                 noise_multiplier=sigma,
                 basis=basis,
+                bound=asked.update_bound,
+                weight=asked.largest,
+                expected=asked.largest,
                 discount=self.discount,
-                weighted=self.weights == "paper",
             )
-        if asked.unit == "sample" or asked.update_bound is None:
-            return HaarGaussian.literal(
-                clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount
-            )
-        return HaarGaussian.literal_server(
+        return kind.literal(
             clip=clip,
             noise_multiplier=sigma,
             basis=basis,
-            bound=asked.update_bound,
-            weight=asked.largest,
-            expected=asked.largest,
             discount=self.discount,
+            weighted=self.clipping is not None and self.weights == "paper",
         )
 
     def _weights(self, basis: Basis, asked: NoiseRequest) -> Groups:
-        from sordino.mechanisms.haar.weights import optimal, paper, uniform
+        from sordino.mechanisms.haar.gaussian import optimal, paper
 
         if self.weights in ("uniform", "learned"):
-            return uniform(basis)
+            return (1.0,) * basis.groups
         if self.weights == "paper":
             found = paper(basis)
             # so that nothing is clipped harder than by C in the plain norm

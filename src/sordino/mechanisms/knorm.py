@@ -30,7 +30,7 @@ likes. There is no epsilon, and it is booked as that.
 before they are added, and the noise is scaled to C + g sqrt(d), which is what rounding lets one
 contribution do. For a true eta that costs exactly epsilon_0. But eta itself comes from a float64
 sampler of NumPy's, whose distribution is not known to the last bit, and a proof like that of
-:mod:`.rounded` would have to follow every number through the norm of all. So the price rests on an
+:mod:`.draws` would have to follow every number through the norm of all. So the price rests on an
 ideal sampler: **K-norm noise is for simulations**, and with the operating system's entropy it is
 refused.
 
@@ -57,7 +57,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import Euclidean, checked_clip, length
+from sordino.mechanisms.gaussian import Euclidean, Scaled, length
 from sordino.mechanisms.grid import FINE
 from sordino.privacy import event
 
@@ -99,11 +99,7 @@ class _Radial(Euclidean):
     measure: Literal["flat"] = "flat"
 
     def __post_init__(self) -> None:
-        checked_clip(self.clip)
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise StudyError(
-                f"noise_multiplier must be a positive number; got {self.noise_multiplier}"
-            )
+        Scaled.__post_init__(self)
         if self.dimension < 1:
             raise StudyError(f"dimension must be a whole number from 1; got {self.dimension}")
 
@@ -160,11 +156,6 @@ class KNorm(_Radial):
     def event(self) -> event.Pure:
         """The fact that the ledger keeps of one release, before sampling."""
         return self.priced(self.noise_multiplier, self.dimension)
-
-    @property
-    def longest(self) -> float:
-        """Return C."""
-        return self.clip
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
         """Return a bound by a gamma tail: the lengths of the noises add up to

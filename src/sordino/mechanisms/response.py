@@ -207,14 +207,14 @@ class RandomisedResponse:
             DataError: for labels or numbers that are not such.
         """
         # not before it is needed: the compiler takes a while to load
-        from sordino.mechanisms.kernels.words import words
+        from sordino.mechanisms.draws import siphash
 
         whole = self._checked(labels)
         left = _numbers(entities, "entities", len(whole))
         right = np.zeros_like(left) if visits is None else _numbers(visits, "visits", len(whole))
         own = int(np.float64(self.epsilon).view(np.uint64)), self.classes
         return self._answers(
-            whole, (words(key, own, left, right) >> np.uint64(11)).astype(np.int64), labels
+            whole, (siphash(key, own, left, right) >> np.uint64(11)).astype(np.int64), labels
         )
 
     def accuracy(self, agreement: float) -> float:

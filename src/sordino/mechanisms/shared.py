@@ -27,7 +27,7 @@ the probabilities of round(N(0, (sigma C')^2) + U_2 + ... + U_H) with U_j unifor
 multiplier sigma on whole vectors: subsampling and adaptive composition are priced as for that one.
 More contributions, and whatever dishonest ones add, are independent of it: post-processing again.
 With s_i >= 4, e is below (H - 1) 10^-68, and T releases of d numbers add less to delta than 10^-40
-for any T d H below 10^27. That, beta and the sampler's 2^-95 a number (:mod:`.rounded`) are below
+for any T d H below 10^27. That, beta and the sampler's 2^-95 a number (:mod:`.draws`) are below
 the last digit of every delta of use, and are not booked (:meth:`SharedNoise.unbooked`).
 
 **Overflow** changes no price: reduction modulo 2^bits is post-processing. It would spoil the model.

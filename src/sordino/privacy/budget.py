@@ -280,7 +280,7 @@ class Budget:
 
 
 SAMPLER = 2.0**-95
-"""Of one number of noise; see :mod:`sordino.mechanisms.kernels.rounded`."""
+"""Of one number of noise; see :mod:`sordino.mechanisms.draws`."""
 SHOWN = 1e-3
 """Part of delta that is not worth a word."""
 

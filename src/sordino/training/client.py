@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sordino.base.entropy import drawable
 from sordino.base.message import Answer, Compute, Train
-from sordino.mechanisms import Bounded, Learning
+from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.privacy import Event, Permit
 from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient

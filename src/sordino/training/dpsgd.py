@@ -33,7 +33,7 @@ from torch import Tensor
 from sordino.base.entropy import Entropy
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Raw, Statistics, Train, Update
-from sordino.mechanisms import SHRINK, Bounded, Measuring, Shortening
+from sordino.mechanisms.gaussian import SHRINK, Bounded, Measuring, Shortening
 from sordino.mechanisms.grid import add_gaussian
 from sordino.privacy import (
     Chosen,

@@ -30,8 +30,7 @@ from torch import Tensor
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
-from sordino.mechanisms import Bounded, Tailed, length, shortened
-from sordino.mechanisms.gaussian import Overclaimed
+from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.base.message import Vector
-from sordino.mechanisms import Bounded, Tailed
+from sordino.mechanisms.gaussian import Bounded, Tailed
 
 CHANCE = 1e-9
 ROUNDING = 1e-3

@@ -24,7 +24,7 @@ from sordino.base.entropy import Entropy, drawable, over
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Masked, Train
 from sordino.base.residues import packed
-from sordino.mechanisms import Bounded
+from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training.client import Examples, ModelKernels, agreed, poisson, received

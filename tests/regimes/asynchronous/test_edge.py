@@ -18,7 +18,7 @@ from permitted import permit
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute
-from sordino.mechanisms import Gaussian
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Statistics, Train, Update
-from sordino.mechanisms import Gaussian
 from sordino.mechanisms.contract import check_noise
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms

@@ -22,9 +22,10 @@ from sordino.base.message import Contribution, Update, Vector
 from sordino.core.effect import Arrived, Book, Closed, Log, Send
 from sordino.core.effect import Booked as Paid
 from sordino.core.records import text
-from sordino.mechanisms import CountedGaussian, Gaussian
 from sordino.mechanisms.contract import check_noise
-from sordino.mechanisms.haar import Basis, HaarGaussian
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
+from sordino.mechanisms.haar.basis import Basis
+from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled

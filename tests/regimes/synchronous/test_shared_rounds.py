@@ -31,7 +31,7 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.effect import Booked as Paid
-from sordino.mechanisms import Gaussian
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked

@@ -233,8 +233,9 @@ def test_the_median_is_taken_in_the_norm_that_gradients_are_clipped_in(tmp_path:
 
     from sordino.base.entropy import Seeded
     from sordino.clients.pricing import Trial
-    from sordino.mechanisms import Gaussian
-    from sordino.mechanisms.haar import Basis, HaarGaussian
+    from sordino.mechanisms.gaussian import Gaussian
+    from sordino.mechanisms.haar.basis import Basis
+    from sordino.mechanisms.haar.gaussian import HaarGaussian
     from sordino.regimes.synchronous.regime import gradient_clip
     from sordino.training import models
     from sordino.training.client import ModelKernels

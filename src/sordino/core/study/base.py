@@ -13,8 +13,8 @@ from sordino.base.registry import Section, did_you_mean
 from sordino.core.latency import Constant, Latency
 from sordino.core.method import Method
 from sordino.core.study.data import Source
-from sordino.mechanisms import GaussianNoise, Noise
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.mechanisms.kinds import GaussianNoise, Noise
 from sordino.privacy import accountant
 from sordino.privacy.trials import expected, named
 from sordino.training.outline import NAMES as MODELS

@@ -26,7 +26,7 @@ from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study
 from sordino.data.features import FRONT_ENDS
 from sordino.data.partition import PARTITIONS
-from sordino.mechanisms.registry import MECHANISMS
+from sordino.mechanisms.kinds import MECHANISMS
 from sordino.training.optimizer import OPTIMIZERS
 
 TABLES: tuple[Registry[Any], ...] = (

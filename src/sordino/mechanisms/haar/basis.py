@@ -1,8 +1,26 @@
 r"""A vector in blocks, each under a Haar transform of its own, and its groups of coefficients.
 
+**The transform** of a block of d numbers: it is padded with zeros to m = 2^L, L = ceil(log2 d), and
+halved L times. With a and b the sums of a pair's two halves, each over 2^(l-1) leaves,
+
+    detail of level l:   u_l = (a - b) / 2^(l/2),      spans 2^l leaves,  l = 1..L
+    base:                u_0 = (sum of all) / sqrt(m)
+
+is an orthonormal transform: ||u|| = ||v||. Ranaweera et al. average instead of adding,
+
+    H_l = (mean a - mean b) / 2 = u_l / 2^(l/2),       H_0 = mean of all = u_0 / sqrt(m).
+
+A detail that spans padding alone is zero for every vector and shows nothing of itself in the d
+numbers that come back, so it has no place: level l has ceil(d / 2^l) coefficients, and all together
+are at most d + L. At powers of two their order is that of Mallat's pyramid.
+
+Sums are not scaled until a coefficient is final, which costs one rounding a level and one more.
+They are taken on a processor (:mod:`sordino.mechanisms.haar.loops`), wherever the vector lies.
+
 One block is the *flat* transform; one block for each parameter of a model is the transform
 *per layer*. A group is one level of one block. Groups stand in the order of the coefficients:
-block by block, the base (level 0), then the coarsest level L to the finest, 1.
+block by block, the base (level 0), then the coarsest level L to the finest, 1, left to right in
+each.
 
 How much of a group lies on real numbers and not on padding decides how much of its noise
 comes back. Every real leaf sits under exactly one coefficient of a level, with a square of
@@ -21,22 +39,32 @@ Shapes: vectors (..., d); rows (n, d), one contribution each; weights and energi
 (0, 3, 2, 1, 0, 1)
 >>> basis.sizes
 (0.625, 0.625, 1.25, 2.5, 1.0, 1.0)
+>>> example = torch.tensor([4.0, 8, 1, 9, 8, 4, 5, 3])            # Ranaweera et al. 2024, table II
+>>> factors = [2.0 ** (-0.5 * (level or 3)) for level in Basis.flat(8).levels]
+>>> Basis.flat(8).forward(example, factors)                       # H
+tensor([ 5.2500,  0.2500,  0.5000,  1.0000, -2.0000, -4.0000,  2.0000,  1.0000])
+
+References:
+    Haar 1910, Zur Theorie der orthogonalen Funktionensysteme.
+    Mallat 1989, A Theory for Multiresolution Signal Decomposition.
+    Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced
+    Approach, section 4.3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.haar import transform
 
 LARGEST = 1e19  # squares of larger numbers are beyond float32
 
@@ -56,19 +84,19 @@ class _Shape(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _shape(blocks: tuple[int, ...]) -> _Shape:
-    levels: list[int] = []
-    leaves: list[int] = []
-    lengths: list[int] = []
-    scale: list[float] = []
-    sizes: list[float] = []
-    for size in blocks:
-        steps, top = transform.steps(size), transform.levels(size)
-        levels += steps
-        leaves += [2**top] * len(steps)
-        lengths += transform.lengths(size)
-        scale += transform.orthonormal(size)
-        sizes += [size / 2 ** (level or top) for level in steps]
-    return _Shape(tuple(levels), tuple(leaves), tuple(lengths), tuple(sizes), tuple(scale))
+    groups = [
+        (
+            level,
+            2**top,
+            -(-size // 2 ** (level or top)),
+            size / 2 ** (level or top),
+            2.0 ** (-0.5 * (level or top)),
+        )
+        for size in blocks
+        for top in ((size - 1).bit_length(),)
+        for level in (0, *range(top, 0, -1))
+    ]
+    return _Shape(*zip(*groups, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +104,31 @@ class Basis:
     """Orthonormal Haar coefficients of consecutive blocks of a vector (d,).
 
     Attributes:
-        blocks: (offset, size) of every block, in order and without gaps.
+        blocks: sizes, such as those of a model's parameters, in the vector's order.
     """
 
-    blocks: tuple[tuple[int, int], ...]
+    blocks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        end = 0
-        for offset, size in self.blocks:
-            if offset != end or size < 1:
-                raise StudyError(
-                    "blocks must lie one after another and hold at least one number each; "
-                    f"got ({offset}, {size}) after {end}"
-                )
-            end = offset + size
-        if not self.blocks:
-            raise StudyError("a basis needs at least one block")
+        if not self.blocks or min(self.blocks) < 1:
+            raise StudyError(
+                f"a basis needs blocks that hold at least one number each; got {self.blocks}"
+            )
+
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> Basis:
+        """A block for each size."""
+        return cls(tuple(sizes))
 
     @classmethod
     def flat(cls, dimension: int) -> Basis:
         """One block."""
-        return cls.of([dimension])
-
-    @classmethod
-    def of(cls, sizes: Iterable[int]) -> Basis:
-        """A block for each size, such as those of a model's parameters."""
-        blocks: list[tuple[int, int]] = []
-        end = 0
-        for size in sizes:
-            blocks.append((end, size))
-            end += size
-        return cls(tuple(blocks))
-
-    @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """The numbers in each block, (blocks,)."""
-        return tuple(size for _, size in self.blocks)
+        return cls((dimension,))
 
     @property
     def dimension(self) -> int:
         """d."""
-        return sum(self.blocks[-1])
+        return sum(self.blocks)
 
     @property
     def groups(self) -> int:
@@ -131,72 +143,78 @@ class Basis:
     @property
     def levels(self) -> tuple[int, ...]:
         """The level of every group; 0 for a base."""
-        return _shape(self.block_sizes).levels
+        return _shape(self.blocks).levels
 
     @property
     def leaves(self) -> tuple[int, ...]:
         """m, the padded length of the block to which a group belongs, (groups,)."""
-        return _shape(self.block_sizes).leaves
+        return _shape(self.blocks).leaves
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """The number of coefficients of each group, (groups,)."""
-        return _shape(self.block_sizes).lengths
+        return _shape(self.blocks).lengths
 
     @property
     def sizes(self) -> Groups:
         """n (groups,): d_block / 2^l, and d_block / m for a base. They sum to d."""
-        return _shape(self.block_sizes).sizes
+        return _shape(self.blocks).sizes
 
     def forward(self, v: Tensor, weights: Sequence[float] | None = None) -> Tensor:
         """Orthonormal coefficients (..., coefficients) of v (..., d), times the group's weight."""
-        return transform.forward_blocks(self._checked(v), self.block_sizes, self._scale(weights))
+        from sordino.mechanisms.haar import loops  # loads numba
+
+        self._fits(v)
+        return self._transformed(loops.forward, v, weights, self.coefficients)
 
     def inverse(self, u: Tensor, weights: Sequence[float] | None = None) -> Tensor:
         """The vector (..., d) of coefficients u (..., coefficients) times their group's weight."""
-        return transform.inverse_blocks(u, self.block_sizes, self._scale(weights))
+        from sordino.mechanisms.haar import loops
 
-    def _scale(self, weights: Sequence[float] | None) -> tuple[float, ...]:
-        scale = _shape(self.block_sizes).orthonormal
-        return (
-            scale
-            if weights is None
-            else tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
-        )
+        return self._transformed(loops.inverse, u, weights, self.dimension)
+
+    def _transformed(
+        self, run: Callable[..., None], v: Tensor, weights: Sequence[float] | None, length: int
+    ) -> Tensor:
+        scale = _shape(self.blocks).orthonormal
+        if weights is not None:
+            scale = tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
+        rows = _numbers(v)
+        out = np.empty((len(rows), length), rows.dtype)
+        run(rows, *_arrays(self.blocks, scale, rows.dtype), out)
+        return torch.from_numpy(out).view(*v.shape[:-1], length).to(v.device)
 
     def energies(self, rows: Tensor) -> Tensor:
         """Sums of squared coefficients (n, groups), float64, by group and row of rows (n, d)."""
-        return transform.energies(self._checked(rows), self.block_sizes)
+        from sordino.mechanisms.haar import loops
+
+        self._fits(rows)
+        numbers, out = _numbers(rows), np.empty((len(rows), self.groups))
+        scale = _shape(self.blocks).orthonormal
+        loops.energies(numbers, *_arrays(self.blocks, scale, numbers.dtype), out)
+        return torch.from_numpy(out)
 
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         """||diag(w) u(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
-        energies = self.energies(rows).cpu().numpy()
-        norms = self._at_least(energies, self.each(weights), torch.finfo(rows.dtype).eps / 2)
-        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
+        energies, own = self.energies(rows).numpy(), self.each(weights)
+        return self._raised(np.sqrt(energies @ np.square(own)), energies, own, rows)
 
     def largest_levels(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         """max_g w_g ||u_g(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
-        energies, own = self.energies(rows).cpu().numpy(), self.each(weights)
+        energies, own = self.energies(rows).numpy(), self.each(weights)
         with np.errstate(invalid="ignore"):
             largest = np.sqrt((energies * np.square(own)).max(1))
-        norms = self._raised(largest, energies, own, torch.finfo(rows.dtype).eps / 2)
-        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
-
-    def _at_least(
-        self, energies: np.ndarray[Any, np.dtype[np.float64]], weights: Groups, u: float
-    ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Norms (n,) from computed energies (n, groups), never too small."""
-        return self._raised(np.sqrt(energies @ np.square(weights)), energies, weights, u)
+        return self._raised(largest, energies, own, rows)
 
     def _raised(
         self,
-        norms: np.ndarray[Any, np.dtype[np.float64]],
-        energies: np.ndarray[Any, np.dtype[np.float64]],
+        norms: NDArray[np.float64],
+        energies: NDArray[np.float64],
         weights: Groups,
-        u: float,
-    ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        r"""Norms (n,) of all weighted coefficients, or of some, with a proven bound of their
-        rounding added.
+        rows: Tensor,
+    ) -> Tensor:
+        r"""Norms (n,) of all weighted coefficients of rows (n, d), or of some, with a proven bound
+        of their rounding added.
 
         A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L
         + 4 roundings of u each (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum
@@ -205,14 +223,14 @@ class Basis:
         float64, d of them: a relative error of (d + 80) 2^-53, twice that of the norm. Numbers
         below 2^-126 may vanish.
         """
-        heaviest, top = max(weights), max(self.levels)
+        heaviest, top, u = max(weights), max(self.levels), torch.finfo(rows.dtype).eps / 2
         lengths = np.sqrt(energies.sum(1))
         cascade = 1.01 * math.sqrt(top + 1.0) * (top + 4.0) * u * lengths
         vanished = 2.0 * math.sqrt(self.coefficients) * 2.0**-63
-        bounded: np.ndarray[Any, np.dtype[np.float64]] = norms * (
-            1.0 + 0.51 * (self.coefficients + 80) * 2.0**-53
-        ) + heaviest * (cascade + vanished)
-        return bounded
+        bounded = norms * (1.0 + 0.51 * (self.coefficients + 80) * 2.0**-53) + heaviest * (
+            cascade + vanished
+        )
+        return torch.from_numpy(np.where(bounded <= LARGEST, bounded, np.inf)).to(rows)
 
     def noise_energies(self, deviations: Sequence[float]) -> Tensor:
         """Return the expected :meth:`energies`, (groups,), of noise that is cut to d numbers.
@@ -225,11 +243,11 @@ class Basis:
         squares = np.square(self.each(deviations))
         out = np.empty(self.groups)
         at = 0
-        for size in self.block_sizes:
-            top = transform.levels(size)
-            own = slice(at, at + top + 1)
-            out[own] = _cut(size, top) @ squares[own]
-            at += top + 1
+        for size in self.blocks:
+            cut = _cut(size)
+            own = slice(at, at + len(cut))
+            out[own] = cut @ squares[own]
+            at += len(cut)
         return torch.from_numpy(out)
 
     def each(self, weights: Sequence[float]) -> Groups:
@@ -244,19 +262,27 @@ class Basis:
             )
         return tuple(map(float, weights))
 
-    def _checked(self, v: Tensor) -> Tensor:
-        self._fits(v.shape[-1])
-        return v
-
-    def _fits(self, dimension: int) -> None:
-        if dimension != self.dimension:
+    def _fits(self, v: Tensor) -> None:
+        if v.shape[-1] != self.dimension:
             raise StudyError(
-                f"the basis is made for vectors of {self.dimension} numbers; got {dimension}"
+                f"the basis is made for vectors of {self.dimension} numbers; got {v.shape[-1]}"
             )
 
 
+@lru_cache(maxsize=64)
+def _arrays(
+    sizes: tuple[int, ...], scale: tuple[float, ...], kind: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Sizes and factors as loops take them."""
+    return np.array(sizes, np.int64), np.array(scale, kind)
+
+
+def _numbers(v: Tensor) -> NDArray[Any]:
+    return v.detach().cpu().reshape(-1, v.shape[-1]).contiguous().numpy()
+
+
 @lru_cache(maxsize=256)
-def _cut(size: int, top: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _cut(size: int) -> NDArray[np.float64]:
     """Sums over two groups' coefficients of <h_j, T h_k>^2, (L + 1, L + 1).
 
     T keeps the first ``size`` leaves.
@@ -264,10 +290,11 @@ def _cut(size: int, top: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64
     Functions with real support alone stay orthogonal to all others. Of two that span the end,
     the finer lies under one half of the coarser, where that is a constant of square 2^-l.
     """
-    steps = transform.steps(size)
+    steps = _shape((size,)).levels
+    top = len(steps) - 1
     out = np.zeros((len(steps), len(steps)))
     for row, level in enumerate(steps):
-        span, half = 2 ** (level or top), 2 ** ((level or top) - 1) if level else 0
+        span, half = 2 ** (level or top), 2 ** (level - 1) if level else 0
         real = size % span
         out[row, row] = size // span + (real / span) ** 2
         if level and real:

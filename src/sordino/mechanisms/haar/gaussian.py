@@ -32,21 +32,36 @@ little too much.
 The literal forms are here to be measured. What they book is what they give, and **at any
 useful sigma that is no meaningful guarantee**.
 
-Weights must be public or come from earlier noisy releases (:mod:`.weights`); they may change
-from step to step, since the multiplier of the weighted form does not depend on them.
+**Weights** say what share of the bound each group may take. They must be public, or come from what
+was released with noise before: a weight that depends on raw data is a release that nobody has
+booked. They may change from step to step, since the multiplier of the weighted form does not depend
+on them. A larger weight means a tighter bound and less noise; the scale of w is the scale of C.
+With n coefficients and energy E (mean of the sum of u^2 over contributions) in a group,
+
+    noise, squared            ~  sum n / w^2
+    contribution, squared     =  sum w^2 E
+    product                  >=  (sum sqrt(n E))^2,    equal at  w^2 ~ sqrt(n / E),
+
+by Cauchy and Schwarz. That is the smallest total noise, and not the best training: it puts noise
+where gradients are large, which is where curvature is large too. So half of the exponent is the
+default, and equal weights are the mechanism that has proved best.
 
 >>> mechanism = HaarGaussian.literal(clip=1.0, noise_multiplier=1.0, basis=Basis.flat(2**15))
 >>> f"{mechanism.event().noise_multiplier:.3g}"
 '1.05e-05'
->>> from sordino.mechanisms.haar.weights import paper
 >>> basis = Basis.flat(2**15)
 >>> HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=basis, weights=paper(basis)).event()
 Gaussian(noise_multiplier=1.0)
+>>> [round(w * w, 6) for w in paper(Basis.flat(8))]
+[8.0, 8.0, 4.0, 2.0]
+>>> [round(w * w, 3) for w in optimal([4.0, 1.0], [1.0, 1.0], exponent=1.0)]  # 1 : 2, with sum 5
+[0.833, 1.667]
 
 References:
     Dwork and Roth 2014, The Algorithmic Foundations of Differential Privacy, appendix A.
     Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced
-    Approach, algorithms 1 and 2, lemma 1.
+    Approach, algorithms 1 and 2, lemma 1; section 4.3 (W, on averaging coefficients).
+    Xiao, Wang, Gehrke 2011, Differential Privacy via Wavelet Transforms. (where W comes from)
 
 **Levels that are clipped one by one** (:class:`LevelGaussian`). Ranaweera et al. 2024, section 4.3:
 "the resulting wavelet coefficients at each level of the transform are clipped using a per-level
@@ -72,21 +87,18 @@ left is measured, and shortened as a whole to max_g w_g ||u_g|| <= s C, which bo
 done before. That last norm is rounded up, and s leaves room for a contribution that is sent in
 float32.
 
-* :meth:`LevelGaussian.even`: s = 1/w', w = w' sqrt(groups) for any weights w'. Every level takes
-  the same share of the price, and the multiplier is sigma.
-* :meth:`LevelGaussian.printed`: averaging coefficients H_l clipped to C at each level
+* :meth:`LevelGaussian.weighted`: s = 1/w', w = w' sqrt(groups) for any weights w'. Every level
+  takes the same share of the price, and the multiplier is sigma.
+* :meth:`LevelGaussian.literal`: averaging coefficients H_l clipped to C at each level
   (w = 2^(-l/2)), or to C / W_l (w = 2^(l/2)), with the noise of algorithm 1. The multipliers are
   sigma / (f sqrt(m^2 + sum 4^l)) and sigma / (f sqrt(L + 1)), where sigma is claimed.
 
->>> from sordino.mechanisms.haar.basis import Basis
->>> from sordino.mechanisms.haar.weights import paper
->>> basis = Basis.flat(2**15)
 >>> made = {"clip": 1.0, "noise_multiplier": 1.0, "basis": basis}
->>> LevelGaussian.even(**made, weights=paper(basis)).event()
+>>> LevelGaussian.weighted(**made, weights=paper(basis)).event()
 Gaussian(noise_multiplier=1.0)
->>> f"{LevelGaussian.printed(**made).event().noise_multiplier:.2g}"
+>>> f"{LevelGaussian.literal(**made).event().noise_multiplier:.2g}"
 '6.9e-06'
->>> f"{LevelGaussian.printed(**made, weighted=True).event().noise_multiplier:.2g}"
+>>> f"{LevelGaussian.literal(**made, weighted=True).event().noise_multiplier:.2g}"
 '0.086'
 """
 
@@ -102,10 +114,9 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import checked_clip, normal_within
+from sordino.mechanisms.gaussian import Scaled, checked_clip, normal_within
 from sordino.mechanisms.grid import add_gaussian
 from sordino.mechanisms.haar.basis import LARGEST, Basis, Groups
-from sordino.mechanisms.haar.weights import Observed, averaging, discounts, learned, paper
 from sordino.privacy import event
 
 # 32 units in the last place of float32, as in sordino.training.perexample.clipping
@@ -113,8 +124,102 @@ _ROUNDING = 2.0**-18
 _WIDEST = 2.0**16
 
 
+def paper(basis: Basis) -> Groups:
+    """W of Ranaweera et al. as weights of orthonormal coefficients: 2^(l/2), base sqrt(m).
+
+    They weight averaging coefficients, H_l = u_l / 2^(l/2), with W_l = 2^l; so W_l H_l =
+    2^(l/2) u_l, and W_0 H_0 = m u_0 / sqrt(m) = sqrt(m) u_0.
+    """
+    return tuple(
+        math.sqrt(2**level if level else m)
+        for level, m in zip(basis.levels, basis.leaves, strict=True)
+    )
+
+
+def averaging(basis: Basis) -> Groups:
+    """H of Ranaweera et al. is these times u, (groups,): 2^(-l/2), and 1/sqrt(m) for a base."""
+    return tuple(
+        1.0 / math.sqrt(2**level if level else m)
+        for level, m in zip(basis.levels, basis.leaves, strict=True)
+    )
+
+
+def discounts(basis: Basis, discount: bool) -> Groups:
+    """f = sqrt((2 + log2 m)/2) of each group's block, or 1, (groups,)."""
+    return tuple(math.sqrt((2.0 + math.log2(m)) / 2.0) if discount else 1.0 for m in basis.leaves)
+
+
+def optimal(
+    energies: Sequence[float],
+    sizes: Sequence[float],
+    *,
+    exponent: float = 0.5,
+    floor: float = 1e-6,
+) -> Groups:
+    """w^2 ~ sqrt(n / E)^exponent, whose mean, weighted with E, is 1.
+
+    So the mean squared norm of contributions stays what it was without weights, and C keeps its
+    meaning.
+
+    Args:
+        energies: E (groups,), public or from noisy releases; what is zero or less counts as the
+            floor.
+        sizes: n (groups,).
+        exponent: 1 for the least noise, 0 for equal weights.
+        floor: smallest energy of one coefficient, as a share of the mean over all.
+    """
+    if not (
+        len(energies) == len(sizes)
+        and all(map(math.isfinite, energies))
+        and all(n > 0 for n in sizes)
+    ):
+        raise StudyError(
+            "weights need a finite energy and a positive size for every group; got "
+            f"{list(energies)} and {list(sizes)}"
+        )
+    average = math.fsum(max(E, 0.0) for E in energies) / math.fsum(sizes)
+    if average == 0.0:
+        return (1.0,) * len(sizes)
+    each = [max(E / n / average, floor) for E, n in zip(energies, sizes, strict=True)]
+    squares = [e ** (-0.5 * exponent) for e in each]
+    spent = math.fsum(n * e * w for n, e, w in zip(sizes, each, squares, strict=True))
+    whole = math.fsum(n * e for n, e in zip(sizes, each, strict=True))
+    return tuple(math.sqrt(w * whole / spent) for w in squares)
+
+
+def observed(
+    seen: Groups, noisy: Tensor, basis: Basis, deviations: Sequence[float], *, decay: float = 0.9
+) -> Groups:
+    """Energies (groups,) of the sums released so far, with their noise taken off.
+
+    An exponential moving average from zero of ||u(noisy)||^2 of each group, less what noise alone
+    would give. Its scale is without meaning while it is young, and weights do not depend on it. A
+    group that is all noise may stand below zero. The noise that was drawn is not asked for, only
+    the released sum: this is post-processing, and free.
+
+    Args:
+        seen: these energies before this release; empty before the first.
+        noisy: a released sum (d,), with its noise.
+        basis: the one it was released in.
+        deviations: of the noise on the coefficients of each group, in units of the sum.
+        decay: what is left of an earlier release one step later, in [0, 1).
+    """
+    before = seen or (0.0,) * basis.groups
+    now = basis.energies(noisy.unsqueeze(0))[0] - basis.noise_energies(deviations)
+    if not bool(torch.isfinite(now).all()):
+        return before  # a sum that has overflowed says nothing
+    return tuple(
+        decay * old + (1.0 - decay) * new for old, new in zip(before, now.tolist(), strict=True)
+    )
+
+
+FLOOR = 0.01
+"""Of learned weights. What is seen is the energy of sums, not of single contributions, and much of
+it is noise where groups are small: no group falls below a hundredth of the mean."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HaarGaussian:
+class HaarGaussian(Scaled):
     """Release sum_i v_i + noise, where every ||diag(clip_weights) u(v_i)|| <= C.
 
     Attributes:
@@ -129,19 +234,13 @@ class HaarGaussian:
             they are.
     """
 
-    clip: float
-    noise_multiplier: float
     basis: Basis
     clip_weights: Groups
     noise: Groups
     learns: float | None = None
 
     def __post_init__(self) -> None:
-        checked_clip(self.clip)
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise StudyError(
-                f"noise_multiplier must be a positive number; got {self.noise_multiplier}"
-            )
+        Scaled.__post_init__(self)
         for name, values in (("clip_weights", self.clip_weights), ("noise", self.noise)):
             if not all(x > 0 and math.isfinite(x) for x in self.basis.each(values)):
                 raise StudyError(f"{name} must be positive numbers; got {values}")
@@ -158,31 +257,39 @@ class HaarGaussian:
     @classmethod
     def weighted(
         cls, *, clip: float, noise_multiplier: float, basis: Basis, weights: Sequence[float]
-    ) -> HaarGaussian:
+    ) -> Self:
         """Noise in proportion to what the clip lets through: its price is that of sigma.
 
         Args:
             clip, noise_multiplier, basis: see :class:`HaarGaussian`.
-            weights: w (groups,), public or from earlier noisy releases.
+            weights: (groups,), public or from earlier noisy releases; the noise on a coefficient is
+                sigma C over its weight.
         """
-        w = basis.each(weights)
-        if not all(x > 0 for x in w):
-            raise StudyError(f"weights must be positive numbers; got {w}")
+        own = basis.each(weights)
+        if not all(x > 0 for x in own):
+            raise StudyError(f"weights must be positive numbers; got {own}")
+        root = math.sqrt(cls._bounds(basis))
         return cls(
             clip=clip,
             noise_multiplier=noise_multiplier,
             basis=basis,
-            clip_weights=w,
-            noise=tuple(1.0 / x for x in w),
+            clip_weights=tuple(x * root for x in own),
+            noise=tuple(1.0 / x for x in own),
         )
 
     @classmethod
     def literal(
-        cls, *, clip: float, noise_multiplier: float, basis: Basis, discount: bool = True
-    ) -> HaarGaussian:
+        cls,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        basis: Basis,
+        discount: bool = True,
+        weighted: bool = False,
+    ) -> Self:
         """Algorithm 1 of Ranaweera et al. 2024 as printed. No meaningful guarantee.
 
-        It is booked at what it gives: sigma/(m f).
+        It is booked at what it gives: sigma/(m f) where contributions are clipped as a whole.
 
         Args:
             clip: C, of the averaging coefficients H.
@@ -190,11 +297,15 @@ class HaarGaussian:
             basis: one block in the paper; with more, every block has its own m and f.
             discount: whether sigma is divided by f = sqrt((2 + log2 m)/2), as lemma 1 is used
                 there.
+            weighted: whether a level's bound is C / W_l, of section 4.3; C for all if not.
         """
-        w = averaging(basis)
-        noise = tuple(x / f for x, f in zip(w, discounts(basis, discount), strict=True))
+        noise = (x / f for x, f in zip(averaging(basis), discounts(basis, discount), strict=True))
         return cls(
-            clip=clip, noise_multiplier=noise_multiplier, basis=basis, clip_weights=w, noise=noise
+            clip=clip,
+            noise_multiplier=noise_multiplier,
+            basis=basis,
+            clip_weights=paper(basis) if weighted else averaging(basis),
+            noise=tuple(noise),
         )
 
     @classmethod
@@ -208,7 +319,7 @@ class HaarGaussian:
         weight: float,
         expected: float,
         discount: bool = False,
-    ) -> HaarGaussian:
+    ) -> Self:
         """Algorithm 2 of Ranaweera et al. 2024 as printed. No meaningful guarantee.
 
         It is booked at z C / (sqrt(m) d_k S).
@@ -252,9 +363,16 @@ class HaarGaussian:
         """Deviation of the noise on one coefficient of each group (units of the vector)."""
         return tuple(self.noise_multiplier * self.clip * s for s in self.noise)
 
+    @staticmethod
+    def _bounds(basis: Basis) -> int:
+        """Return how many bounds a contribution may reach at once."""
+        return 1
+
     @property
     def _spread(self) -> float:
-        return max(self.clip_weights) / min(self.clip_weights)
+        """Return what an error of the size of a contribution may do, in units of a bound."""
+        root = math.sqrt(self._bounds(self.basis))
+        return root * max(self.clip_weights) / min(self.clip_weights)
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release, before sampling: sigma min w s."""
@@ -291,50 +409,37 @@ class HaarGaussian:
         rms, widest = self.vector_multiplier * self.clip * root, max(self.deviations) * root
         return normal_within(rms, widest, dimension, chance)
 
-    def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
-
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         (norm,) = self.norms(vector.unsqueeze(0))
         return self.bound(vector), float(norm) <= self.clip
-
-    def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, None]:
-        """Release the vector, as :class:`Bounded` says; no count is released."""
-        return self.release(total, None, rng)
 
     def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
         """Return what was seen: energies of sums, noise taken off."""
         if self.learns is None:
             return seen
-        before = Observed(seen) if seen else Observed.nothing(self.basis)
         deviations = [unit * deviation for deviation in self.shaped(seen).deviations]
-        return before.after(moved, self.basis, deviations).energies
+        return observed(seen, moved, self.basis, deviations)
 
-    def shaped(self, seen: Groups) -> HaarGaussian:
+    def shaped(self, seen: Groups) -> Self:
         """Return the mechanism with learned weights, at the same price."""
         if self.learns is None or not seen:
             return self
-        weights = learned(Observed(seen), self.basis, exponent=self.learns)
-        return replace(self, clip_weights=weights, noise=tuple(1.0 / w for w in weights))
+        made = self.weighted(
+            clip=self.clip,
+            noise_multiplier=self.noise_multiplier,
+            basis=self.basis,
+            weights=optimal(seen, self.basis.sizes, exponent=self.learns, floor=FLOOR),
+        )
+        return replace(made, learns=self.learns)
 
-    def init(self, dimension: int) -> None:
-        """No memory is carried from one release to the next.
-
-        Raises:
-            StudyError: if the basis is made for vectors of another length.
-        """
-        if dimension != self.basis.dimension:
-            raise StudyError(
-                f"the basis is made for vectors of {self.basis.dimension} numbers; got {dimension}"
-            )
-
-    def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, None]:
         """The noisy sum (d,), float32, of clipped contributions; ``total`` (d,) stays as it is.
 
         The sum's coefficients, divided by s, go onto a grid and get noise of one size, on which one
-        contribution bears by at most C / min w s. The way back is post-processing.
+        contribution bears by at most C / min w s. The way back is post-processing. No count is
+        released.
         """
         whitened = self.basis.forward(total.to(torch.float64), [1.0 / s for s in self.noise])
         least = self._least
@@ -376,62 +481,9 @@ class LevelGaussian(HaarGaussian):
     The attributes are those of :class:`HaarGaussian`; ``clip_weights`` are w.
     """
 
-    @classmethod
-    def even(
-        cls, *, clip: float, noise_multiplier: float, basis: Basis, weights: Sequence[float]
-    ) -> LevelGaussian:
-        """Every level takes the same share of the price, which is that of sigma.
-
-        Args:
-            clip, noise_multiplier, basis: see :class:`HaarGaussian`.
-            weights: w' (groups,), public or from earlier noisy releases; the noise on a coefficient
-                is sigma C / w'.
-        """
-        own = basis.each(weights)
-        if not all(x > 0 for x in own):
-            raise StudyError(f"weights must be positive numbers; got {own}")
-        root = math.sqrt(basis.groups)
-        return cls(
-            clip=clip,
-            noise_multiplier=noise_multiplier,
-            basis=basis,
-            clip_weights=tuple(x * root for x in own),
-            noise=tuple(1.0 / x for x in own),
-        )
-
-    @classmethod
-    def printed(
-        cls,
-        *,
-        clip: float,
-        noise_multiplier: float,
-        basis: Basis,
-        discount: bool = True,
-        weighted: bool = False,
-    ) -> LevelGaussian:
-        """Algorithm 1 of Ranaweera et al. 2024 with the clipping of section 4.3, at its true price.
-
-        Args:
-            clip: C, of the averaging coefficients H of each level.
-            noise_multiplier: sigma, which the paper books.
-            basis: one block in the paper.
-            discount: whether sigma is divided by f = sqrt((2 + log2 m)/2).
-            weighted: whether a level's bound is C / W_l; C for all levels if not.
-        """
-        noise = (x / f for x, f in zip(averaging(basis), discounts(basis, discount), strict=True))
-        return cls(
-            clip=clip,
-            noise_multiplier=noise_multiplier,
-            basis=basis,
-            clip_weights=paper(basis) if weighted else averaging(basis),
-            noise=tuple(noise),
-        )
-
-    @property
-    def _spread(self) -> float:
-        """Return what an error of the size of a contribution may do to a level, in units of its
-        bound."""
-        return math.sqrt(self.basis.groups) * max(self.clip_weights) / min(self.clip_weights)
+    @staticmethod
+    def _bounds(basis: Basis) -> int:
+        return basis.groups
 
     @property
     def _least(self) -> float:
@@ -445,19 +497,6 @@ class LevelGaussian(HaarGaussian):
     def longest(self) -> float:
         """Return C sqrt(sum 1/w^2)."""
         return self.clip * math.sqrt(math.fsum(w**-2 for w in self.clip_weights))
-
-    def shaped(self, seen: tuple[float, ...]) -> HaarGaussian:
-        """Return the mechanism with learned weights, at the same price."""
-        if self.learns is None or not seen:
-            return self
-        weights = learned(Observed(seen), self.basis, exponent=self.learns)
-        made = LevelGaussian.even(
-            clip=self.clip,
-            noise_multiplier=self.noise_multiplier,
-            basis=self.basis,
-            weights=weights,
-        )
-        return replace(made, learns=self.learns)
 
     def norms(self, rows: Tensor) -> Tensor:
         """max_g w_g ||u_g(row)|| (n,) of contributions (n, d); infinite if they are not finite."""

@@ -22,7 +22,7 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
 from sordino.clients.simulation import Simulation
-from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.asynchronous.regime import REGIME
 from sordino.regimes.asynchronous.study import AsynchronousStudy

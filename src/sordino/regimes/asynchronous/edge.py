@@ -28,8 +28,7 @@ import torch
 from sordino.base.entropy import Numbered
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Gradient, Vector
-from sordino.mechanisms import Bounded, length
-from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Bounded, length
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible

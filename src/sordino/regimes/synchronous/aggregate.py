@@ -33,7 +33,7 @@ import torch
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Vector
-from sordino.mechanisms import Bounded, Learning
+from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.regimes.synchronous.method import Released, RoundNoise
 

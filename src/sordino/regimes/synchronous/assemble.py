@@ -16,7 +16,7 @@ from sordino.clients.simulation import Simulation, training
 from sordino.core.effect import Book, Effect, Request
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest
-from sordino.mechanisms import Bounded, Learning
+from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Charge, LedgerSession, Permit
 from sordino.privacy.records import Records

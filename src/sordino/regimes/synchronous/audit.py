@@ -29,7 +29,7 @@ from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
-from sordino.mechanisms import CountedGaussian, Gaussian
+from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.plan import scheduled

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sordino.base.message import Answer, Contribution, Update, Vector
 from sordino.core.world import EncodedSnapshot
-from sordino.mechanisms import Learning
+from sordino.mechanisms.gaussian import Learning
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms

@@ -74,8 +74,7 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.world import EncodedSnapshot, Summing
-from sordino.mechanisms import Learning
-from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import outcome
 from sordino.regimes.synchronous.aggregate import PrivateSum

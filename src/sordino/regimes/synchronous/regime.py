@@ -18,7 +18,7 @@ from sordino.core.method import Method
 from sordino.core.plan import Plan, Schedule
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
-from sordino.mechanisms import NoiseRequest
+from sordino.mechanisms.kinds import NoiseRequest
 from sordino.privacy import Gaussian
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous import plan, report, sharing
@@ -29,7 +29,7 @@ from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
 
 if TYPE_CHECKING:
     from sordino.clients.assemble import Assembly
-    from sordino.mechanisms import Bounded
+    from sordino.mechanisms.gaussian import Bounded
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "

@@ -75,7 +75,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms import Measuring
+from sordino.mechanisms.gaussian import Measuring
 
 TOGETHER = 112
 """m, the largest number of examples that are added up in float32."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms import checked_clip
+from sordino.mechanisms.gaussian import checked_clip
 from sordino.training.flat import Flat
 from sordino.training.graph import Function, Named, pulled, trained
 from sordino.training.loss import Loss, cross_entropy
