@@ -88,17 +88,10 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat, total = one.kernels.flat, torch.empty(one.kernels.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
-<<<<<<< HEAD
     clipped = one.kernels.clipped.of(one.examples, chosen, 0.5, total, expected=Q * N)
     contents = hidden(asked, total, clipped.clipped - len(chosen) / 2, None)
     noise = Seeded(5).stream("client", 3, "round", 1, "noise").over(1, contents)
-    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total.float(), None, noise)
-=======
-    one.kernels.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
-    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release_counted(
-        total.float(), 0.0, over(Seeded(5), content(asked), "client", 3, "round", 1, "noise")
-    )
->>>>>>> bcce77ab (Mechanisms: one module for kinds and their registry, one for compiled draws; Haar's transform, weights and mechanism in two; a sum is released by one method; names are imported from where they are)
+    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release_counted(total.float(), 0.0, noise)
     # divided by the expected batch, not by len(chosen)
     wanted = asked.weights - ETA / (Q * N) * noisy.numpy()
     assert len(chosen) != Q * N
