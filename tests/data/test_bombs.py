@@ -119,7 +119,7 @@ READ = {  # how each is read, in a process that may have 768 MiB more than it ha
     **dict.fromkeys(("libsvm.gz", "libsvm.bz2"), "data.formats.read_libsvm(path, 256)"),
     **dict.fromkeys(
         ("line.csv.gz", "quote.csv.gz"),
-        "data.stream.table.TableStream(path, classes=2).read(0, 1000)",
+        "data.stream.table.TableStream(path, classes='01').read(0, 1000)",
     ),
 }
 
@@ -201,7 +201,7 @@ def test_a_pipe_is_no_data_file(tmp_path: Path) -> None:
     for name, read in (
         ("x.csv", lambda path: load("x", file=path)),
         ("y.npz", lambda path: load("x", file=path)),
-        ("z.csv.gz", lambda path: TableStream(path, classes=2)),
+        ("z.csv.gz", lambda path: TableStream(path, classes=("0", "1"))),
         ("z.idx", lambda path: read_idx(path, 1)),
     ):
         os.mkfifo(tmp_path / name)
@@ -220,7 +220,7 @@ def test_compressed_text_is_read_as_before(tmp_path: Path) -> None:
         (tmp_path / "x.csv.gz").write_bytes(pack(rows))
         assert Source(tmp_path / "x.csv").whole() == rows
         assert len(load("x", file=tmp_path / "x.csv").train) == 80_000
-        found = TableStream(tmp_path / "x.csv.gz", classes=2).read(0, 300_000)
+        found = TableStream(tmp_path / "x.csv.gz", classes=("0", "1")).read(0, 300_000)
         assert np.array_equal(found.x[:, 0], np.arange(100_000))
 
 

@@ -117,7 +117,7 @@ def test_a_number_has_one_float32_in_all_kinds_of_files(tmp_path: Path) -> None:
     for each in rows[1:]:
         np.testing.assert_array_equal(each.words, rows[0].words)
     for file in files[:3]:
-        assert np.array_equal(TableStream(file, classes=2).read(0, ROWS).x, rows[0].x)
+        assert np.array_equal(TableStream(file, classes=("0", "1")).read(0, ROWS).x, rows[0].x)
 
 
 @pytest.mark.parametrize("odd", ["0,5", "0.5"])

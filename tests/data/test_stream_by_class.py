@@ -29,7 +29,7 @@ def table(folder: Path, y: np.ndarray, *, owners: bool = False, seed: int = 5) -
     path.write_text("\n".join(["a,b,label,who", *lines]) + "\n")
     if not owners:
         path.write_text("\n".join(["a,b,label", *(line.rpartition(",")[0] for line in lines)]))
-    return TableStream(path, classes=3, entity="who" if owners else None, seed=seed)
+    return TableStream(path, classes=("0", "1", "2"), entity="who" if owners else None, seed=seed)
 
 
 @pytest.mark.parametrize("drift", [ClassDrift(every=50), GradualDrift(every=70)])

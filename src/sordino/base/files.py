@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -230,7 +231,7 @@ def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[Binary
             raise
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """A plain file of the user's own, for reading.
 
     Links are followed: whoever named the file chose where they lead.

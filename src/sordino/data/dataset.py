@@ -213,15 +213,14 @@ def single(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def constants(
-    given: Scale | None, shape: tuple[int, ...], place: str, *, positive: bool = True
+    given: Scale | None, shape: tuple[int, ...], place: str
 ) -> npt.NDArray[np.float32] | None:
-    """Return public constants for features of a shape, by which they are divided or moved.
+    """Return public constants for features of a shape, by which they are divided.
 
     Args:
         given: the constants; None for none.
         shape: of one example.
         place: the file and the setting, for a refusal.
-        positive: whether they must be.
 
     Raises:
         DataError: for constants that are not finite, not positive, or too few.
@@ -229,8 +228,8 @@ def constants(
     if given is None:
         return None
     values = np.asarray(given, dtype=np.float64)
-    if not np.isfinite(values).all() or (positive and not (values > 0).all()):
-        raise DataError(f"{place} must be {'positive and ' * positive}finite, got {given}")
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise DataError(f"{place} must be positive and finite, got {given}")
     if values.ndim and values.shape != shape:
         raise DataError(
             f"{place} has {values.size} entries, the data has features of shape {shape}"

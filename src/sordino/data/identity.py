@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 import re
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,13 +90,16 @@ def _cell(text: str) -> int:
     try:
         number = float(text)
     except ValueError:
-        return int.from_bytes(
-            hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(),
-            "little",
-        )
+        return _hashed(text)
     return int(_numbers(np.array([number]))[0])
 
 
+def _hashed(text: str) -> int:
+    data = text.encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+@lru_cache(1 << 16)
 def entity(name: str) -> int:
     """A number below 2^63 for a person's name, by that name alone.
 
@@ -107,15 +111,7 @@ def entity(name: str) -> int:
     >>> entity("12345678901234567") == entity("12345678901234568")
     False
     """
-    return (
-        int.from_bytes(
-            hashlib.blake2b(
-                _plainly(name.strip()).encode("utf-8", "surrogateescape"), digest_size=8
-            ).digest(),
-            "little",
-        )
-        >> 1
-    )
+    return _hashed(_plainly(name.strip())) >> 1
 
 
 def _plainly(name: str) -> str:

@@ -34,7 +34,7 @@ array([-1. ,  0. ,  1.4], dtype=float32)
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -142,17 +142,27 @@ def clamped(values: Column) -> Column:
 _TRUTH = ("true", "false")
 
 
-def _stated(
-    parts: Sequence[Column], place: str, classes: tuple[str, ...], *, binary: bool
-) -> Encoded:
-    """Numbers of the stated classes; whole numbers from 0 on, where no class is named by one."""
+def class_numbers(classes: Sequence[str], *, binary: bool = False) -> Callable[[str], int | None]:
+    """Return the function from a label as written to its number among stated classes, or None.
 
-    def spelled(label: str) -> str:
-        return label.strip().casefold() if binary else label.strip()
+    A number counts as a number however it is written: no other row decides how it is read. Whole
+    numbers from 0 on count, too, where no class is named by a number.
 
-    # a number counts as a number however it is written: no other row decides how it is read
+    Args:
+        classes: their names.
+        binary: whether letters count alike in both cases.
+
+    Raises:
+        DataError: if two names are one.
+
+    >>> number = class_numbers(("ill", "well"))
+    >>> number("well"), number(" 1.0"), number("dead")
+    (1, 1, None)
+    """
+
     def plain(label: str) -> str:
-        text = pointed(spelled(label))
+        label = label.strip()
+        text = pointed(label.casefold() if binary else label)
         return number_in_text(text) or (text.lower() if text.lower() in _TRUTH else text)
 
     numbers = {plain(name): number for number, name in enumerate(classes)}
@@ -160,25 +170,32 @@ def _stated(
         raise DataError(
             f"data.classes names one class twice: {_listed(classes)}; give each class one name"
         )
-    if not any(number_in_text(spelled(name)) for name in classes):
+    if not any(map(number_in_text, map(str.strip, classes))):
         numbers = {**{str(number): number for number in range(len(classes))}, **numbers}
-    found = []
+    return lambda label: numbers.get(plain(label))
+
+
+def _stated(
+    parts: Sequence[Column], place: str, classes: tuple[str, ...], *, binary: bool
+) -> Encoded:
+    """Numbers of the stated classes."""
+    number, found = class_numbers(classes, binary=binary), []
     for values in parts:
         if values.dtype.kind == "f":
             _whole_numbers(values, place)
-            labels = [str(int(each)) for each in values.tolist()]
+            labels = values.astype(np.int64).tolist()
         else:
             _refuse_bytes((values,), place)
-            labels = [plain(str(each)) for each in values.tolist()]
-        if (
-            row := next((i for i, each in enumerate(labels) if each not in numbers), None)
-        ) is not None:
+            labels = values.tolist()
+        numbers = [number(str(label)) for label in labels]
+        if None in numbers:
+            row = numbers.index(None)
             raise DataError(
                 f"{place}: row {row} (the first is 0) has the label {str(values[row])!r}, and "
                 f"data.classes lists {_listed(classes)}. Add it there if it is public that there "
                 "is such a class, or drop the row"
             )
-        found.append(np.array([numbers[each] for each in labels], np.int64))
+        found.append(np.array(numbers, np.int64))
     return Encoded(tuple(found), classes)
 
 

@@ -122,6 +122,18 @@ class TwoFaced(Streaming):
         return Opened(Faces(Replayed(train, wanted.seed)), train.fingerprint())
 
 
+class Wide(Streaming):
+    def open(self, wanted):
+        train = load("digits").train.take(range(40))
+        return Opened(Doubles(Replayed(train, wanted.seed)), train.fingerprint())
+
+
+class Doubles(Stream):
+    def read(self, start, count):
+        held = self.stream.read(start, count)
+        return Piece(held.x.astype(np.float64), held.y, held.entity)
+
+
 class Faces(Stream):
     def read(self, start, count):
         held = self.stream.read(start, count)
@@ -224,6 +236,12 @@ def test_streams_whose_price_would_be_another_are_refused_before_anything_runs(
     with pytest.raises(StudyError, match=message):
         play(folder, change)
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("drift", ["none", "{kind='swap', every=9}", "undeclared:Louder"])
+def test_pieces_are_looked_at_below_any_drift(folder: Path, drift: str) -> None:
+    with pytest.raises(StudyError, match=r"data.stream.*read gave float64 of shape"):
+        play(folder, "data.stream=undeclared:Wide", f"data.drift={drift}", unit="none")
 
 
 def test_entities_that_come_again_by_their_numbers_are_counted(folder: Path) -> None:

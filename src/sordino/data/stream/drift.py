@@ -34,6 +34,7 @@ array([[0.44, 0.11, 0.45],
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -45,7 +46,6 @@ from pydantic import Field
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Registry, Section
-from sordino.data.dataset import Dataset
 from sordino.data.stream.piece import (
     BLOCK,
     DerivedStream,
@@ -259,6 +259,9 @@ class Swapped(DerivedStream):
         self._done, self._mapping = 0, np.arange(len(stream.classes))
         self._source = Seeded(seed).stream("stream", "label swaps")
 
+    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
+        return multiples(self._every, start, stop)
+
     def read(self, start: int, count: int) -> Piece:
         piece = self.stream.read(start, count)
         swaps = np.arange(start, start + len(piece)) // self._every
@@ -267,11 +270,6 @@ class Swapped(DerivedStream):
         for first, last in zip(firsts, [*firsts[1:], len(y)], strict=False):
             y[first:last] = self._after(int(swaps[first]))[y[first:last]]
         return Piece(piece.x, y, piece.entity)
-
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return tuple(
-            sorted({*self.stream.changes(start, stop), *multiples(self._every, start, stop)})
-        )
 
     def _after(self, swaps: int) -> NDArray[np.int64]:
         """Label of each class after so many swaps.
@@ -310,44 +308,8 @@ class Shifted(DerivedStream):
             x[:, part] += offset[:, block, None]
         return Piece(x, piece.y, piece.entity)
 
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return tuple(sorted({*self.stream.changes(start, stop), *self.drift.changes(start, stop)}))
-
-
-class Draws:
-    """Rows with replacement, of the classes that a drift asks for.
-
-    An event draws its class first, then a row; both are addressed by block, the last one is kept.
-    """
-
-    __slots__ = ("_at", "_drift", "_grouped", "_present", "_rows", "_seed")
-
-    def __init__(self, dataset: Dataset, seed: int, drift: Sampling | None) -> None:
-        counts = np.bincount(dataset.y, minlength=len(dataset.classes))
-        self._present = counts > 0
-        self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
-        self._seed, self._drift = seed, drift
-        self._at, self._rows = -1, np.empty(0, np.int64)
-
-    def block(self, number: int) -> NDArray[np.int64]:
-        """The rows of block ``number``, (BLOCK,)."""
-        if number != self._at:
-            self._rows, self._at = self._draw(number), number
-        return self._rows
-
-    def _draw(self, number: int) -> NDArray[np.int64]:
-        rng = Seeded(self._seed).at("stream", "rows", number)
-        rows, firsts, counts = self._grouped
-        if self._drift is None:
-            return rng.integers(len(rows), size=BLOCK)
-        start = number * BLOCK
-        wanted = (
-            self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK)
-            * self._present
-        )
-        last = int(np.flatnonzero(self._present)[-1])
-        labels = np.minimum(classes_drawn(rng, wanted), last)
-        return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
+    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
+        return self.drift.changes(start, stop)
 
 
 def classes_drawn(rng: np.random.Generator, wanted: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -357,14 +319,6 @@ def classes_drawn(rng: np.random.Generator, wanted: NDArray[np.float64]) -> NDAr
     # impossible.
     drawn = rng.random(len(wanted))[:, None] * edges[:, -1:]
     return np.asarray(np.minimum((edges <= drawn).sum(axis=1), wanted.shape[1] - 1))
-
-
-def refuse_empty(dataset: Dataset) -> None:
-    """A stream needs at least one example."""
-    if not len(dataset):
-        raise DataError(
-            f"{dataset.name}: a stream needs at least one example, the data set has none"
-        )
 
 
 MOST = 1 << 26
@@ -398,7 +352,7 @@ class ByClass(DerivedStream):
         super().__init__(stream)
         self.seed, self.drift = seed, drift
         self._features = int(np.prod(stream.shape))
-        self._owned = stream.read(0, 0).entity is not None
+        self._entities = stream.read(0, 0).entity is not None
         self._begin()
 
     @property
@@ -420,32 +374,31 @@ class ByClass(DerivedStream):
                 return self._next(0)
         return self._next(count)
 
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
         return self.drift.changes(start, stop)
 
     def _begin(self) -> None:
         """Before the first event, and the first row."""
         self._event = self._row = 0
         self._ended = False
-        self._waiting: list[list[Piece]] = [[] for _ in self.classes]
+        self._waiting: list[deque[Piece]] = [deque() for _ in self.classes]
 
     def _next(self, count: int) -> Piece:
         """The next events; fewer where a class has no row left."""
         y = self._drawn(self._event, count)
-        ranks = _ranks(y, len(self.classes))
         for label in range(len(self.classes)):
-            if not self._fetch(label, int((y == label).sum())):
-                y = y[: int(np.flatnonzero((y == label) & (ranks >= self._held(label)))[0])]
-                ranks = ranks[: len(y)]
-        x, owners = np.empty((len(y), self._features), np.float32), np.empty(len(y), np.int64)
+            place = np.flatnonzero(y == label)
+            if not self._fetch(label, len(place)):
+                y = y[: place[self._count(label)]]
+        x, entity = np.empty((len(y), self._features), np.float32), np.empty(len(y), np.int64)
         for label in range(len(self.classes)):
             place = np.flatnonzero(y == label)
             piece = self._take(label, len(place))
             x[place] = piece.x
             if piece.entity is not None:
-                owners[place] = piece.entity
+                entity[place] = piece.entity
         self._event += len(y)
-        return Piece(x, y, owners if self._owned else None)
+        return Piece(x, y, entity if self._entities else None)
 
     def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
         """The classes of these events."""
@@ -456,57 +409,36 @@ class ByClass(DerivedStream):
             parts.append(classes_drawn(source.at("stream", "rows", block), shares)[first:last])
         return np.concatenate(parts)
 
-    def _held(self, label: int) -> int:
+    def _count(self, label: int) -> int:
+        """How many rows of a class wait."""
         return sum(map(len, self._waiting[label]))
 
-    def _fetch(self, label: int, wanted: int) -> bool:
-        """Read on until so many rows of a class wait; whether there are so many."""
-        while self._held(label) < wanted and not self._ended:
+    def _fetch(self, label: int, count: int) -> bool:
+        """Read on until ``count`` rows of a class wait; False if there are fewer."""
+        while self._count(label) < count and not self._ended:
             piece = self.stream.read(self._row, AT_ONCE)
             self._row += len(piece)
             self._ended = len(piece) < AT_ONCE
-            for each, held in enumerate(self._waiting):
+            for each, waiting in enumerate(self._waiting):
                 if len(at := np.flatnonzero(piece.y == each)):
-                    own = None if piece.entity is None else piece.entity[at]
-                    held.append(Piece(piece.x[at], piece.y[at], own))
-            waiting = sum(map(self._held, range(len(self.classes))))
-            if waiting * self._features > MOST:
+                    waiting.append(piece.take(at))
+            rows = sum(map(self._count, range(len(self.classes))))
+            if rows * self._features > MOST:
                 raise DataError(
-                    f"{self.name}: {waiting} rows wait for more of class "
+                    f"{self.name}: {rows} rows wait for more of class "
                     f"{self.classes[label]!r}, which hardly comes up to row {self._row}: shuffle "
                     "the rows of the file, or leave this class out of the classes"
                 )
-        return self._held(label) >= wanted
+        return self._count(label) >= count
 
     def _take(self, label: int, count: int) -> Piece:
         """The first rows of a class that wait."""
-        held, found = self._waiting[label], list[Piece]()
+        waiting, taken = self._waiting[label], list[Piece]()
         while count:
-            piece = held.pop(0)
-            first, rest = _cut(piece, count)
-            found.append(first)
-            count -= len(first)
-            if rest is not None:
-                held.insert(0, rest)
-        return joined(found, self._features)
-
-
-def _cut(piece: Piece, count: int) -> tuple[Piece, Piece | None]:
-    """The first rows of a piece, and the others if there are any."""
-    if len(piece) <= count:
-        return piece, None
-    parts = (slice(None, count), slice(count, None))
-    first, rest = (
-        Piece(piece.x[part], piece.y[part], None if piece.entity is None else piece.entity[part])
-        for part in parts
-    )
-    return first, rest
-
-
-def _ranks(y: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """Return how many events of the same class come before each one."""
-    found = np.empty(len(y), np.int64)
-    for label in range(classes):
-        place = np.flatnonzero(y == label)
-        found[place] = np.arange(len(place))
-    return found
+            piece = waiting.popleft()
+            if len(piece) > count:
+                waiting.appendleft(piece.take(slice(count, None)))
+                piece = piece.take(slice(count))
+            taken.append(piece)
+            count -= len(piece)
+        return joined(taken, self._features, entities=self._entities)

@@ -12,8 +12,7 @@ come 18 or 28 features; there is no header. Both files are found where other dat
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,11 +26,11 @@ from sordino.base.errors import DataError
 from sordino.base.files import open_plain
 from sordino.base.registry import Registry, Section
 from sordino.data import identity, locate
-from sordino.data.dataset import Corpus, Scale
+from sordino.data.dataset import Corpus
 from sordino.data.labels import notice_classes
 from sordino.data.readers import load
 from sordino.data.sets import PUBLISHED, pick
-from sordino.data.stream.piece import Piece, Stream
+from sordino.data.stream.piece import Stream
 from sordino.data.stream.stored import Deformed, Replayed
 from sordino.data.stream.table import TableStream
 
@@ -228,7 +227,10 @@ def _gone_through(
         return None, None
     stream, words = _table(wanted, 1.0), [np.empty((0, 2), np.uint64)]
     owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
-    for start, piece in _pieces(stream, wanted.events):
+    for start in range(0, wanted.events, _AT_ONCE):
+        piece = stream.read(start, min(_AT_ONCE, wanted.events - start))
+        if not len(piece):
+            break
         if wanted.identify:
             words.append(identity.words(piece.x, np.array(stream.classes)[piece.y]))
         if piece.entity is not None:
@@ -241,15 +243,6 @@ def _gone_through(
     if not wanted.identify:
         return None, None
     return np.concatenate(words), None if people is None else people.astype(np.uint64)
-
-
-def _pieces(stream: TableStream, events: int) -> Iterator[tuple[int, Piece]]:
-    """The rows that become events, some at a time, and the number of the first."""
-    for start in range(0, events, _AT_ONCE):
-        piece = stream.read(start, min(_AT_ONCE, events - start))
-        if not len(piece):
-            return
-        yield start, piece
 
 
 def refuse_two_labels(
@@ -267,8 +260,8 @@ def refuse_two_labels(
         DataError: names the two rows and their labels.
     """
     order = np.argsort(entity, kind="stable")
-    owners, told = entity[order], labels[order]
-    differ = np.flatnonzero((owners[1:] == owners[:-1]) & (told[1:] != told[:-1]))
+    owners, answers = entity[order], labels[order]
+    differ = np.flatnonzero((owners[1:] == owners[:-1]) & (answers[1:] != answers[:-1]))
     if not len(differ):
         return
     one, other = (int(order[differ[0] + step]) for step in (0, 1))
@@ -282,11 +275,8 @@ def refuse_two_labels(
 
 def _digest(path: Path) -> str:
     """SHA-256 of a file: what a budget belongs to."""
-    digest = hashlib.sha256()
     with open_plain(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 _JETS = tuple(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "b-tag"))
@@ -312,34 +302,26 @@ ROWS: Mapping[str, int] = MappingProxyType({"susy": 5_000_000, "higgs": 11_000_0
 
 
 def published(
-    name: str, *, file: str | os.PathLike[str] | None = None, rows: int | None = None,
-    scale: Scale | None = None, offset: Scale | None = None, seed: int = 0,
-) -> TableStream:  # fmt: skip
+    name: str, *, rows: int | None = None, scale: float | None = None, seed: int = 0
+) -> TableStream:
     """The stream ``susy`` or ``higgs``.
 
     Args:
         name: which.
-        file: where it is; otherwise it is looked for.
         rows: how many there must be, if it is not the whole file.
-        scale, offset: public constants, see :class:`~sordino.data.stream.table.TableStream`.
+        scale: a public constant by which features are divided.
         seed: of what a drift draws.
 
     Raises:
         DataError: if it is not known or not found, with every way to get it.
     """
     if name not in COLUMNS:
-        raise DataError(
-            f"unknown stream {name!r}; known: {', '.join(COLUMNS)}; your own file: "
-            "TableStream('x.csv', ...)"
-        )
+        raise DataError(f"unknown stream {name!r}; known: {', '.join(COLUMNS)}")
     known = PUBLISHED[name]
-    if file is None:
-        found = pick(locate.find(name), known.layouts[0][0], known.endings)
-        if found is None:  # gone since the folder was found complete
-            raise DataError(locate.missing_message(known))
-        file = found
+    file = pick(locate.find(name), known.layouts[0][0], known.endings)
+    if file is None:  # gone since the folder was found complete
+        raise DataError(locate.missing_message(known))
     return TableStream(
         file, classes=known.classes, header=("label", *COLUMNS[name]),
-        rows=ROWS[name] if rows is None else rows, scale=scale, offset=offset, name=name,
-        seed=seed,
+        rows=ROWS[name] if rows is None else rows, scale=scale, name=name, seed=seed,
     )  # fmt: skip

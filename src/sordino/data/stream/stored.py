@@ -20,9 +20,8 @@ All parameters of a block of 1000 samples come from one address, (seed, block).
 beyond the picture so that its edges are like its middle; each divided by its root mean square over
 both directions, which is then exactly 1.
 
-**Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if ``black`` and
-``white`` were 0 and 255 (public constants: scikit-learn's digits lie in [0, 1]). Beyond the edge of
-the picture there is black.
+**Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if 0 were black and 1
+white (scikit-learn's digits lie in [0, 1]). Beyond the edge of the picture there is black.
 
 **Privacy.** A deformed image is a synthetic example, but of a base image that was somebody's.
 Counting each as an entity of its own (``entity`` is None) is right for measuring algorithms. It is
@@ -38,8 +37,10 @@ itself.
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,8 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.stream.drift import Draws, Sampling, refuse_empty
-from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
+from sordino.data.stream.drift import Sampling, classes_drawn
+from sordino.data.stream.piece import BLOCK, Piece, blocks, room
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +74,63 @@ class Strength:
     shift: float = 0.05
     fields: int = 128
 
-    def __post_init__(self) -> None:
-        """Refuse what would leave no picture."""
-        most = {
-            "elastic": 0.5,
-            "smooth": 2.0,
-            "rotate": 180.0,
-            "stretch": 2.0,
-            "shear": 2.0,
-            "shift": 1.0,
-        }
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "fields":
-                if not 1 <= value <= 4096:
-                    raise StudyError(
-                        f"deformation: fields must lie between 1 and 4096, got {value}"
-                    )
-            elif not (math.isfinite(value) and 0 <= value <= most[field.name]) or (
-                field.name == "smooth" and value < 0.01
-            ):
-                raise StudyError(
-                    f"deformation: {field.name} must lie between "
-                    f"{0.01 if field.name == 'smooth' else 0} and {most[field.name]}, got {value}"
-                )
-
 
 NONE = Strength(elastic=0, rotate=0, stretch=0, shear=0, shift=0, fields=1)
 """No deformation at all: base images as they are, at most on another grid."""
 
 
-class Deformed:
+class Stored:
+    """Examples of a data set in memory, without end.
+
+    Attributes:
+        dataset: the examples that there are.
+        seed: of what is drawn.
+        drift: of the classes. With one, each event draws its class first, and then a row of this
+            class, with replacement; both are addressed by block.
+    """
+
+    columns: tuple[str, ...] | None = None
+    length: int | None = None
+
+    def __init__(self, dataset: Dataset, seed: int, drift: Sampling | None = None) -> None:
+        if not len(dataset):
+            raise DataError(
+                f"{dataset.name}: a stream needs at least one example, the data set has none"
+            )
+        self.dataset, self.seed, self.drift = dataset, seed, drift
+        self.name, self.shape, self.classes = dataset.name, dataset.shape, dataset.classes
+        counts = np.bincount(dataset.y, minlength=len(dataset.classes))
+        self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
+        self._block, self._rows = -1, np.empty(0, np.int64)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        return () if self.drift is None else self.drift.changes(start, stop)
+
+    def drifting(self, drift: Sampling) -> Self:
+        """The same examples, their classes drawn by ``drift``."""
+        found = copy.copy(self)
+        found.drift, found._block = drift, -1
+        return found
+
+    def rows(self, block: int) -> NDArray[np.int64]:
+        """The rows that a block's events draw, (BLOCK,); those of the last one are kept."""
+        if block != self._block:
+            self._rows, self._block = self._draw(block), block
+        return self._rows
+
+    def _draw(self, block: int) -> NDArray[np.int64]:
+        rng = Seeded(self.seed).at("stream", "rows", block)
+        rows, firsts, counts = self._grouped
+        if self.drift is None:
+            return rng.integers(len(rows), size=BLOCK)
+        start = block * BLOCK
+        shares = self.drift.probabilities(self.seed, len(counts), start, start + BLOCK)
+        last = int(np.flatnonzero(counts)[-1])
+        labels = np.minimum(classes_drawn(rng, shares * (counts > 0)), last)
+        return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
+
+
+class Deformed(Stored):
     """Deformed images without end.
 
     Attributes:
@@ -111,14 +138,9 @@ class Deformed:
         seed: of rows, fields and parameters.
         size: (height, width) of the samples; None: as the base images.
         strength: how much they are deformed.
-        margin: black on each side of the picture, as a share of the sample: digits that touch the
-            edge need 0.1.
-        length: examples in all; None: endless.
-        drift: of the classes.
-        black, white: of float images; pixels have 0 and 255.
+        margin: black on each side of the picture, as a share of the sample, below a half: digits
+            that touch the edge need 0.1.
     """
-
-    columns: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -128,13 +150,8 @@ class Deformed:
         *,
         strength: Strength | None = None,
         margin: float = 0.0,
-        length: int | None = None,
-        drift: Sampling | None = None,
-        black: float = 0.0,
-        white: float = 1.0,
     ) -> None:
-        refuse_empty(dataset)
-        check_length(length, dataset.name)
+        super().__init__(dataset, seed)
         if len(dataset.shape) != 3:
             raise DataError(
                 f"{dataset.name}: only images (channels, height, width) can be deformed, its "
@@ -147,100 +164,64 @@ class Deformed:
                 f"{dataset.name}: size must be (height, width), at least one pixel and below "
                 f"2^24 in all; got {size}"
             )
-        if not (math.isfinite(black) and math.isfinite(white) and black < white):
-            raise StudyError(
-                f"{dataset.name}: black must be below white, both finite; got {black} and {white}"
-            )
-        if not 0 <= margin < 0.5:
-            raise StudyError(
-                f"{dataset.name}: margin must be at least 0 and below 0.5 (a half would "
-                f"leave no picture), got {margin}"
-            )
-        self.margin = margin
-        self.dataset, self.seed, self.size = dataset, seed, size
         self.strength = Strength() if strength is None else strength
-        self.length, self.drift, self.black, self.white = length, drift, black, white
-        self.name, self.shape = dataset.name, (channels, height, width)
-        self.classes = dataset.classes
-        self._draws = Draws(dataset, seed, self.drift)
+        self.shape = (channels, height, width)
         self._side = (picture[0] + picture[1]) / 2
         self._grid = grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
         sigma = (self.strength.smooth * height, self.strength.smooth * width)
         self._fields = smooth_fields(
             Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma
         )
-        low, high = (0.0, 255.0) if dataset.x.dtype == np.uint8 else (black, white)
-        self._gain = np.float32(2 / (high - low))
-        self._offset = np.float32(-(high + low) / (high - low))
-        self._at, self._kept = -1, _Parameters.none()
+        self._gain = np.float32(2 / 255 if dataset.x.dtype == np.uint8 else 2)
+        self._at, self._drawn = -1, tuple[NDArray[Any], ...]()
 
     def read(self, start: int, count: int) -> Piece:
         from sordino.data.stream.warp import render  # loads numba
 
-        count = room(start, count, self.length)
+        count = room(start, count, None)
         x, y = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64)
         done = 0
         for block, first, last in blocks(start, count):
-            rows, own = self._draws.block(block)[first:last], self._parameters(block)
+            rows = self.rows(block)[first:last]
+            pair, affine, mix = (values[first:last] for values in self._parameters(block))
             out = x[done : done + last - first]
             render(
-                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid,
-                self._fields, own.pair[first:last], own.affine[first:last], own.mix[first:last],
-                out,
+                self.dataset.x, rows, self._gain, np.float32(-1), np.float32(-1), self._grid,
+                self._fields, pair, affine, mix, out,
             )  # fmt: skip
             y[done : done + last - first] = self.dataset.y[rows]
             done += last - first
         return Piece(x, y)
 
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return () if self.drift is None else self.drift.changes(start, stop)
-
-    def drifting(self, drift: Sampling) -> Deformed:
-        """The same images, their classes drawn by ``drift``."""
-        return Deformed(
-            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin,
-            length=self.length, drift=drift, black=self.black, white=self.white,
-        )  # fmt: skip
-
-    def _parameters(self, block: int) -> _Parameters:
+    def _parameters(self, block: int) -> tuple[NDArray[Any], ...]:
         if block != self._at:
             rng = Seeded(self.seed).at("stream", "deformed", block)
-            self._kept, self._at = _Parameters.drawn(rng, self.strength, self._side), block
-        return self._kept
+            self._drawn, self._at = parameters(rng, self.strength, self._side), block
+        return self._drawn
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Parameters:
-    """Of a block of samples; shapes as :func:`sordino.data.stream.warp.render` wants them."""
-
-    pair: NDArray[np.int64]
-    affine: NDArray[np.float32]
-    mix: NDArray[np.float32]
-
-    @classmethod
-    def none(cls) -> _Parameters:
-        return cls(
-            np.empty((0, 2), np.int64), np.empty((0, 6), np.float32), np.empty((0, 2), np.float32)
-        )
-
-    @classmethod
-    def drawn(cls, rng: np.random.Generator, strength: Strength, side: float) -> _Parameters:
-        pair = rng.integers(strength.fields, size=(BLOCK, 2))
-        # Two different fields, where there are two: the second is chosen among the others.
-        if strength.fields > 1:
-            pair[:, 1] = (
-                pair[:, 0] + 1 + rng.integers(strength.fields - 1, size=BLOCK)
-            ) % strength.fields
-        mix = rng.uniform(-1, 1, (BLOCK, 2)) * (strength.elastic * side * math.sqrt(1.5))
-        turn, shear, high, wide, down, across = rng.uniform(-1, 1, (6, BLOCK))
-        turn, shear = np.radians(strength.rotate * turn), strength.shear * shear
-        high, wide = np.exp(strength.stretch * high), np.exp(strength.stretch * wide)
-        cos, sin = np.cos(turn), np.sin(turn)
-        matrix = [cos * high, (cos * shear - sin) * wide, sin * high, (sin * shear + cos) * wide]
-        affine = np.stack(
-            [*matrix, strength.shift * side * down, strength.shift * side * across], axis=1
-        )
-        return cls(pair, affine.astype(np.float32), mix.astype(np.float32))
+def parameters(
+    rng: np.random.Generator, strength: Strength, side: float
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    """Draw ``pair``, ``affine`` and ``mix`` of a block of samples, as
+    :func:`sordino.data.stream.warp.render` takes them.
+    """
+    pair = rng.integers(strength.fields, size=(BLOCK, 2))
+    # Two different fields, where there are two: the second is chosen among the others.
+    if strength.fields > 1:
+        pair[:, 1] = (
+            pair[:, 0] + 1 + rng.integers(strength.fields - 1, size=BLOCK)
+        ) % strength.fields
+    mix = rng.uniform(-1, 1, (BLOCK, 2)) * (strength.elastic * side * math.sqrt(1.5))
+    turn, shear, high, wide, down, across = rng.uniform(-1, 1, (6, BLOCK))
+    turn, shear = np.radians(strength.rotate * turn), strength.shear * shear
+    high, wide = np.exp(strength.stretch * high), np.exp(strength.stretch * wide)
+    cos, sin = np.cos(turn), np.sin(turn)
+    matrix = [cos * high, (cos * shear - sin) * wide, sin * high, (sin * shear + cos) * wide]
+    affine = np.stack(
+        [*matrix, strength.shift * side * down, strength.shift * side * across], axis=1
+    )
+    return pair, affine.astype(np.float32), mix.astype(np.float32)
 
 
 def grid(picture: tuple[int, int], size: tuple[int, int]) -> NDArray[np.float32]:
@@ -274,7 +255,7 @@ def _gaussian(n: int, sigma: float) -> NDArray[np.float64]:
     return np.asarray(np.exp(-0.5 * (apart / sigma) ** 2))
 
 
-class Replayed:
+class Replayed(Stored):
     """Rows of a data set, epoch after epoch, each in an order of its own.
 
     Without drift, event t shows row pi_e(t mod n), where pi_e is a random permutation that belongs
@@ -290,51 +271,22 @@ class Replayed:
     ((20, 64), None)
     >>> (stream.read(1430, 20).x[5:] == stream.read(1435, 15).x).all()
     np.True_
-
-    Attributes:
-        dataset: the rows.
-        seed: of the order.
-        length: examples in all; None: epoch after epoch without end. ``k * len(dataset)`` is k
-            epochs.
-        drift: of the classes.
     """
 
-    columns: tuple[str, ...] | None = None
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        seed: int,
-        *,
-        length: int | None = None,
-        drift: Sampling | None = None,
-    ) -> None:
-        refuse_empty(dataset)
-        check_length(length, dataset.name)
-        self.dataset, self.seed, self.length, self.drift = dataset, seed, length, drift
-        self.name, self.shape, self.classes = dataset.name, dataset.shape, dataset.classes
-        self._draws = Draws(dataset, seed, self.drift)
+    def __init__(self, dataset: Dataset, seed: int) -> None:
+        super().__init__(dataset, seed)
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def read(self, start: int, count: int) -> Piece:
-        count = room(start, count, self.length)
+        count = room(start, count, None)
         rows = self._permuted(start, count) if self.drift is None else self._drawn(start, count)
         data = self.dataset
         # Fancy indexing has copied; scaled copies pixels once more and leaves floats alone.
         x = scaled(data.x[rows]).reshape(count, math.prod(self.shape))
         return Piece(x, data.y[rows], rows if data.client is None else data.client[rows])
 
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return () if self.drift is None else self.drift.changes(start, stop)
-
-    def drifting(self, drift: Sampling) -> Replayed:
-        """The same rows, their classes drawn by ``drift``."""
-        return Replayed(self.dataset, self.seed, length=self.length, drift=drift)
-
     def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
-        parts = [
-            self._draws.block(block)[first:last] for block, first, last in blocks(start, count)
-        ]
+        parts = [self.rows(block)[first:last] for block, first, last in blocks(start, count)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _permuted(self, start: int, count: int) -> NDArray[np.int64]:

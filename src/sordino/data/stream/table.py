@@ -10,39 +10,53 @@ row.
 a row with too many or too few cells, a label that is no class, a compressed file that breaks off.
 Rows that are passed are not checked.
 
-**Constants.** x' = (x - offset) / scale, with numbers that are known without looking at the data.
-Sahoo et al. 2018 standardise SUSY and HIGGS; mean and deviation of the data are a release of it, so
-nothing here computes them. The features of both files are roughly standardised by their publishers
-anyway.
+**Constants.** x' = x / scale, with numbers that are known without looking at the data.
 
 **Length.** A Parquet file says how many rows it has. A CSV file does not: ``length`` is None, and
 reading gives fewer rows than asked for at its end. Where ``rows`` is given, as it is for published
 files, exactly so many must be there.
 
-**Classes** and **entities**: :mod:`sordino.data.stream.rows`.
+**Classes** are public knowledge: their names are given and not looked up in the data
+(:func:`sordino.data.labels.class_numbers`).
+
+**Entities.** Numbers in order of first appearance would need memory for each person. So an entity
+is a hash of its name (:func:`sordino.data.identity.entity`): the first 63 bits of BLAKE2b, the same
+in every file, run and program. Two given people share a number with probability 2^-63; among n
+people any two do with probability below n^2 / 2^64, for a million people 5 10^-8. A number has one
+name however it is written, so that 12 in a CSV file and in a Parquet file are the same person.
 """
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import DataError
-from sordino.data.dataset import Scale, constants, refuse_non_finite
-from sordino.data.source import AGAIN
+from sordino.base.registry import did_you_mean
+from sordino.data.dataset import Scale, constants, refuse_non_finite, single
+from sordino.data.encoding import refuse_gaps
+from sordino.data.identity import entity as entity_of
+from sordino.data.labels import class_numbers
+from sordino.data.source import AGAIN, MOST_COLUMNS, Source, refuse_long
 from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined, room
-from sordino.data.stream.rows import Classes, Coder, Parquet, Rows, Text
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling
 
 TEXT = (".csv", ".csv.gz", ".csv.bz2")
+PARQUET_ROWS = 20_000
+"""Rows at a time, at most."""
+GAP = ", or fill the gap with a constant that does not depend on the data"
+SHOWN = 12
+"""Names that an error lists."""
 
 
 class TableStream:
@@ -61,12 +75,11 @@ class TableStream:
         self,
         path: str | os.PathLike[str],
         *,
-        classes: int | Sequence[str],
+        classes: Sequence[str],
         label: str = "label",
         entity: str | None = None,
         header: Sequence[str] | None = None,
         scale: Scale | None = None,
-        offset: Scale | None = None,
         rows: int | None = None,
         name: str | None = None,
         seed: int = 0,
@@ -75,12 +88,11 @@ class TableStream:
 
         Args:
             path: .csv, .csv.gz, .csv.bz2 or .parquet.
-            classes: how many, or their names.
+            classes: their names.
             label: the column of labels.
             entity: the column that says whose each row is.
             header: names of all columns of a CSV file whose first line is a row already.
             scale: public constants by which features are divided; one, or one for each.
-            offset: public constants that are taken away before.
             rows: how many there must be.
             name: otherwise the file's.
             seed: of what a drift draws.
@@ -90,17 +102,14 @@ class TableStream:
         """
         self.path, self._label, self._entity, self._header = Path(path), label, entity, header
         self._rows, self.seed = rows, seed
-        known = Classes.of(classes, str(self.path))
-        self._coder = Coder(known, str(self.path))
-        self.name, self.classes = self.path.name if name is None else name, known.names
+        self.name, self.classes = self.path.name if name is None else name, tuple(classes)
         self._open()
         self.columns: tuple[str, ...] | None = self._file.features
         self.shape: tuple[int, ...] = (len(self._file.features),)
-        self.length = self._file.rows if isinstance(self._file, Parquet) else rows
+        self.length = rows if self._file.rows is None else self._file.rows
         if rows is not None and rows != self.length:
             raise self._count(self.length or 0)
         self._scale = constants(scale, self.shape, f"{self.path}: scale")
-        self._offset = constants(offset, self.shape, f"{self.path}: offset", positive=False)
 
     def read(self, start: int, count: int) -> Piece:
         """Return the examples from ``start`` on.
@@ -111,22 +120,12 @@ class TableStream:
         count = room(start, count, self.length)
         if start < self._first:
             self._open()
-        at, stop, parts = start, start + count, list[Piece]()
+        at, stop, pieces = start, start + count, list[Piece]()
         while at < stop and self._reach(at):
-            first, last = at - self._first, min(stop - self._first, len(self._piece))
-            held = self._piece
-            x, y = held.x[first:last].copy(), held.y[first:last].copy()
-            parts.append(
-                Piece(x, y, None if held.entity is None else held.entity[first:last].copy())
-            )
-            at += last - first
-        if not parts and self._entity is not None:
-            return Piece(
-                np.empty((0, self.shape[0]), np.float32),
-                np.empty(0, np.int64),
-                np.empty(0, np.int64),
-            )
-        return joined(parts, self.shape[0])
+            rows = np.arange(at, min(stop, self._first + len(self._piece))) - self._first
+            pieces.append(self._piece.take(rows))
+            at += len(rows)
+        return joined(pieces, self.shape[0], entities=self._entity is not None)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """None that anybody knows of."""
@@ -142,24 +141,18 @@ class TableStream:
         Raises:
             DataError: for a feature that is not finite then.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
-            if self._offset is not None:
-                x -= self._offset
-            if self._scale is not None:
+        if self._scale is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
                 x /= self._scale
         refuse_non_finite(x, str(self.path), self._file.features, first)
 
     def _open(self) -> None:
         path, low = self.path, self.path.name.lower()
-        self._file: Rows | Parquet
+        self._file: Parquet | Text
         if low.endswith(".parquet"):
-            if self._header is not None:
-                raise DataError(
-                    f"{path}: a Parquet file names its columns itself; leave header out"
-                )
-            self._file = Parquet(path, self._label, self._entity, self._coder)
+            self._file = Parquet(path, self._label, self._entity, self.classes)
         elif low.endswith(TEXT):
-            self._file = Text(path, self._label, self._entity, self._coder, self._header)
+            self._file = Text(path, self._label, self._entity, self.classes, self._header)
         else:
             raise DataError(
                 f"{path}: its kind is told by its ending, which must be one of "
@@ -182,9 +175,311 @@ class TableStream:
         return True
 
     def _count(self, found: int) -> DataError:
-        more = (
-            " or more" if not isinstance(self._file, Parquet) and found > (self._rows or 0) else ""
-        )
+        more = " or more" if self._file.rows is None and found > (self._rows or 0) else ""
         return DataError(
             f"{self.path}: expected {self._rows} rows, but found {found}{more}. {AGAIN}"
         )
+
+
+class Rows:
+    """An open file, read from front to back.
+
+    Attributes:
+        rows: how many, where it says so.
+        features: names of the feature columns.
+    """
+
+    rows: int | None = None
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Sequence[str],
+        label: str,
+        entity: str | None,
+        classes: Sequence[str],
+    ) -> None:
+        self._path, self._label, self._entity, self._row = path, label, entity, 0
+        self.columns = tuple(columns)
+        self._refuse_columns()
+        self.features = tuple(name for name in columns if name not in (label, entity))
+        self._number = class_numbers(classes)
+        self._expected = _listed(classes)
+        if self._number("0") == 0 and "0" not in classes:
+            self._expected += f", or 0 to {len(classes) - 1}"
+
+    def skip(self, rows: int) -> int:
+        """Pass so many rows, unchecked; how many there were."""
+        raise NotImplementedError
+
+    def next(self) -> Piece:
+        """The next rows, some thousand; none at the end of the file. Features may be infinite."""
+        raise NotImplementedError
+
+    def _piece(self, x: NDArray[np.float32], cells: Callable[[str], list[str]]) -> Piece:
+        """The next rows, by their features and the cells of the other columns."""
+        y = self._numbers(cells(self._label), self._label, self._number, self._unknown_label)
+        entity = None
+        if self._entity is not None:
+            entity = self._numbers(cells(self._entity), self._entity, _entity_of, _nobody)
+        self._row += len(x)
+        return Piece(x, y, entity)
+
+    def _numbers(
+        self,
+        cells: Sequence[str],
+        column: str,
+        number: Callable[[str], int | None],
+        fault: Callable[[str], str],
+    ) -> NDArray[np.int64]:
+        """Numbers of cells, each text looked up once."""
+        known = {text: number(text) for text in set(cells)}
+        if None in known.values():
+            at = next(at for at, text in enumerate(cells) if known[text] is None)
+            raise DataError(f"{self._cell(at, column)} {fault(cells[at].strip())}")
+        return np.array([known[text] for text in cells], np.int64)
+
+    def _unknown_label(self, text: str) -> str:
+        what = f"has the label {text!r}" if text else "has no label"
+        return f"{what}; expected {self._expected}"
+
+    def _cell(self, at: int, column: str) -> str:
+        """The place of a cell of the next rows, for messages."""
+        return f"{self._path}: row {self._row + at} (the first is 0), column {column!r}"
+
+    def _refuse_columns(self) -> None:
+        path, columns, label, entity = self._path, self.columns, self._label, self._entity
+        for role, name in (("label", label), ("entity", entity)):
+            if name is not None and name not in columns:
+                hint = did_you_mean(name, columns) or "."
+                raise DataError(
+                    f"{path}: no column {name!r} for the {role}{hint} Its columns are "
+                    f"{_listed(columns)}"
+                )
+        if label == entity:
+            raise DataError(f"{path}: column {label!r} cannot be both the label and the entity")
+        if twice := sorted({name for name in columns if columns.count(name) > 1}):
+            raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
+        if len(columns) < 2 + (entity is not None):
+            raise DataError(f"{path}: there are no feature columns beside {label!r}")
+
+
+def _entity_of(name: str) -> int | None:
+    return entity_of(name) if name.strip() else None
+
+
+def _nobody(_: str) -> str:
+    return "is empty; whose row is it?"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+class Parquet(Rows):
+    """Parquet, by stretches of :data:`PARQUET_ROWS` rows."""
+
+    rows: int
+
+    def __init__(self, path: Path, label: str, entity: str | None, classes: Sequence[str]) -> None:
+        # Here, because polars takes a tenth of a second to import.
+        import polars as pl
+
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        self._path = path
+        try:
+            self._frame: Any = pl.scan_parquet(path)
+            schema = self._frame.collect_schema()
+            self.rows = int(self._frame.select(pl.len()).collect().item())
+        except (Exception, pl.exceptions.PanicException) as error:
+            # a panic of its Rust part is no Exception
+            raise self._failed(error) from error
+        super().__init__(path, schema.names(), label, entity, classes)
+        for name in self.features:
+            if not (schema[name].is_numeric() or schema[name] == pl.Boolean):
+                raise DataError(
+                    f"{path}: feature column {name!r} holds {schema[name]}, not numbers; "
+                    "drop it or encode it as numbers"
+                )
+
+    def skip(self, rows: int) -> int:
+        passed = min(rows, self.rows - self._row)
+        self._row += passed
+        return passed
+
+    def next(self) -> Piece:
+        import polars as pl
+
+        try:
+            frame = self._frame.slice(self._row, PARQUET_ROWS).collect()
+        except (Exception, pl.exceptions.PanicException) as error:
+            raise self._failed(error) from error
+        if frame.height < min(PARQUET_ROWS, self.rows - self._row):
+            raise DataError(
+                f"{self._path}: expected {self.rows} rows, found {self._row + frame.height}; "
+                "did the file change?"
+            )
+        for name in self.columns:
+            refuse_gaps(frame[name], str(self._path), GAP, self._row)
+        x = np.empty((frame.height, len(self.features)), np.float32)
+        for at, name in enumerate(self.features):
+            x[:, at] = single(frame[name].cast(pl.Float64).to_numpy())
+        return self._piece(x, lambda name: self._cells(frame[name]))
+
+    def _cells(self, series: Any) -> list[str]:
+        """Labels or entities as a CSV file would have them."""
+        refuse_long(series, str(self._path))
+        values = series.to_list()
+        if series.dtype.is_integer() or not series.dtype.is_numeric():
+            return [str(value) for value in values]
+        if series.name == self._entity:
+            for at, value in enumerate(values):
+                if not (float(value).is_integer() and abs(value) <= 2**53):
+                    raise DataError(
+                        f"{self._cell(at, series.name)} is {value}; owners are text or whole "
+                        "numbers"
+                    )
+        return [str(int(each) if float(each).is_integer() else each) for each in values]
+
+    def _failed(self, error: BaseException) -> DataError:
+        return DataError(
+            f"{self._path}: expected a Parquet file, but reading it failed "
+            f"({str(error).splitlines()[0]})"
+        )
+
+
+STRETCH = 1 << 18  # bytes
+MOST_STRETCH = 1 << 26  # bytes of some rows
+MOST_LINE = 1 << 24  # bytes of a row
+TEXT_ROWS = 1000
+
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+class Text(Rows):
+    """CSV; the columns are given, or stand in the first line.
+
+    A number is exactly ``numpy.float32(float(text))``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        label: str,
+        entity: str | None,
+        classes: Sequence[str],
+        columns: Sequence[str] | None,
+    ) -> None:
+        self._path = path
+        # bytes so far, and before the row at hand, which has several lines where a cell has
+        self._given = self._before = 0
+        self._reader = csv.reader(self._lines(Source(path)), strict=True)
+        super().__init__(
+            path, self._header() if columns is None else columns, label, entity, classes
+        )
+        self._places = [self.columns.index(name) for name in self.features]
+
+    def skip(self, rows: int) -> int:
+        passed = sum(1 for _ in islice(self._rows(), rows))
+        self._row += passed
+        return passed
+
+    def next(self) -> Piece:
+        rows, width = self._stretch(), len(self.columns)
+        for at, row in enumerate(rows):
+            if len(row) != width:
+                expected = f"{width} ({self.columns[0]}, ..., {self.columns[-1]})"
+                raise DataError(
+                    f"{self._path}: row {self._row + at} (the first is 0) has {len(row)} "
+                    f"cells, expected {expected}"
+                )
+        values = [self._values(row, at) for at, row in enumerate(rows)]
+        x = single(np.array(values, np.float64)).reshape(len(rows), len(self._places))
+        return self._piece(x, lambda name: [row[self.columns.index(name)] for row in rows])
+
+    def _stretch(self) -> list[list[str]]:
+        """Some rows: fewer where they are long."""
+        rows, start = list[list[str]](), self._given
+        for row in self._rows():
+            rows.append(row)
+            if len(rows) == TEXT_ROWS or self._given - start > MOST_STRETCH:
+                break
+        return rows
+
+    def _rows(self) -> Iterator[list[str]]:
+        """Yield the rows that are left, without empty lines."""
+        try:
+            for row in self._reader:
+                self._before = self._given
+                if row:
+                    yield row
+        except csv.Error as error:
+            raise DataError(
+                f"{self._path}: line {self._reader.line_num}: {error}; is there a quote that "
+                "is never closed?"
+            ) from error
+
+    def _values(self, row: Sequence[str], at: int) -> list[float]:
+        try:
+            return [float(row[place]) for place in self._places]
+        except ValueError:
+            return [
+                self._unusual(row[place].strip(), at, self.columns[place]) for place in self._places
+            ]
+
+    def _unusual(self, text: str, at: int, column: str) -> float:
+        """A number of a row in which something is none: a truth value, or bad."""
+        if not text:
+            raise DataError(f"{self._cell(at, column)} is empty; drop the row{GAP}")
+        try:
+            return _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
+        except ValueError:
+            raise DataError(
+                f"{self._cell(at, column)} is {text!r}, not a number; drop the column "
+                "or encode it as numbers"
+            ) from None
+
+    def _header(self) -> tuple[str, ...]:
+        try:
+            names = next(self._reader, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{self._path}: expected a CSV file with a header, but its first line is "
+                f"none: {error}"
+            ) from error
+        if not names:
+            found = "it is empty" if names is None else "its first line is empty"
+            raise DataError(f"{self._path}: expected a CSV file with a header, but {found}")
+        if len(names) > MOST_COLUMNS:
+            raise DataError(
+                f"{self._path}: its first line has more than {MOST_COLUMNS:,} columns; is it "
+                "a CSV file?"
+            )
+        return tuple(name.strip() for name in names)
+
+    def _lines(self, source: Source) -> Iterator[str]:
+        """Lines with their ends; bytes that are no UTF-8 keep their difference."""
+        rest = b""
+        while more := source.read(STRETCH):
+            *lines, rest = (rest + more).split(b"\n")
+            self._refuse_long(len(rest))
+            for line in lines:
+                yield self._text(line + b"\n")
+        if rest:
+            yield self._text(rest)
+
+    def _text(self, line: bytes) -> str:
+        if not self._given:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        self._given += len(line)
+        self._refuse_long(self._given - self._before)
+        return line.decode("utf-8", "surrogateescape")
+
+    def _refuse_long(self, size: int) -> None:
+        if size > MOST_LINE:
+            raise DataError(
+                f"{self._path}: a row has more than {MOST_LINE:,} bytes; is it a CSV "
+                "file, and is every quote closed?"
+            )

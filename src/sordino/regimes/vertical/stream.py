@@ -21,7 +21,7 @@ from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import foreign
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.stream.checked import (
+from sordino.data.stream.piece import (
     Checked,
     Labelled,
     Unlabelled,
@@ -128,13 +128,13 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
     told = Checked(stream, opens) if foreign(stream) else stream
     drift, own = data.drift, foreign(data.drift)
     blind = own and not (drift.by_class or drift.relabels)
-    made = drift.applied(Unlabelled(told, drifts) if blind else stream, study.seed)
+    made = drift.applied(Unlabelled(told) if blind else stream, study.seed)
     refuse_incomplete(made, drifts, "applied")
     found: streams.Stream = told if made is stream else made
     if blind:
         found = Checked(Labelled(made, drifts, told), drifts)
-    elif foreign(made) and made is not stream:
-        found = Checked(made, drifts)
+    elif made is not stream and (foreign(made) or foreign(stream)):
+        found = Checked(made, drifts if foreign(made) else opens)
     promised = study.privacy.unit != "none" and not data.stream.invents
     if promised and (own or foreign(data.stream) or foreign(stream)):
         events = study.horizon * study.method.batch
