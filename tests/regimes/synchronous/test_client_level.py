@@ -222,7 +222,7 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
         )
     contract = RoundNoise(clip, Z)
     with pytest.MonkeyPatch.context() as patch:  # noise is over contents: here they differ
-        patch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
+        patch.setattr("sordino.base.entropy.digest", lambda *parts: bytes(32))
         with_it = release(one, contributed, contract, 1, D)
         without = release(one, contributed[1:], contract, 1, D)
     assert with_it.clipped is not None

@@ -323,7 +323,7 @@ def test_one_example_moves_what_is_sent_by_no_more_than_is_booked(
     """As the machine computes it: the same draws with an example, which may be huge, and with one
     that contributes nothing.
     """
-    monkeypatch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
+    monkeypatch.setattr("sordino.base.entropy.digest", lambda *parts: bytes(32))
     one = summed(sigma=1.0, weight=weight)
     rule = replace(one.part.rule, bits=bits)
     one = replace(one, part=replace(one.part, rule=rule), sampling_rate=1.0)

@@ -522,7 +522,7 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(
         (folder / "table.csv").write_bytes(table.read_bytes())
         with pytest.MonkeyPatch.context() as patch:
             if name != "unguarded":
-                patch.setattr("sordino.base.entropy.digest", lambda hidden: bytes(32))
+                patch.setattr("sordino.base.entropy.digest", lambda *parts: bytes(32))
                 patch.setattr(
                     RandomisedResponse,
                     "respond_for",
