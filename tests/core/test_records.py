@@ -120,9 +120,9 @@ ABOUT: dict[str, Any] = {
 @pytest.mark.parametrize(("regime", "row"), ROWS)
 def test_a_row_is_written_as_it_stood(regime: str, row: dict[str, Any]) -> None:
     read = records.row(json.dumps(row), regime)
-    assert json.loads(records.text(read)) == row
+    assert json.loads(records.dumped(read)) == row
     assert read.kind == row.get("kind", "")
-    assert records.row(records.text(read), regime) == read
+    assert records.row(records.dumped(read), regime) == read
 
 
 @pytest.mark.parametrize("regime", ["synchronous", "asynchronous", "vertical"])
@@ -136,17 +136,17 @@ def test_run_json_is_written_as_it_stood(regime: str) -> None:
         }
     read = records.about(json.dumps(changed).encode(), "run.json")
     assert read.regime == regime
-    assert json.loads(records.text(read)) == changed
+    assert json.loads(records.dumped(read)) == changed
     assert read.epsilon_budget == math.inf
 
 
 def test_whole_numbers_stay_whole_and_no_number_is_infinite_by_chance() -> None:
     read = records.about(json.dumps(ABOUT).encode(), "run.json")
     assert isinstance(read.batch, int)
-    assert '"batch": 20,' in records.text(read)
+    assert '"batch": 20,' in records.dumped(read)
     told = SynchronousRound(round=1, epsilon=math.inf, loss=math.nan, accuracy=-math.inf)
     assert (
-        records.text(told)
+        records.dumped(told)
         == '{"kind": "round", "round": 1, "epsilon": "inf", "accuracy": "-inf", "loss": null}'
     )
 
@@ -219,12 +219,15 @@ def test_a_regime_that_is_not_known_is_one_error() -> None:
 def test_environment() -> None:
     found = {"modules": {"mine": "ab"}, "python": "3.11", "threads": 1, "weather": None}
     assert (
-        records.plain(records.environment(json.dumps(found).encode(), "environment.json")) == found
+        records.plain(
+            records.record_of(json.dumps(found).encode(), "environment.json", records.Environment)
+        )
+        == found
     )
     with pytest.raises(
         StudyError, match=r"environment\.json: threads must be a whole number; got 'x'\. Restore"
     ):
-        records.environment(b'{"threads": "x"}', "environment.json")
+        records.record_of(b'{"threads": "x"}', "environment.json", records.Environment)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +315,8 @@ def test_whatever_stands_in_a_row_is_read_or_named(
 ) -> None:
     with suppress(Malformed):
         read = records.row(json.dumps({**row, "kind": kind}), regime)
-        again = records.row(records.text(read), regime)
-        assert records.text(again) == records.text(read)
+        again = records.row(records.dumped(read), regime)
+        assert records.dumped(again) == records.dumped(read)
 
 
 @given(st.dictionaries(ABOUT_KEYS, VALUES, max_size=4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +12,7 @@ from sordino.base.errors import StudyError
 from sordino.base.registry import Section
 from sordino.core import study as studies
 from sordino.core.files import write_new
+from sordino.core.run.folder import flat
 
 if TYPE_CHECKING:
     from sordino.core.study.base import Study as Checked
@@ -196,9 +197,7 @@ class Study:
         return f"<Study {self.name!r}: {self._checked.method.name}, {_promise(self._checked)}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (key, str(value)) for key, value in _flat(self.table) if not isinstance(value, Mapping)
-        ]
+        rows = [(key, str(value)) for key, value in flat(self.table) if value != {}]
         return shown.page(self.name, shown.table(("key", "value"), rows))
 
 
@@ -274,13 +273,3 @@ def _promise(study: Checked) -> str:
     return (
         f"unit {privacy.unit!r}, epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"
     )
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Sequence[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{above}{key}.")
-        else:
-            found.append((above + key, value))
-    return found

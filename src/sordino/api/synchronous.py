@@ -4,36 +4,23 @@
 1.0
 """
 
-from sordino.core.study.base import Execution, Model, World
-from sordino.core.study.data import Data
-from sordino.data.partition import Column, Dirichlet, Iid, Shards
-from sordino.regimes.synchronous.methods.adap import AdapDpfl
-from sordino.regimes.synchronous.methods.ali import AliDpfl
-from sordino.regimes.synchronous.methods.als import AlsDpfl
-from sordino.regimes.synchronous.methods.client_level import DpFedAvg, PeDpfl
-from sordino.regimes.synchronous.methods.fixed import DpSgd, FedAvg
-from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg, DynamicDpSgd
-from sordino.regimes.synchronous.study import Budget, Participation, Privacy
-
-__all__ = [
-    "AdapDpfl",
-    "AliDpfl",
-    "AlsDpfl",
-    "Budget",
-    "Column",
-    "Data",
-    "Dirichlet",
-    "DpFedAvg",
-    "DpSgd",
-    "DynamicDpFedAvg",
-    "DynamicDpSgd",
-    "Execution",
-    "FedAvg",
-    "Iid",
-    "Model",
-    "Participation",
-    "PeDpfl",
-    "Privacy",
-    "Shards",
-    "World",
-]
+from sordino.core.study.base import Execution as Execution
+from sordino.core.study.base import Model as Model
+from sordino.core.study.base import World as World
+from sordino.core.study.data import Data as Data
+from sordino.data.partition import Column as Column
+from sordino.data.partition import Dirichlet as Dirichlet
+from sordino.data.partition import Iid as Iid
+from sordino.data.partition import Shards as Shards
+from sordino.regimes.synchronous.methods.adap import AdapDpfl as AdapDpfl
+from sordino.regimes.synchronous.methods.ali import AliDpfl as AliDpfl
+from sordino.regimes.synchronous.methods.als import AlsDpfl as AlsDpfl
+from sordino.regimes.synchronous.methods.client_level import DpFedAvg as DpFedAvg
+from sordino.regimes.synchronous.methods.client_level import PeDpfl as PeDpfl
+from sordino.regimes.synchronous.methods.fixed import DpSgd as DpSgd
+from sordino.regimes.synchronous.methods.fixed import FedAvg as FedAvg
+from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg as DynamicDpFedAvg
+from sordino.regimes.synchronous.methods.schedule import DynamicDpSgd as DynamicDpSgd
+from sordino.regimes.synchronous.study import Budget as Budget
+from sordino.regimes.synchronous.study import Participation as Participation
+from sordino.regimes.synchronous.study import Privacy as Privacy

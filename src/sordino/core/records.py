@@ -290,15 +290,8 @@ class Unknown(Open, frozen=True, kw_only=True):
 
 
 KINDS: dict[str, type[Row]] = {
-    "late": Late,
-    "lost": Lost,
-    "joined": Joined,
-    "left": Left,
-    "stale": Stale,
-    "dropped": Dropped,
-    "declined": Declined,
-    "refused": Refused,
-    "end": End,
+    str(kind.__struct_config__.tag): kind
+    for kind in (Late, Lost, Joined, Left, Stale, Dropped, Declined, Refused, End)
 }
 
 
@@ -509,6 +502,7 @@ class Environment(Open, frozen=True, kw_only=True):
 
 
 S = TypeVar("S", bound=msgspec.Struct)
+O = TypeVar("O", bound=Open)  # noqa: E741
 
 WORDS = {
     "array": "a list",
@@ -573,13 +567,8 @@ def _own(value: object) -> object:
     raise NotImplementedError(f"{type(value).__name__} is nothing that JSON knows")
 
 
-def text(record: msgspec.Struct, *, indent: int | None = None) -> str:
-    """A record as JSON."""
-    return dumped(record, indent=indent)
-
-
 def dumped(value: object, *, indent: int | None = None) -> str:
-    """JSON with infinity as the string "inf" and no NaN.
+    """Return a record, or another value, as JSON with infinity as the string "inf" and no NaN.
 
     >>> dumped({"epsilon": float("inf"), "tau": 2})
     '{"epsilon": "inf", "tau": 2}'
@@ -657,28 +646,14 @@ def _facts(regime: object) -> type[Facts]:
     return regimes.facts(regime)
 
 
-def environment(
-    content: bytes, place: object, error: type[SordinoError] = StudyError
-) -> Environment:
-    """Return what an ``environment.json`` says.
+def record_of(content: bytes, place: object, kind: type[O]) -> O:
+    """Return what a file such as ``environment.json`` or ``metrics.json`` says.
 
     Raises:
-        SordinoError: of this kind, naming the place, the key and what stands there.
+        StudyError: naming the place, the key and what stands there.
     """
     try:
-        return _open(object_of(content, place, error), Environment)
-    except Misfit as misfit:
-        raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
-
-
-def metrics(content: bytes, place: object) -> Metrics:
-    """``metrics.json``.
-
-    Raises:
-        StudyError: naming ``place`` and what does not fit.
-    """
-    try:
-        return _open(object_of(content, place, StudyError), Metrics)
+        return _open(object_of(content, place, StudyError), kind)
     except Misfit as misfit:
         raise StudyError(f"{place}: {misfit}. Restore it from a copy") from misfit
 
@@ -689,9 +664,6 @@ def _split(
     """The keys that a record names, and all others."""
     own = {key: value for key, value in found.items() if key in kind.__struct_encode_fields__}
     return own, {key: value for key, value in found.items() if key not in own}
-
-
-O = TypeVar("O", bound=Open)  # noqa: E741
 
 
 def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) -> O:

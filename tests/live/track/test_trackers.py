@@ -141,7 +141,9 @@ def test_a_killed_run_goes_on_in_the_same_store(name: str, tmp_path: Path) -> No
         for i in (1, 2, 3, 4):
             first.row(row(i))
     # killed: the last checkpoint was after round 2
-    (tmp_path / "rounds.jsonl").write_text("".join(records.text(row(i)) + "\n" for i in (1, 2, 3)))
+    (tmp_path / "rounds.jsonl").write_text(
+        "".join(records.dumped(row(i)) + "\n" for i in (1, 2, 3))
+    )
     with tracked([name], said.append) as second:
         second.begin(going(tmp_path, done=2))
         for i in (3, 4, 5, 6):
@@ -156,7 +158,7 @@ def test_a_killed_run_goes_on_in_the_same_store(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", list(READERS))
 def test_a_tracker_that_comes_later_gets_the_earlier_rounds(name: str, tmp_path: Path) -> None:
-    log = "".join(records.text(row(i)) + "\n" for i in (1, 2, 3))
+    log = "".join(records.dumped(row(i)) + "\n" for i in (1, 2, 3))
     (tmp_path / "rounds.jsonl").write_text(log)
     with tracked([name]) as tracking:
         tracking.begin(going(tmp_path, done=2))

@@ -44,7 +44,7 @@ ABOUT: dict[str, Any] = {
 
 
 def row(number: int) -> str:
-    return records.text(Round(round=number, accuracy=number / 10, epsilon=number / 4)) + "\n"
+    return records.dumped(Round(round=number, accuracy=number / 10, epsilon=number / 4)) + "\n"
 
 
 @pytest.fixture

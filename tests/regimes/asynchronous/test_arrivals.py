@@ -22,7 +22,7 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.plan import step_event
 from sordino.core.prepared import PreparedRun
-from sordino.core.records import Row, text
+from sordino.core.records import Row, dumped
 from sordino.core.run import log
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
@@ -76,7 +76,7 @@ class Watch:
         self.die_after = die_after
 
     def row(self, row: Row) -> None:
-        self.rows.append(json.loads(text(row)))
+        self.rows.append(json.loads(dumped(row)))
 
     def save(self, moment: Moment[Any]) -> None:
         self.saved.append((moment.pack(), len(self.rows)))

@@ -21,7 +21,7 @@ from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Update, Vector
 from sordino.core.effect import Arrived, Book, Closed, Log, Send
 from sordino.core.effect import Booked as Paid
-from sordino.core.records import text
+from sordino.core.records import dumped
 from sordino.mechanisms.contract import check_noise
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.mechanisms.haar.basis import Basis
@@ -323,7 +323,7 @@ def test_a_method_sees_the_release_and_nothing_else() -> None:
     assert not state.answers
     for effect in effects:
         if isinstance(effect, Log):
-            assert "0.123" not in text(effect.row)
+            assert "0.123" not in dumped(effect.row)
 
 
 def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> None:

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sordino.base import modules as code
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
@@ -236,20 +236,12 @@ class RunFolder:
                 "read"
             ) from error
         path = self.path / STUDY
-        try:
-            now = toml_of(read_below(self.path, STUDY, most=MOST_JSON).decode())
-        except (ValueError, RecursionError, OSError) as error:
-            raise StudyError(
-                f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
-            ) from error
+        now = table_in(path, toml_of)
         for each in (then, now):
             each.pop("execution", None)
-        promised = note.get("promise")
         return [
             *differences(path, dict(flat(then)), dict(flat(now))),
-            *differences(
-                self.path / ABOUT, promised if isinstance(promised, dict) else {}, promise(about)
-            ),
+            *differences(self.path / ABOUT, mapping(note.get("promise")), promise(about)),
         ]
 
     def changed_since_seal(
@@ -264,9 +256,9 @@ class RunFolder:
             seal: the facts of SEAL.
             digests: of the files, by name.
         """
-        run, files = seal.get("run"), _mapping(seal.get("files"))
+        files = mapping(seal.get("files"))
         return [
-            *differences(self.path / ABOUT, run if isinstance(run, dict) else {}, outcome(about)),
+            *differences(self.path / ABOUT, mapping(seal.get("run")), outcome(about)),
             *(
                 Difference(str(self.path / name), "")
                 for name in dict.fromkeys((*files, *digests))
@@ -279,7 +271,7 @@ class RunFolder:
 
         Of a checkpoint that it does not hold nothing is said.
         """
-        sealed = _mapping(seal.get("files"))
+        sealed = mapping(seal.get("files"))
         return [
             each.name
             for each in SEALED
@@ -398,14 +390,34 @@ class RunFolder:
                 f"{path}: it has no {' and no '.join(missing)}. Restore it from a copy"
             )
         result = found["result"]
-        seconds = number(result.get("seconds")) if isinstance(result, dict) else None
+        seconds = number(mapping(result).get("seconds"))
         kept = {key: value for key, value in found.items() if key not in LATER}
         kept["result"] = None if result is None else {} if seconds is None else {"seconds": seconds}
         return records.about_of(kept, path, ResumeError)
 
 
-def _mapping(value: object) -> Mapping[str, object]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a table that was read, or an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def table_in(path: Path, read: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the table in a JSON or TOML file.
+
+    Raises:
+        StudyError: if there is none that can be read.
+    """
+    try:
+        found = read(read_below(path.parent, path.name, most=MOST_JSON).decode())
+    except (ValueError, RecursionError, OSError) as error:
+        raise StudyError(
+            f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
+        ) from error
+    if not isinstance(found, dict):
+        raise StudyError(
+            f"{path}: it must hold one table of keys and values. Restore it from a copy"
+        )
+    return found
 
 
 class _Named(Record, frozen=True, kw_only=True):

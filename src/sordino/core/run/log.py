@@ -34,7 +34,7 @@ from sordino.base.message import Vector
 from sordino.base.parsing import Malformed
 from sordino.core import records
 from sordino.core.files import replace_file, said_clearly
-from sordino.core.records import Row, known, number, text
+from sordino.core.records import Row, dumped, known, number
 from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS, LOG
 from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
 
@@ -269,7 +269,7 @@ class RunLog:
     def row(self, row: Row) -> None:
         """Append one row and show it."""
         with said_clearly(self.folder / LOG):
-            self.file.write(text(row).encode() + b"\n")
+            self.file.write(dumped(row).encode() + b"\n")
             self.file.flush()
         self.show(row)
 

@@ -229,13 +229,13 @@ def load(folder: Path, *, last: int | None = None) -> Run:
         folder=folder,
         about=about,
         study=_text(folder / STUDY),
-        environment=records.environment(_bytes(surrounded), surrounded)
+        environment=records.record_of(_bytes(surrounded), surrounded, Environment)
         if there(folder, surrounded.name)
         else empty,
         rounds=rounds,
         others=others,
         damaged=damaged,
-        metrics=records.metrics(_bytes(measured), measured)
+        metrics=records.record_of(_bytes(measured), measured, Metrics)
         if there(folder, measured.name)
         else None,
     )

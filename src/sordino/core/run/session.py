@@ -159,8 +159,8 @@ def _founded(
         about = replace(describe(built, run), begun=_now(full), data=_data_of(built))
         found = replace(surrounded(full), companions=companions_here() or UNSET)
         replace_file(draft / STUDY, studies.write(full).encode())
-        replace_file(draft / ABOUT, records.text(about, indent=1).encode())
-        replace_file(draft / ENVIRONMENT, records.text(found, indent=1).encode())
+        replace_file(draft / ABOUT, records.dumped(about, indent=1).encode())
+        replace_file(draft / ENVIRONMENT, records.dumped(found, indent=1).encode())
         begin = Begin(
             study=asked(full),
             environment=environment(full),
@@ -423,7 +423,7 @@ def _finish(
     before = None if noted is None else place.sealed(noted)
     spent = _spent(built) if before is None else before.spent
     if before is None and (measured := built.metrics(moment.model)) is not None:
-        replace_file(folder / METRICS, records.text(measured, indent=1).encode())
+        replace_file(folder / METRICS, records.dumped(measured, indent=1).encode())
     outcome, done = _end(folder, about, built, moment, seconds, spent)
     seal = place.seal(records.plain(done), model, spent)
     if before is not None and (
@@ -437,7 +437,7 @@ def _finish(
     sealed = Place(
         seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data"
     )
-    replace_file(folder / ABOUT, records.text(replace(done, ledger=sealed), indent=1).encode())
+    replace_file(folder / ABOUT, records.dumped(replace(done, ledger=sealed), indent=1).encode())
     return outcome
 
 

@@ -12,7 +12,7 @@ together so many seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import MOST_JSON, open_below, read_below, there
+from sordino.base.files import open_below, there
 from sordino.base.fingerprints import KEYED
 from sordino.base.parsing import json_of, toml_of
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
+from sordino.core.records import number
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -36,6 +37,8 @@ from sordino.core.run.folder import (
     STUDY,
     Difference,
     RunFolder,
+    mapping,
+    table_in,
 )
 from sordino.core.run.log import checkpoint_heads
 from sordino.data.sets import is_ours
@@ -186,7 +189,7 @@ def places(path: Path) -> list[Path]:
                 f"{path}: there is no run folder, ledger file or folder of ledgers here"
             )
         return found
-    run, folder = str(_table(path / ABOUT, json_of).get("run")), _data_folder(path)
+    run, folder = str(table_in(path / ABOUT, json_of).get("run")), _data_folder(path)
     if folder is not None:
         refuse_closed(folder)
         if found := [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, run)]:
@@ -200,8 +203,7 @@ def places(path: Path) -> list[Path]:
 
 def _data_folder(folder: Path) -> Path | None:
     """Return where a run folder's study keeps the ledgers of its data; None if nowhere."""
-    privacy = _table(folder / STUDY, toml_of).get("privacy")
-    kept = privacy.get("ledger") if isinstance(privacy, dict) else None
+    kept = mapping(table_in(folder / STUDY, toml_of).get("privacy")).get("ledger")
     usable = isinstance(kept, str) and kept != "run" and "\0" not in kept
     return Path(str(kept)).expanduser() if usable else None
 
@@ -212,25 +214,6 @@ def _knows(path: Path, run: str) -> bool:
             return ledger.noted(BEGIN, run) is not None
     except LedgerError:
         return False
-
-
-def _table(path: Path, read: Callable[[str], Any]) -> Row:
-    """The table in a JSON or TOML file.
-
-    Raises:
-        StudyError: if there is none that can be read.
-    """
-    try:
-        found = read(read_below(path.parent, path.name, most=MOST_JSON).decode())
-    except (ValueError, RecursionError, OSError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
-        ) from error
-    if not isinstance(found, dict):
-        raise StudyError(
-            f"{path}: it must hold one table of keys and values. Restore it from a copy"
-        )
-    return found
 
 
 def _terms_of(note: Note) -> tuple[Row, Terms]:
@@ -351,7 +334,7 @@ class _Check:
         """Hold a run folder against its ledger, or its ledgers."""
         self.verdict.sealed = False
         try:
-            about, paths = _table(folder / ABOUT, json_of), places(folder)
+            about, paths = table_in(folder / ABOUT, json_of), places(folder)
         except SordinoError as error:
             self.problems.append(str(error))
             return
@@ -386,13 +369,13 @@ class _Check:
         """Everything that the folder says, against what stands in the chain."""
         (ledger, begin, seal), place = opened[0], RunFolder(folder)
         study, terms = _terms_of(begin)
-        privacy, data = study["privacy"], study.get("data")
+        privacy, data = study["privacy"], mapping(study.get("data"))
         local, plain = privacy.get("ledger") == "run", privacy.get("unit") == "none"
         self.differ(place.changed_since_begin(begin.facts, about))
         spent = dict(self.spent(opened, terms, local=local))
         tested = {unit: epsilon for unit, epsilon in spent.items() if unit == TEST}
         clients = {unit: epsilon for unit, epsilon in spent.items() if unit != TEST}
-        if not local or (isinstance(data, dict) and data.get("person") is not None):
+        if not local or data.get("person") is not None:
             clients = _at_least(clients, _numbers_in(about, "spent"))
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
         most = max((*clients.values(), *tested.values()), default=None)
@@ -455,14 +438,13 @@ class _Check:
         have spent in all sets.
         """
         for ledger, begin, seal in opened:
-            units = begin.facts.get("units")
             most = {
                 unit.name: unit.epsilon
                 for kept in self.verdict.ledgers
                 if kept.path == ledger.path
                 for unit in kept.units
             }
-            for unit, name in units.items() if isinstance(units, dict) else ():
+            for unit, name in mapping(begin.facts.get("units")).items():
                 if seal is None and (known := most.get(str(name))) is not None:
                     yield unit, known
                     continue
@@ -473,8 +455,7 @@ class _Check:
         self, folder: Path, about: Row, spent: Mapping[str, float], tested: Mapping[str, float]
     ) -> None:
         """Epsilon, of all and of each, as stated and as added up here."""
-        found = about.get("result")
-        stated = found if isinstance(found, dict) else {}
+        stated = mapping(about.get("result"))
         where, given = f"{folder / ABOUT}: result", self.verdict.epsilon
         if given is not None and not _close(stated.get("epsilon"), given):
             self.problems.append(
@@ -497,7 +478,7 @@ class _Check:
 
     def head(self, folder: Path, head: object, ledger: Ledger, scope: str) -> None:
         """The place at which a run was sealed, against the chain."""
-        stated = head if isinstance(head, dict) else {}
+        stated = mapping(head)
         seq, digest = stated.get("seq"), stated.get("digest")
         if not (isinstance(seq, int) and isinstance(digest, str) and ledger.stands((seq, digest))):
             self.problems.append(
@@ -538,13 +519,12 @@ class _Check:
 
     def guessable(self, study: Row, ledger: Ledger, *, local: bool) -> None:
         """Say whether the ledger shows private rows to whoever guesses them."""
-        data = study.get("data")
-        name, file = (data.get("name"), data.get("file")) if isinstance(data, dict) else ("", "")
+        data = mapping(study.get("data"))
         if not local:
             if (warning := seen_by_others(ledger.path.parent)) is not None:
                 self.remarks.append(warning)
             return
-        if file is None and is_ours(str(name)):
+        if data and data.get("file") is None and is_ours(str(data.get("name"))):
             return
         prints = {unit: each for unit, each in ledger.units().items() if each != unit}
         keyed = all(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values())
@@ -577,7 +557,7 @@ def _outside(ledger: Ledger) -> Sequence[Entry]:
 
 def _bound_of(spent: float | None, promise: object) -> float | None:
     """The epsilon that is a bound: what was spent; at least the budget if releases chose that."""
-    stated = promise if isinstance(promise, dict) else {}
+    stated = mapping(promise)
     budget = _number(stated.get("epsilon_budget"))
     chosen = stated.get("chosen") and stated.get("form") == "sound" and not math.isinf(budget)
     return spent if spent is None or not chosen else max(spent, budget)
@@ -585,8 +565,7 @@ def _bound_of(spent: float | None, promise: object) -> float | None:
 
 def _numbers_in(about: Row, key: str) -> list[float]:
     """The numbers that a result states under a key, in order of size."""
-    result = about.get("result")
-    found = result.get(key) if isinstance(result, dict) else None
+    found = mapping(about.get("result")).get(key)
     return sorted(
         map(_number, found if isinstance(found, list) else [] if found is None else [found])
     )
@@ -612,26 +591,20 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
 
     What was promised stands in the note of the beginning, or, of versions before, in the study.
     """
-    units, told, promise = begin.get("units"), seal.get("spent"), begin.get("promise")
-    each = told.get("each") if isinstance(told, dict) else None
-    if (
-        not isinstance(units, dict)
-        or not isinstance(each, list)
-        or not isinstance(promise, dict)
-        or promise.get("form") != "sound"
-    ):
+    units, each = mapping(begin.get("units")), mapping(seal.get("spent")).get("each")
+    if not isinstance(each, list) or mapping(begin.get("promise")).get("form") != "sound":
         return
     clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
     own, kept = privacy.get("epsilons"), begin.get(PROMISED)
     if len(clients) != len(each):
         return
     for client, spent in zip(clients, map(_number, each), strict=True):
-        number = client.removeprefix("client:")
+        index = client.removeprefix("client:")
         if isinstance(kept, dict):
             found = kept.get(units[client])
             most = _number(found[0] if isinstance(found, list) and found else "inf")
-        elif isinstance(own, list) and number.isdigit() and int(number) < len(own):
-            most = _number(own[int(number)])
+        elif isinstance(own, list) and index.isdigit() and int(index) < len(own):
+            most = _number(own[int(index)])
         else:
             most = _number(privacy.get("epsilon", "inf"))
         if spent > most * (1 + CLOSE):
@@ -643,17 +616,13 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
 
 def _called(begins: Sequence[Note]) -> dict[str, str]:
     """Return what the last run called units whose names are fingerprints."""
-    units = begins[-1].facts.get("units") if begins else None
-    named = units if isinstance(units, dict) else {}
-    return {str(name): str(unit) for unit, name in named.items() if name != unit}
+    units = mapping(begins[-1].facts.get("units") if begins else None)
+    return {str(name): str(unit) for unit, name in units.items() if name != unit}
 
 
 def _number(value: object) -> float:
-    if isinstance(value, str):
-        return math.inf if value == "inf" else math.nan
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return math.nan
-    return float(value) if isinstance(value, float) or abs(value) < 10**300 else math.nan
+    found = number(math.inf if value == "inf" else value)
+    return math.nan if found is None else found
 
 
 def _close(stated: object, given: object) -> bool:
@@ -669,8 +638,8 @@ def _alike(found: Difference) -> bool:
 
 
 def _in_words(value: object) -> str:
-    number = _number(value)
-    return "not a number" if math.isnan(number) else epsilon_text(number)
+    found = _number(value)
+    return "not a number" if math.isnan(found) else epsilon_text(found)
 
 
 def _at_place(path: Path, error: Exception) -> str:
