@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import polars
 
     from sordino.api.given import Data
-    from sordino.core.method import About
 
 NOISE = (
     ("own", "each client (or the aggregator) adds all of the noise; every regime"),
@@ -60,49 +59,17 @@ def methods() -> polars.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Names that a study may use, each with a line about it.
-
-    Attributes:
-        methods: by name.
-        mechanisms: of methods that add noise: kind, forms, description.
-        noise: who adds the noise, and what that means.
-        front_ends: kinds of ``data.features``, and their descriptions.
-    """
-
-    methods: Mapping[str, About]
-    mechanisms: Sequence[tuple[str, Sequence[str], str]]
-    noise: Sequence[tuple[str, str]]
-    front_ends: Sequence[tuple[str, str]]
-
-    def record(self) -> list[dict[str, object]]:
-        """Return the methods for machines."""
-        return [
-            {
-                "name": name,
-                "regime": about.regime,
-                "paper": about.paper,
-                "forms": dict(about.forms),
-                "units": list(about.units),
-                "about": about.does,
-            }
-            for name, about in self.methods.items()
-        ]
+def mechanisms() -> list[tuple[str, tuple[str, ...], str]]:
+    """Return the mechanisms of methods that add noise: kind, forms, description."""
+    return [
+        (name, get_args(kind.model_fields["form"].annotation), _first_line(kind))
+        for name, kind in MECHANISMS.known().items()
+    ]
 
 
-def choices() -> Choices:
-    """Return every method, mechanism and front end that is known."""
-    found = sorted(known().items(), key=lambda each: each[1].about.regime)
-    return Choices(
-        methods={name: kind.about for name, kind in found},
-        mechanisms=[
-            (name, get_args(kind.model_fields["form"].annotation), _first_line(kind))
-            for name, kind in MECHANISMS.known().items()
-        ],
-        noise=NOISE,
-        front_ends=[(name, _first_line(kind)) for name, kind in FRONT_ENDS.known().items()],
-    )
+def front_ends() -> list[tuple[str, str]]:
+    """Return the kinds of ``data.features``, and their descriptions."""
+    return [(name, _first_line(kind)) for name, kind in FRONT_ENDS.known().items()]
 
 
 def _first_line(kind: type) -> str:
@@ -200,29 +167,15 @@ class StepPrice:
 
     Attributes:
         noise_multiplier: as given, or calibrated for the steps.
-        sampling_rate: q of Poisson sampling.
         taken: the steps that are priced; None for any number.
-        epsilon: after them, by ``accountant``.
+        epsilon: after them.
         most: of each accountant, the most steps within the budget; None without a limit.
     """
 
     noise_multiplier: float
-    sampling_rate: float
-    delta: float
-    accountant: str
     taken: int | None
     epsilon: float
     most: Mapping[str, int | None]
-
-    def record(self) -> dict[str, object]:
-        """Return the price for machines."""
-        return {
-            "steps": self.most[self.accountant],
-            "epsilon": self.epsilon,
-            "noise_multiplier": self.noise_multiplier,
-            "delta": self.delta,
-            "accountant": self.accountant,
-        }
 
 
 def price_steps(
@@ -264,15 +217,7 @@ def price_steps(
         if taken is None
         else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
     )
-    return StepPrice(
-        noise_multiplier=sigma,
-        sampling_rate=rate,
-        delta=delta,
-        accountant=accountant,
-        taken=taken,
-        epsilon=spent,
-        most=most,
-    )
+    return StepPrice(noise_multiplier=sigma, taken=taken, epsilon=spent, most=most)
 
 
 def _check(

@@ -116,7 +116,15 @@ def _without_study(
         target, delta, rate, sigma=sigma, steps=steps, accountant=accountant, compare=not as_json
     )
     if as_json:
-        say.machine(found.record())
+        say.machine(
+            {
+                "steps": found.most[accountant],
+                "epsilon": found.epsilon,
+                "noise_multiplier": found.noise_multiplier,
+                "delta": delta,
+                "accountant": accountant,
+            }
+        )
         return
     sigma = found.noise_multiplier
     say.result(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
@@ -217,11 +225,26 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.api.planning import choices
+    from sordino.api.planning import NOISE, front_ends, mechanisms
+    from sordino.core.method import known
 
-    found = choices()
+    found = sorted(
+        ((name, kind.about) for name, kind in known().items()), key=lambda each: each[1].regime
+    )
     if as_json:
-        say.machine(found.record())
+        say.machine(
+            [
+                {
+                    "name": name,
+                    "regime": about.regime,
+                    "paper": about.paper,
+                    "forms": about.forms,
+                    "units": about.units,
+                    "about": about.does,
+                }
+                for name, about in found
+            ]
+        )
         return
     rows = [
         [
@@ -233,7 +256,7 @@ def methods(as_json: AsJson = False) -> None:
             about.does,
             about.paper,
         ]
-        for name, about in found.methods.items()
+        for name, about in found
     ]
     say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)
     say.table(
@@ -247,14 +270,14 @@ def methods(as_json: AsJson = False) -> None:
                 ),
                 does,
             ]
-            for name, forms, does in found.mechanisms
+            for name, forms, does in mechanisms()
         ],
     )
-    say.table("Whose noise (privacy.noise)", ["noise", "what it does"], found.noise)
+    say.table("Whose noise (privacy.noise)", ["noise", "what it does"], NOISE)
     say.table(
         "Front ends: what a model sees in the place of an example (data.features)",
         ["kind", "what it does"],
-        found.front_ends,
+        front_ends(),
     )
 
 
