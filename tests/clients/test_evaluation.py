@@ -23,7 +23,7 @@ from sordino.core.prepared import UNIT
 from sordino.core.promise import assumptions, guarantee
 from sordino.core.run import session
 from sordino.core.run.verify import verify
-from sordino.data.locate import find
+from sordino.data.sets import find
 from sordino.privacy import Gaussian, Ledger, accountant
 from sordino.report import write
 

@@ -15,7 +15,6 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-import sordino.data.locate as locate
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder
 from sordino.data import load, names, scaled, sets
@@ -32,7 +31,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No data anywhere: three empty places."""
     monkeypatch.setenv("SORDINO_DATA", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(locate, "_SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(sets, "_SYSTEM", tmp_path / "system")
     return tmp_path
 
 
@@ -70,7 +69,7 @@ def test_places_in_order(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.mkdir(parents=True)
         (folder / "usps").touch()
         (folder / "usps.t.bz2").touch()
-        assert locate.find("usps") == folder
+        assert sets.find("usps") == folder
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == Path.home() / ".cache" / "sordino"
 
@@ -129,22 +128,22 @@ def published(
 
 
 def test_fetch_downloads_checks_and_keeps(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "PUBLISHED", published(bare / "source", b"hello"))
+    monkeypatch.setattr(sets, "PUBLISHED", published(bare / "source", b"hello"))
     said: list[str] = []
-    folder = locate.fetch("usps", say=said.append)
+    folder = sets.fetch("usps", say=said.append)
     assert folder == bare / "cache" / "sordino" / "usps"
     assert (folder / "usps.bz2").read_bytes() == b"hello"
-    locate.fetch("usps", say=said.append)
+    sets.fetch("usps", say=said.append)
     assert said[1] == "usps.bz2: already there"
     (folder / "usps.bz2").write_bytes(b"damaged")
-    locate.fetch("usps")
+    sets.fetch("usps")
     assert (folder / "usps.bz2").read_bytes() == b"hello"
     monkeypatch.setattr(
-        locate,
+        sets,
         "PUBLISHED",
         published(bare / "source", b"hello", "md5:5d41402abc4b2a76b9719d911017c592"),
     )
-    locate.fetch("usps", folder=bare / "elsewhere")
+    sets.fetch("usps", folder=bare / "elsewhere")
     assert os.listdir(bare / "elsewhere") == ["usps.bz2"]
 
 
@@ -152,38 +151,38 @@ def test_fetch_leaves_nothing_of_a_wrong_or_missing_file(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        locate, "PUBLISHED", published(bare / "source", b"hello", "sha256:" + "0" * 64)
+        sets, "PUBLISHED", published(bare / "source", b"hello", "sha256:" + "0" * 64)
     )
     with pytest.raises(
         DataError, match=r"is not the published file: expected sha256:0{64}, found sha256:2cf24dba"
     ):
-        locate.fetch("usps")
+        sets.fetch("usps")
     (bare / "source").unlink()
     with pytest.raises(
         DataError,
         match=r"could not be downloaded .* Without a network, copy the file there by hand; it must "
         r"have sha256",
     ):
-        locate.fetch("usps")
+        sets.fetch("usps")
     assert os.listdir(bare / "cache" / "sordino" / "usps") == []
 
 
 def test_fetch_refuses_what_it_cannot_check(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="nothing is known about 'imagenet'"):
-        locate.fetch("imagenet")
+        sets.fetch("imagenet")
     monkeypatch.setattr(
-        locate,
+        sets,
         "PUBLISHED",
         MappingProxyType({"usps": replace(sets.PUBLISHED["usps"], remote=())}),
     )
     with pytest.raises(
         DataError, match=r"no trusted checksum is known for usps(.|\n)*put usps, usps.t"
     ):
-        locate.fetch("usps")
+        sets.fetch("usps")
     (bare / "file").touch()
     monkeypatch.undo()
     with pytest.raises(DataError, match=r"cannot make the folder"):
-        locate.fetch("usps", folder=bare / "file" / "usps")
+        sets.fetch("usps", folder=bare / "file" / "usps")
 
 
 @needs_fashion
@@ -230,6 +229,6 @@ def test_debians_files_are_the_published_ones() -> None:
 
 def test_what_is_embedded_is_found_and_not_fetched() -> None:
     with pytest.raises(DataError, match="known: digits, breast-cancer, diabetes, fashion-mnist"):
-        locate.find("nope")
+        sets.find("nope")
     with pytest.raises(DataError, match="'diabetes' is part of this program"):
-        locate.fetch("diabetes")
+        sets.fetch("diabetes")

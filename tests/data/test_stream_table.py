@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sordino.data.locate as locate
 import sordino.data.stream.table as text_module
 from sordino.base.errors import DataError
-from sordino.data import load
+from sordino.data import load, sets
 from sordino.data.stream import TableStream, published
-from sordino.data.stream.opening import COLUMNS, Replay, Rows, Streaming, Wanted
+from sordino.data.stream.opening import Replay, Rows, Streaming, Wanted
 
 RNG = np.random.default_rng(3)
 
@@ -41,12 +40,12 @@ def as_published(values: np.ndarray) -> bytes:
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("SORDINO_DATA", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(locate, "_SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(sets, "_SYSTEM", tmp_path / "system")
     return tmp_path
 
 
 def of_susy(path: Path, rows: int) -> TableStream:
-    header = ("label", *COLUMNS["susy"])
+    header = ("label", *sets.PUBLISHED["susy"].columns)
     return TableStream(path, classes=("background", "signal"), header=header, rows=rows)
 
 

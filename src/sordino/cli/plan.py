@@ -375,8 +375,8 @@ def list_data(as_json: AsJson = False) -> None:
 @data.command("find")
 def find_data(name: str, as_json: AsJson = False) -> None:
     """Say where a data set is, or every way to get it (exit status 2)."""
-    from sordino.data.locate import find as locate
     from sordino.data.sets import NAMES
+    from sordino.data.sets import find as locate
 
     path = Path(EMBEDDED) if name in NAMES else locate(name)
     say.result(str(path))

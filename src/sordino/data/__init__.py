@@ -10,7 +10,6 @@ np.int64(1437)
 """
 
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
-from sordino.data.locate import fetch, places, where
 from sordino.data.partition import (
     PARTITIONS,
     Column,
@@ -25,7 +24,7 @@ from sordino.data.partition import (
     per_client_validation,
 )
 from sordino.data.readers import labels, load, names
-from sordino.data.sets import PUBLISHED, Published, register
+from sordino.data.sets import PUBLISHED, Published, fetch, places, register, where
 
 __all__ = [
     "PARTITIONS",

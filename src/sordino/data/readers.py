@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,28 +20,19 @@ import numpy.typing as npt
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
-from sordino.data import locate
+from sordino.data import sets
 from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Scale, Span
 from sordino.data.encoding import Encoding
-from sordino.data.formats import (
-    read_cifar_archive,
-    read_cifar_folder,
-    read_images,
-    read_labels,
-    read_usps,
-)
+from sordino.data.formats import read_labels
 from sordino.data.identity import words
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
-from sordino.data.sets import NAMES, PUBLISHED, Halves, Published, embedded, pick
+from sordino.data.sets import NAMES, PUBLISHED, embedded
 from sordino.data.table import SUFFIXES, Raw, ReadOptions, read_npz, read_table
 
 
 def names() -> tuple[str, ...]:
     """Data sets that need no file argument and fit in memory."""
-    return (*NAMES, *(name for name, known in PUBLISHED.items() if not known.streamed))
-
-
-USPS_TRAIN, USPS_TEST = 7291, 2007
+    return (*NAMES, *(name for name, known in PUBLISHED.items() if known.rows is None))
 
 
 def load(
@@ -109,15 +100,16 @@ def load(
 def _published(name: str) -> Corpus:
     if name in NAMES:
         return embedded(name)
-    published = locate.named(name)
+    published = sets.named(name)
     if published is None:
         raise DataError(_unknown(name))
-    if published.streamed:
+    if published.rows is not None:
         raise DataError(
             f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by "
             f"row; to load: {', '.join(names())}"
         )
-    train, test = (published.read or _HALVES[name])(locate.find(name), published)
+    assert published.read is not None
+    train, test = published.read(sets.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
 
 
@@ -125,16 +117,12 @@ def labels(name: str) -> tuple[Labels, tuple[int, ...], tuple[str, ...]] | None:
     """Of a published training set, its labels, the shape of an example and the names of classes;
     None where that takes as long as loading all of it.
     """
-    published = locate.named(name)
-    if published is None or published.read or _HALVES.get(name) is not _idx_halves:
+    published = sets.named(name)
+    if published is None or published.read is not sets.idx_halves:
         return None
-    images, targets, *_ = published.layouts[0]
-    folder = locate.find(name)
-    shape, y = read_labels(
-        _present(folder, images, published),
-        _present(folder, targets, published),
-        len(published.classes),
-    )
+    folder = sets.find(name)
+    images, targets = (published.file(folder, file) for file in published.layouts[0][:2])
+    shape, y = read_labels(images, targets, len(published.classes))
     return y, shape, published.classes
 
 
@@ -147,48 +135,6 @@ def _unknown(name: str) -> str:
         f"data.name: unknown data set {name!r}; {hint}known: {', '.join(names())}; your own "
         "file: file = 'x.csv' (or .parquet, .npz)"
     )
-
-
-def _idx_halves(folder: Path, published: Published) -> Halves:
-    train_x, train_y, test_x, test_y = (
-        _present(folder, name, published) for name in published.layouts[0]
-    )
-    return read_images(train_x, train_y, len(published.classes)), read_images(
-        test_x, test_y, len(published.classes)
-    )
-
-
-def _usps_halves(folder: Path, published: Published) -> Halves:
-    train, test = (_present(folder, name, published) for name in published.layouts[0])
-    return read_usps(train, USPS_TRAIN), read_usps(test, USPS_TEST)
-
-
-def _cifar_halves(folder: Path, published: Published) -> Halves:
-    whole = [
-        layout for layout in published.layouts if all((folder / name).is_file() for name in layout)
-    ]
-    # Batches before archives: no decompression; the binary form before the python one: no pickle.
-    first = max(
-        whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0])
-    )
-    if len(first) == 1:
-        return read_cifar_archive(folder / first[0])
-    return read_cifar_folder((folder / first[0]).parent)
-
-
-_HALVES: dict[str, Callable[[Path, Published], Halves]] = {
-    "fashion-mnist": _idx_halves,
-    "mnist": _idx_halves,
-    "cifar10": _cifar_halves,
-    "usps": _usps_halves,
-}
-
-
-def _present(folder: Path, name: str, published: Published) -> Path:
-    path = pick(folder, name, published.endings)
-    if path is None:  # gone since the folder was found complete
-        raise DataError(locate.missing_message(published))
-    return path
 
 
 def _own(
@@ -246,7 +192,7 @@ def corpus_of(
     owned = [part.client for part in (parts if both else parts[:1]) if part.client is not None]
     owners = encode_clients(owned) if owned else ()
     names = client_names(owned) if owned else ()
-    sets = [
+    made_sets = [
         Dataset(
             name,
             part.x,
@@ -263,11 +209,11 @@ def corpus_of(
         )
     ]
     if test is not None:
-        return _clamped(Corpus(*sets))
+        return _clamped(Corpus(*made_sets))
     return _clamped(
-        Corpus(sets[0], sets[0].take([]))
+        Corpus(made_sets[0], made_sets[0].take([]))
         if test_fraction is None
-        else _set_aside(place, sets[0], test_fraction)
+        else _set_aside(place, made_sets[0], test_fraction)
     )
 
 

@@ -33,5 +33,5 @@ from sordino.core.run.reading import Run as Run
 from sordino.core.run.reading import load as load
 from sordino.core.study.base import Study as Study
 from sordino.core.study.parse import write as write
-from sordino.data.locate import where as where
 from sordino.data.sets import NAMES as NAMES
+from sordino.data.sets import where as where

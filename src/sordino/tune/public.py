@@ -28,8 +28,8 @@ from sordino.core.regimes import calibrated, plan
 from sordino.core.run.reading import load
 from sordino.core.run.session import book_public
 from sordino.core.study.data import SHARE
-from sordino.data import locate
 from sordino.data import names as published
+from sordino.data import sets
 from sordino.data.sets import is_ours
 from sordino.privacy import LedgerSession
 from sordino.privacy.records.group import SAMPLE
@@ -71,7 +71,7 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
     if not _is_named(on):
         file = Path(on)
         _refuse_file(study, file, on)
-    elif own.name == on or (own.name and locate.named(own.name) == locate.named(on) is not None):
+    elif own.name == on or (own.name and sets.named(own.name) == sets.named(on) is not None):
         raise StudyError(
             f"--on {on}: this is the study's own data, which a choice would have to pay for. Give "
             "another data set, or --on private"
@@ -233,7 +233,7 @@ def file_of(on: str) -> Path | None:
 
 def _is_named(on: str) -> bool:
     """Return whether this names a data set: one of this program's, or somebody's own."""
-    return on in published() or (":" in on and locate.named(on) is not None)
+    return on in published() or (":" in on and sets.named(on) is not None)
 
 
 def called(on: str) -> str:

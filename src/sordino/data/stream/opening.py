@@ -6,16 +6,14 @@ A stream of your own is a class with a registration, or ``kind = "package.module
 **SUSY and HIGGS** are five and eleven million simulated collisions, from the UCI repository's files
 (Baldi, Sadowski, Whiteson 2014). The first column is the class (1: signal, 0: background), then
 come 18 or 28 features; there is no header. Both files are found where other data is
-(:mod:`sordino.data.locate`), under the names SUSY.csv.gz and HIGGS.csv.gz or unpacked.
+(:func:`sordino.data.sets.find`), under the names SUSY.csv.gz and HIGGS.csv.gz or unpacked.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,11 +23,11 @@ from pydantic import Field
 from sordino.base.errors import DataError
 from sordino.base.files import open_plain
 from sordino.base.registry import Registry, Section
-from sordino.data import identity, locate
+from sordino.data import identity
 from sordino.data.dataset import Corpus
 from sordino.data.labels import notice_classes
 from sordino.data.readers import load
-from sordino.data.sets import PUBLISHED, pick
+from sordino.data.sets import PUBLISHED, find
 from sordino.data.stream.piece import Stream
 from sordino.data.stream.stored import Deformed, Replayed
 from sordino.data.stream.table import TableStream
@@ -279,28 +277,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_JETS = tuple(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "b-tag"))
-
-COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "susy": (
-            "lepton 1 pT", "lepton 1 eta", "lepton 1 phi",
-            "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
-            "missing energy magnitude", "missing energy phi", "MET_rel", "axial MET",
-            "M_R", "M_TR_2", "R", "MT2", "S_R", "M_Delta_R", "dPhi_r_b", "cos(theta_r1)",
-        ),
-        "higgs": (
-            "lepton pT", "lepton eta", "lepton phi",
-            "missing energy magnitude", "missing energy phi", *_JETS,
-            "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
-        ),
-    }
-)  # fmt: skip
-"""Names of the features."""
-
-ROWS: Mapping[str, int] = MappingProxyType({"susy": 5_000_000, "higgs": 11_000_000})
-
-
 def published(
     name: str, *, rows: int | None = None, scale: float | None = None, seed: int = 0
 ) -> TableStream:
@@ -315,13 +291,12 @@ def published(
     Raises:
         DataError: if it is not known or not found, with every way to get it.
     """
-    if name not in COLUMNS:
-        raise DataError(f"unknown stream {name!r}; known: {', '.join(COLUMNS)}")
-    known = PUBLISHED[name]
-    file = pick(locate.find(name), known.layouts[0][0], known.endings)
-    if file is None:  # gone since the folder was found complete
-        raise DataError(locate.missing_message(known))
+    known = PUBLISHED.get(name)
+    if known is None or known.rows is None:
+        streamed = [each.name for each in PUBLISHED.values() if each.rows is not None]
+        raise DataError(f"unknown stream {name!r}; known: {', '.join(streamed)}")
     return TableStream(
-        file, classes=known.classes, header=("label", *COLUMNS[name]),
-        rows=ROWS[name] if rows is None else rows, scale=scale, name=name, seed=seed,
+        known.file(find(name), known.layouts[0][0]), classes=known.classes,
+        header=("label", *known.columns), rows=known.rows if rows is None else rows, scale=scale,
+        name=name, seed=seed,
     )  # fmt: skip

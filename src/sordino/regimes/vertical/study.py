@@ -21,7 +21,7 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
 
-STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
+STREAMED = tuple(name for name, known in PUBLISHED.items() if known.rows is not None)
 """Published data sets that are read as streams."""
 
 
