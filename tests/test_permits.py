@@ -47,8 +47,7 @@ from sordino.regimes.asynchronous import edge
 from sordino.regimes.asynchronous.assemble import BlockSimulation
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.synchronous import aggregate
-from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.sharing import SharedSum
+from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.vertical.engine import InProcessEngine
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units

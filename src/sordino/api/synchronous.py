@@ -15,12 +15,12 @@ from sordino.data.partition import Shards as Shards
 from sordino.regimes.synchronous.methods.adap import AdapDpfl as AdapDpfl
 from sordino.regimes.synchronous.methods.ali import AliDpfl as AliDpfl
 from sordino.regimes.synchronous.methods.als import AlsDpfl as AlsDpfl
-from sordino.regimes.synchronous.methods.client_level import DpFedAvg as DpFedAvg
-from sordino.regimes.synchronous.methods.client_level import PeDpfl as PeDpfl
+from sordino.regimes.synchronous.methods.fixed import DpFedAvg as DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd as DpSgd
+from sordino.regimes.synchronous.methods.fixed import DynamicDpFedAvg as DynamicDpFedAvg
+from sordino.regimes.synchronous.methods.fixed import DynamicDpSgd as DynamicDpSgd
 from sordino.regimes.synchronous.methods.fixed import FedAvg as FedAvg
-from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg as DynamicDpFedAvg
-from sordino.regimes.synchronous.methods.schedule import DynamicDpSgd as DynamicDpSgd
+from sordino.regimes.synchronous.methods.fixed import PeDpfl as PeDpfl
 from sordino.regimes.synchronous.study import Budget as Budget
 from sordino.regimes.synchronous.study import Participation as Participation
 from sordino.regimes.synchronous.study import Privacy as Privacy

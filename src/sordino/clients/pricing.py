@@ -34,15 +34,24 @@ KINDS = 16
 """Kinds of clients beyond which the one that spends most is found by the Rényi bound."""
 
 
-def schedule(study: HorizontalStudy, rates: Sequence[float], steps: int, charged: str) -> Schedule:
-    """Return the charges of clients that take steps at one noise multiplier, or at one each.
+def schedule(
+    study: HorizontalStudy,
+    rates: Sequence[float],
+    charged: str,
+    stages: tuple[tuple[float, int], ...],
+    release: Callable[[float], Event] | None = None,
+    pace: int = 1,
+) -> Schedule:
+    """Return the charges of clients at one noise multiplier, or at one each.
 
     Args:
         rates: q of every client.
-        steps: charges of a client that noise is calibrated for.
         charged: what is charged, in the plural.
+        stages: factors on the noise multiplier, and charges of a client at each.
+        release: of one charge by noise multiplier; the mechanism's unless given.
+        pace: charges of a round.
     """
-    privacy, release = study.privacy, study.privacy.mechanism.event
+    privacy, release = study.privacy, release or study.privacy.mechanism.event
     units = [f"client:{i}" for i in range(len(rates))]
     epsilons = study.epsilons[: len(rates)]
     asked = Schedule(
@@ -52,10 +61,11 @@ def schedule(study: HorizontalStudy, rates: Sequence[float], steps: int, charged
         },
         charged=charged,
         noisy={
-            unit: NoisyCharges(release=release, stages=((1.0, steps),), sampling_rate=rate)
+            unit: NoisyCharges(release=release, stages=stages, sampling_rate=rate)
             for unit, rate in zip(units, rates, strict=True)
         },
         alike=study.given_epsilons is None,
+        pace=pace,
     )
     return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
 
@@ -75,12 +85,6 @@ def dearest(asked: Schedule, charges: int) -> str:
     return max(units, key=spent)
 
 
-def batches(rates: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, float]:
-    """Return the expected batch of the smallest, the median and the largest client."""
-    ordered, rate = sorted(sizes), rates[0]
-    return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
-
-
 def price(
     study: HorizontalStudy,
     asked: Schedule,
@@ -88,7 +92,7 @@ def price(
     dimension: int,
     batch: tuple[float, float, float],
     sizes: Sequence[int],
-    counts: Callable[[int], Sequence[int]] = lambda used: [used],
+    counts: Callable[[int], Sequence[int]],
 ) -> Plan:
     """Return the plan of a calibrated study that promises something, of its dearest client.
 
@@ -98,7 +102,7 @@ def price(
         dimension: d of the model.
         batch: expected batch of the smallest, the median and the largest client.
         sizes: of the clients' data.
-        counts: charges after which epsilon is shown, from those that are used.
+        counts: charges after which epsilon is shown, by those that are used.
     """
     privacy, unit = study.privacy, dearest(asked, wanted)
     sigma, rate = asked.multipliers[unit], asked.noisy[unit].sampling_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -91,33 +91,53 @@ class HorizontalRegime(Regime[H]):
     def schedule(self, study: H, sizes: Sequence[int]) -> Schedule:
         """Return what a study charges its clients, by unit of the ledger in their order."""
         rates = self.rates(study, sizes)
-        return pricing.schedule(study, rates, self.wanted(study), self.charged)
+        return pricing.schedule(study, rates, self.charged, ((1.0, self.wanted(study)),))
 
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
         """Return the study with its noise filled in, for clients of these sizes."""
-        return calibrated(study, lambda: self.schedule(study, sizes))
+        privacy = study.privacy
+        if privacy.unit == "none" or privacy.noise_multiplier is not None:
+            return study
+        sigmas = tuple(self.schedule(study, sizes).calibrated().multipliers.values())
+        update: dict[str, object] = {"noise_multiplier": max(sigmas)}
+        if study.given_epsilons is not None:
+            update["noise_multipliers"] = sigmas
+        return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
         """Return the plan of a study over clients of these sizes and a model of this dimension."""
         full = self.calibrate(study, sizes)
         privacy, wanted = full.privacy, self.share(full)
-        batch = pricing.batches(self.rates(full, sizes), sizes)
         if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-            return Plan(
-                rounds=full.horizon,
-                used=wanted,
-                curve=(math.inf,),
-                batches=batch,
-                warnings=("this run promises no privacy: epsilon is infinite",),
-            )
-        asked = self.schedule(full, sizes)
-        priced = pricing.price(full, asked, wanted, dimension, batch, sizes)
-        said = pricing.warnings(privacy.delta, min(sizes), priced.steps, "client", "step")
+            return self.unprotected(full, sizes)
+        schedule = self.schedule(full, sizes)
+        batch = self.batches(full, sizes)
+        priced = pricing.price(full, schedule, wanted, dimension, batch, sizes, self.shown)
         return replace(
             priced,
             calibrated=study.privacy.noise_multiplier is None,
-            warnings=(*said, *priced.warnings),
+            warnings=(*self.warnings(full, sizes, priced.steps, dimension), *priced.warnings),
         )
+
+    def unprotected(self, study: H, sizes: Sequence[int]) -> Plan:
+        """Return the plan of a study without a bound of epsilon."""
+        batch = self.batches(study, sizes)
+        return Plan(rounds=study.horizon, used=self.share(study), curve=(math.inf,), batches=batch)
+
+    def batches(self, study: H, sizes: Sequence[int]) -> tuple[float, float, float]:
+        """Return the expected batch of the smallest, the median and the largest client."""
+        rate, ordered = self.rates(study, sizes)[0], sorted(sizes)
+        return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
+
+    def shown(self, used: int) -> list[int]:
+        """Return numbers of charges, the last one ``used``, after which a plan shows epsilon."""
+        return [used]
+
+    def warnings(
+        self, study: H, sizes: Sequence[int], steps: int | None, dimension: int
+    ) -> list[str]:
+        """Return what is allowed but should be looked at; ``steps`` are what a budget pays for."""
+        return pricing.warnings(study.privacy.delta, min(sizes), steps, "client", "step")
 
     def told(self, study: H, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""
@@ -256,20 +276,6 @@ def sampled(study: HorizontalStudy) -> SampledPromise:
     """Return the promise of a study whose clients draw Poisson samples at one rate."""
     assert isinstance(study.privacy, SampledPromise)
     return study.privacy
-
-
-def calibrated(study: H, schedule: Callable[[], Schedule]) -> H:
-    """Return the study with its noise multiplier, or each client's, filled in if left out."""
-    privacy, given = study.privacy, study.given_multipliers
-    if privacy.unit == "none" or (
-        privacy.noise_multiplier is not None and (study.given_epsilons is None or given is not None)
-    ):
-        return study
-    sigmas = tuple(schedule().calibrated().multipliers.values())
-    update: dict[str, object] = {"noise_multiplier": max(sigmas)}
-    if study.given_epsilons is not None:
-        update["noise_multipliers"] = sigmas
-    return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
 
 def of(study: H) -> HorizontalRegime[H]:

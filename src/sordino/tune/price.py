@@ -14,7 +14,7 @@ from sordino.core.regimes import calibrated
 from sordino.privacy import Event, Repeated, Selected, accountant
 from sordino.privacy.event import Composed
 from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
-from sordino.regimes.synchronous.plan import charges, schedule, scheduled
+from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again
 
@@ -180,7 +180,7 @@ def measured(study: HorizontalStudy) -> str:
 
 def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
     """Return the most that one run books: for each client where clients differ, else for all."""
-    asked, kinds, found = schedule(study), {}, list[Stages]()
+    asked, kinds, found = REGIME.schedule(study, ()), {}, list[Stages]()
     for first in asked.kinds.values():
         if first not in kinds:
             steps, used = charges(study, asked.affordable(first))

@@ -31,8 +31,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.regimes import calibrated
 from sordino.data.features import RandomConvolutions, Scattering
 from sordino.data.features.scattering import LIMIT
-from sordino.regimes.synchronous.plan import planned_steps, weights
-from sordino.regimes.synchronous.sharing import honest, shared
+from sordino.regimes.synchronous.regime import REGIME, weights
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.optimizer import Sgd
 from sordino.tune.grid import again
@@ -52,7 +51,7 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
     assert isinstance(full, SynchronousStudy)
     privacy, told = full.privacy, Division.of(full, lambda: federation(examples(full)))
     length = math.sqrt(math.prod(told.shape)) / LIMIT
-    count = planned_steps(full)
+    count = REGIME.wanted(full)
     noise = _noise(full, told.sizes)
     clip = _rounded(length / SHORT)
     rate = _rounded(
@@ -86,7 +85,7 @@ def _fits(study: HorizontalStudy) -> SynchronousStudy:
             "model 'logistic' behind data.features 'scattering' or 'random', whose features are "
             "normalised: of others the length of an example is not known without looking"
         )
-    elif shared(study) and study.method.weights == "equal":
+    elif study.shared and study.method.weights == "equal":
         what = "method.weights = 'size', where noise is shared"
     elif study.method.optimizer != Sgd():
         what = "plain SGD steps (leave method.optimizer out)"
@@ -101,8 +100,8 @@ def _fits(study: HorizontalStudy) -> SynchronousStudy:
 def _noise(study: SynchronousStudy, sizes: tuple[int, ...]) -> float:
     """s: noise of one step of the averaged model, in each weight, in units of eta C."""
     rate, sigma = study.privacy.sampling_rate, study.privacy.noise_multiplier or 0.0
-    if shared(study):  # one noise for the sum of all, in parts of which ``honest`` are enough
-        return sigma * math.sqrt(len(sizes) / honest(study)) / (rate * sum(sizes))
+    if study.shared:  # one noise for the sum of all, in parts of which ``honest`` are enough
+        return sigma * math.sqrt(len(sizes) / study.honest) / (rate * sum(sizes))
     own = study.multipliers
     return math.hypot(
         *(

@@ -26,7 +26,6 @@ from sordino.core.records import Row, dumped
 from sordino.core.run import log
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
-from sordino.regimes.asynchronous import plan as arrivals
 from sordino.training.perexample.sums import Paths
 
 STUDY = """
@@ -445,9 +444,10 @@ def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
     study: Any = studies.read(path, changes)
     priced, sizes = builder.plan(study)
     full: Any = builder.calibrated(study)
-    edges = zip(arrivals.rates(10, sizes), full.multipliers, strict=True)
+    regime: Any = builder.of(study)
+    edges = zip(regime.rates(study, sizes), full.multipliers, strict=True)
     each = [
-        accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3)
+        accountant("pld").epsilon([(step_event(rate, z), regime.share(full))], 1e-3)
         for rate, z in edges
     ]
     assert priced.epsilon == pytest.approx(max(each), rel=1e-9)

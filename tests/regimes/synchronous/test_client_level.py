@@ -29,12 +29,9 @@ from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
-from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.aggregate import PrivateSum, State, deviation
 from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
-from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
-from sordino.regimes.synchronous.methods.fixed import DpSgd
-from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
-from sordino.regimes.synchronous.outcome import State, deviation
+from sordino.regimes.synchronous.methods.fixed import Bound, DpFedAvg, DpSgd, DynamicDpFedAvg
 from sordino.regimes.synchronous.protocol import Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6

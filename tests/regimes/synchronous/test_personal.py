@@ -16,8 +16,8 @@ from sordino.core import study as studies
 from sordino.core.regimes import build, calibrated
 from sordino.core.run.reading import load
 from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
-from sordino.regimes.synchronous.plan import weights
 from sordino.regimes.synchronous.protocol import Synchronous
+from sordino.regimes.synchronous.regime import weights
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.dpsgd import PrivateClient
 

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.regimes.asynchronous.method import EdgeTerms
-from sordino.regimes.asynchronous.methods.asgd import Asgd, Csgd
-from sordino.regimes.asynchronous.methods.audp import Audp
-from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
+from sordino.regimes.asynchronous.methods import Asgd, Audp, Csgd, Mapa, feasible
 
 LR = EdgeTerms(dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000)
 GUESS = {"smoothness": 1.0, "deviation": 1.0, "gap": 2.3}

@@ -18,9 +18,11 @@ from sordino.core.run import reading, session
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Ledger, PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
-from sordino.regimes.synchronous import report, sharing
+from sordino.regimes.synchronous import report
+from sordino.regimes.synchronous.aggregate import SharedSum
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.regime import rule
 
 Q = 0.2
 SHARED = 'privacy.noise="shared"'
@@ -247,9 +249,9 @@ def test_drop_outs_make_rounds_void_and_charges_stay(tmp_path: Path) -> None:
 def test_weights_and_bounds_are_public_and_within_one(tmp_path: Path) -> None:
     asked = shared_study(tmp_path, "method.weights=equal", "data.clients=3")
     sizes = (100, 50, 200)
-    found = sharing.contribution_weights(asked, sizes)
+    found = asked.contribution_weights(sizes)
     assert found == [0.5, 1.0, 0.25]
-    fixed = sharing.rule(asked, sizes, 10)
+    fixed = rule(asked, sizes, 10)
     assert all(
         most <= weight * size for most, weight, size in zip(fixed.most, found, sizes, strict=True)
     )
@@ -265,7 +267,7 @@ def test_weights_and_bounds_are_public_and_within_one(tmp_path: Path) -> None:
         rounds=6,
         steps=6,
     )
-    total = sharing.adder(asked, sizes, terms, fixed)
+    total = SharedSum.of(asked, sizes, terms.weights, fixed)
     rate, eta = asked.privacy.sampling_rate, asked.method.learning_rate
     for i, size in enumerate(sizes):
         unit = total.scale * found[i]  # what a gradient of client i is in the model

@@ -26,10 +26,10 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
+from sordino.regimes.synchronous.aggregate import State
 from sordino.regimes.synchronous.method import Choice, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
-from sordino.regimes.synchronous.outcome import State
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import SynchronousRound
 

@@ -36,8 +36,8 @@ from sordino.core.world import Block, ChargeRequest
 from sordino.privacy import Charge, LedgerSession, NonPrivate, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
-from sordino.regimes.asynchronous.plan import terms
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
+from sordino.regimes.asynchronous.regime import terms
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.perexample.general import layers_of
 

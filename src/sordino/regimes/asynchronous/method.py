@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from numbers import Real
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from sordino.base.errors import StudyError
 from sordino.core.method import METHODS, About, ContractBroken, Method
 
 __all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
@@ -138,6 +140,33 @@ class AsynchronousMethod(Method):
         """The schedule, from the first update to at least the T-th."""
         raise NotImplementedError
 
+    def planned(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        """Return the stages, without gaps, from the first update to the last.
+
+        Raises:
+            StudyError: if what :meth:`stages` gives is no such schedule.
+        """
+        given: object = self.stages(terms)
+        wanted = "its stages (Stage), one after another without a gap, up to the last update"
+        if not isinstance(given, tuple | list) or not all(
+            isinstance(each, Stage) for each in given
+        ):
+            raise METHODS.wrong(self, "stages", given, wanted)
+        end = 0
+        for stage in given:
+            if stage.start != end or stage.length < 1:
+                raise METHODS.wrong(self, "stages", given, wanted)
+            if not isinstance(stage.clip, Real):
+                raise METHODS.wrong(self, "clip of stages", stage.clip, "a number")
+            if end < terms.updates and not isinstance(
+                rate := cast(object, self.rate(terms, stage, end + 1)), Real
+            ):
+                raise METHODS.wrong(self, "rate", rate, "a number")
+            end = stage.end
+        if end < terms.updates:
+            raise METHODS.wrong(self, "stages", given, wanted)
+        return tuple(given)
+
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t of update t = ``number``, from 1, which falls into ``stage``."""
         if stage.rate is None:
@@ -230,24 +259,16 @@ def check(method: Method) -> None:
         staleness=CLIENTS,
         updates=1000,
     )
-    stages = method.stages(terms)
-    if stages != method.stages(terms):
+    try:
+        stages = method.planned(terms)
+    except StudyError as error:
+        raise ContractBroken(str(error)) from error
+    if stages != method.planned(terms):
         raise ContractBroken(f"{method.name}: asked twice, its schedule differs")
-    end = 0
     for stage in stages:
-        if stage.start != end or stage.length < 1:
-            raise ContractBroken(
-                f"{method.name}: stage {stage.number} begins after {stage.start} updates and "
-                f"lasts {stage.length}, after {end}"
-            )
         if method.private and not 0 < stage.clip < math.inf:
             raise ContractBroken(f"{method.name}: stage {stage.number} has clip {stage.clip}")
         for number in (stage.start + 1, min(stage.end, terms.updates)):
             rate = method.rate(terms, stage, number)
             if not 0 < rate < math.inf or rate != method.rate(terms, stage, number):
                 raise ContractBroken(f"{method.name}: update {number} has learning rate {rate}")
-        end = stage.end
-    if end < terms.updates:
-        raise ContractBroken(
-            f"{method.name}: its schedule ends after {end} of {terms.updates} updates"
-        )

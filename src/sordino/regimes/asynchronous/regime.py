@@ -1,24 +1,39 @@
-"""Studies whose gradients are applied as they arrive: MAPA, AUDP, and their baselines."""
+r"""Studies whose gradients are applied as they arrive: MAPA, AUDP, and their baselines; and their
+price, before anything runs.
+
+Edge k draws its batches with q_k = b / n_k. With T updates, K edges and M gradients to an update,
+an edge's fair share is ceil(T M / K) tasks; edges that are faster than others are given more. So
+where delays differ a quarter more is planned for, unless ``budget.tasks`` says how many. A stage of
+MAPA that does not end within T updates is said here, with what would make it end.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sordino.base.errors import StudyError
+from sordino.base.modules import raised
+from sordino.clients import pricing
 from sordino.clients.division import examples, federation
+from sordino.clients.pricing import KINDS
 from sordino.clients.promise import BATCHES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
 from sordino.core.plan import Plan
 from sordino.core.statements import Paragraph
-from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.asynchronous import plan, report
-from sordino.regimes.asynchronous.method import check
+from sordino.mechanisms.gaussian import LARGEST, SMALLEST
+from sordino.regimes.asynchronous import report
+from sordino.regimes.asynchronous.method import EdgeTerms, Noisy, Stage, check
+from sordino.regimes.asynchronous.methods import Mapa, feasible
 from sordino.regimes.asynchronous.study import TEMPLATE, AsynchronousStudy
 
 if TYPE_CHECKING:
     from sordino.clients.assemble import Assembly
 
+SPARE = 1.25  # times the fair share, where delays differ
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
     "sampling rates b / n_k.",
@@ -38,29 +53,92 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     charged = "gradients"
     carried = True
 
-    def wanted(self, study: AsynchronousStudy) -> int:
-        """Return the gradients of an edge that noise is calibrated for."""
-        return plan.planned(study)
-
     def share(self, study: AsynchronousStudy) -> int:
-        """Return the gradients of an edge, if all are equally fast."""
-        return plan.share(study)
+        """Return the tasks of an edge, if all are equally fast."""
+        return math.ceil(study.budget.updates * study.participation.buffer / study.edges)
+
+    def wanted(self, study: AsynchronousStudy) -> int:
+        """Return the tasks of an edge that noise is calibrated for."""
+        if study.budget.tasks is not None:
+            return study.budget.tasks
+        world, share = study.world, self.share(study)
+        even = world.latency.even and world.latency.spread == 0 and world.dropout == 0
+        return share if even else math.ceil(SPARE * share)
 
     def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
-        """Return q of every edge."""
-        return plan.rates(study.method.batch, sizes)
+        """Return q_k = b / n_k of every edge; of many different ones in steps of 3 %.
+
+        Each kind of event is priced by itself.
+
+        Raises:
+            StudyError: for an edge with fewer examples than a batch.
+        """
+        batch = study.method.batch
+        if min(sizes) < batch:
+            raise StudyError(
+                f"method.batch = {batch:g}, but the smallest edge has {min(sizes)} examples: "
+                "lower it, or data.clients"
+            )
+        exact = [batch / size for size in sizes]
+        if len(set(exact)) <= KINDS:
+            return tuple(exact)
+        return tuple(min(2.0 ** (round(32.0 * math.log2(rate)) / 32.0), 1.0) for rate in exact)
 
     def calibrate(self, study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
         """Return the study with its noise filled in, for edges of these sizes."""
-        return plan.calibrate(study, sizes)
+        privacy = study.privacy
+        if study.method.literal and privacy.unit != "none" and privacy.noise_multiplier is None:
+            # that form does not use it
+            unused = privacy.model_copy(update={"noise_multiplier": 1.0})
+            return study.model_copy(update={"privacy": unused})
+        return super().calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
         """Return the study with its noise filled in: sampling rates follow from examples."""
-        return plan.calibrate(self.sized(study), federation(examples(study)).sizes)
+        return self.calibrate(self.sized(study), federation(examples(study)).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
         """Return the plan of a study over edges of these sizes and a model of this dimension."""
-        return plan.price(study, sizes, dimension)
+        full = self.calibrate(study, sizes)
+        stages = _stages(full, terms(full, dimension))
+        literal = isinstance(full.method, Noisy) and full.method.literal
+        if full.privacy.unit == "none" or not literal:
+            return replace(super().price(study, sizes, dimension), stages=stages)
+        assert isinstance(full.method, Noisy)
+        claimed = self.share(full) * max(full.method.claims(full.edges))
+        claim = replace(
+            self.unprotected(full, sizes),
+            epsilon=claimed,
+            curve=(claimed,),
+            warnings=tuple(self.warnings(full, sizes, None, dimension)),
+            stages=stages,
+        )
+        return claim.exposed("method.form", math.inf, full.method.unpriced or "")
+
+    def batches(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
+        """Return b, three times: all edges have the same."""
+        return (study.method.batch,) * 3
+
+    def shown(self, used: int) -> list[int]:
+        """Return numbers of charges after which a plan shows epsilon: twentieths of the run."""
+        return sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
+
+    def warnings(
+        self, study: AsynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
+    ) -> list[str]:
+        """Return what is allowed but should be looked at."""
+        method, known = study.method, terms(study, dimension)
+        found = pricing.warnings(study.privacy.delta, min(sizes), steps, "edge", "gradient")
+        noise = known.noise * math.sqrt(known.dimension) / known.batch
+        if noise > 1.0 and not method.literal:
+            found.append(
+                "more noise than signal: a gradient of length at most G carries noise of length z "
+                f"sqrt(d) / b = {noise:.3g} G (z = {known.noise:.3g}, d = {known.dimension}, b = "
+                f"{known.batch:g}); a larger method.batch would help"
+            )
+        if isinstance(method, Mapa):
+            found += _unfinished(method, known, method.stages(known)[0])
+        return found
 
     @property
     def assembly(self) -> type[Assembly[AsynchronousStudy]]:
@@ -84,6 +162,64 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
         """Return what the promise rests on."""
         return resting_on(study, OF_EDGES)
+
+
+def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:
+    """Return the public facts of a calibrated study."""
+    private = study.privacy.unit != "none"
+    return EdgeTerms(
+        dimension=dimension,
+        edges=study.edges,
+        batch=study.method.batch,
+        clip=study.privacy.clip if private else math.inf,
+        noise=max(study.multipliers) if private else 0.0,
+        staleness=study.stalest,
+        updates=study.budget.updates,
+    )
+
+
+def _stages(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
+    """Return the method's stages.
+
+    Raises:
+        StudyError: where they leave the numbers that can be reckoned with.
+    """
+    try:
+        stages = study.method.planned(known)
+        usable = all(
+            SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages
+        )
+    except ArithmeticError as error:
+        if raised(error) is not None:
+            raise
+        usable = False
+    if not usable:
+        raise StudyError(
+            f"method '{study.method.name}': with these constants clipping bounds or lengths of "
+            f"stages leave what can be reckoned with (bounds from {SMALLEST:g} to {LARGEST:g}): "
+            "look at privacy.clip and method.theta, smoothness, deviation and gap"
+        )
+    return stages
+
+
+def _unfinished(method: Mapa, known: EdgeTerms, first: Stage) -> list[str]:
+    if first.end <= known.updates:
+        return []
+    said = (
+        f"MAPA does not leave its first stage: it takes {first.length} updates (P = "
+        f"{first.slowing:.3g}) and budget.updates is {known.updates}; clip and learning rate stay "
+        "what they are"
+    )
+    if method.literal:
+        return [said]
+    batch, noise = feasible(method, known)
+    ways = [f"method.batch from {math.ceil(batch)} at this noise"] if batch is not None else []
+    ways += [f"a noise_multiplier up to {noise:.2g} at this batch"] if noise is not None else []
+    return [
+        f"{said}. It would end with {' or '.join(ways)}"
+        if ways
+        else f"{said}. No larger batch and no less noise would change that: lower smoothness"
+    ]
 
 
 REGIME = AsynchronousRegime()

@@ -21,23 +21,13 @@ from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Charge, LedgerSession, Permit
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import CLIENT, SAMPLE
-from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import charged_per_round, scales, scheduled, weights
+from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import Sum
 from sordino.regimes.synchronous.records import Synchronous as Facts
-from sordino.regimes.synchronous.sharing import (
-    adder,
-    aggregated,
-    contribution_weights,
-    fewest,
-    honest,
-    rule,
-    shared,
-    shares,
-)
+from sordino.regimes.synchronous.regime import charged_per_round, rule, scales, scheduled, weights
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.client import Client
 from sordino.training.dpsgd import PlainClient, PrivateClient
@@ -115,15 +105,10 @@ class RoundSimulation(Simulation[Any]):
 class RoundsAssembly(Assembly[SynchronousStudy]):
     """The objects of a calibrated study in rounds."""
 
-    @property
-    def whole(self) -> bool:
-        """Protection of whole clients by noise on their sum."""
-        return aggregated(self.study)
-
     @cached_property
     def sums(self) -> SharedNoise | None:
         """The rule of the grids of sums, where clients share the noise."""
-        if self.noise is None or not shared(self.study):
+        if self.noise is None or not self.study.shared:
             return None
         return rule(self.study, self.sizes, self.kernels.flat.dim)
 
@@ -134,7 +119,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         run they share one unit. In one that knows records each has its own, so that who joins or
         leaves resets nobody's budget.
         """
-        if self.whole and not self.known and self.mine is None:
+        if self.study.aggregated and not self.known and self.mine is None:
             joined = hashlib.sha256("".join(self.prints).encode()).hexdigest()
             return ["clients"] * len(self.prints), {"clients": joined}
         return super().named()
@@ -145,7 +130,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         whole = isinstance(study.method, ClientLevel) and study.privacy.unit == "client"
         kind = CLIENT if whole else SAMPLE
         return [
-            replace(one, kind=kind, summed=shared(study)) if one.unit in self.fingerprints else one
+            replace(one, kind=kind, summed=study.shared) if one.unit in self.fingerprints else one
             for one in self.known
         ]
 
@@ -155,7 +140,9 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
         A round of whole clients is one release of the aggregator, in whatever life it is booked.
         """
-        return charge_key_prefix(self.study, self.run) if self.whole else super().key_prefix
+        return (
+            charge_key_prefix(self.study, self.run) if self.study.aggregated else super().key_prefix
+        )
 
     @property
     def clip(self) -> float:
@@ -168,13 +155,13 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
         Nobody could pay the price of noisy models.
         """
-        if isinstance(self.study.method, ClientLevel) and not self.whole:
+        if isinstance(self.study.method, ClientLevel) and not self.study.aggregated:
             return None
         return super().affordable(clients, ledgers)
 
     def affordable_steps(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return the charges of each client, or the rounds of all, where rounds are charged."""
-        return None if pays is None else [min(pays)] if self.whole else list(pays)
+        return None if pays is None else [min(pays)] if self.study.aggregated else list(pays)
 
     def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Synchronous:
         """Return the rules of clients that can pay for so many charges each."""
@@ -182,10 +169,10 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         return Synchronous(
             method=study.method,
             terms=terms,
-            budget=None if self.whole else pays,
+            budget=None if self.study.aggregated else pays,
             affordable_rounds=self._affordable_rounds(pays),
-            aggregator=self._aggregator() if self.whole and fixed is None else None,
-            adder=None if fixed is None else adder(study, terms.sizes, terms, fixed),
+            aggregator=self._aggregator() if self.study.aggregated and fixed is None else None,
+            adder=None if fixed is None else SharedSum.of(study, terms.sizes, terms.weights, fixed),
             learner=self.noise if isinstance(self.noise, Learning) else None,
             entropy=self.entropy,
             cohort=study.participation.cohort,
@@ -209,8 +196,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         if grid is None:
             return found
         told = Sum(
-            honest=honest(self.study),
-            fewest=fewest(self.study),
+            honest=self.study.honest,
+            fewest=self.study.fewest,
             bits=grid.bits,
             step=grid.step,
             deviation=grid.deviation,
@@ -224,7 +211,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
         if pays is None:
             return None
-        if self.whole:
+        if self.study.aggregated:
             return min(pays)
         each = charged_per_round(self.study) or 1
         return min(pays) // each if scheduled(self.study) else None
@@ -234,7 +221,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             return None
         return PrivateSum(
             mechanism=self.noise,
-            shares=tuple(shares(self.study, self.sizes)),
+            shares=tuple(self.study.shares(self.sizes)),
             units=tuple(dict.fromkeys(self.units)),
             sampling_rate=self.study.privacy.sampling_rate,
             entropy=self.entropy,
@@ -252,7 +239,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             clip=self.clip,
             noise=0.0 if noise is None else noise.vector_multiplier,
             rounds=study.budget.rounds,
-            steps=None if pays is None or self.whole else min(pays),
+            steps=None if pays is None or self.study.aggregated else min(pays),
             sigma=privacy.noise_multiplier or 0.0 if privacy.unit != "none" else 0.0,
             scales=scales(study),
             epsilon=privacy.epsilon
@@ -266,7 +253,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """Return a client, by what is protected and whose noise does it."""
         method, noise = self.study.method, self.noise
         if noise is not None and self.sums is not None:
-            weight = contribution_weights(self.study, self.sizes)[index]
+            weight = self.study.contribution_weights(self.sizes)[index]
             common["mechanism"] = noise
             common["part"] = Part(client=index, rule=self.sums, weight=weight, entropy=self.entropy)
             if not isinstance(method, ClientLevel):

@@ -31,11 +31,9 @@ from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
-from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import scheduled
+from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.synchronous.regime import REGIME
-from sordino.regimes.synchronous.sharing import aggregated, shared
+from sordino.regimes.synchronous.regime import REGIME, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.local import LocalClient
 
@@ -105,12 +103,12 @@ def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
 
 def _refuse(study: SynchronousStudy) -> None:
     method = study.method
-    if not isinstance(method, ClientLevel) or not aggregated(study) or study.form != "sound":
+    if not isinstance(method, ClientLevel) or not study.aggregated or study.form != "sound":
         raise StudyError(
             f"method.name = {method.name!r}: --attack canaries plants clients where an aggregator "
             "covers their sum with noise, as in dp-fedavg"
         )
-    if shared(study):
+    if study.shared:
         raise StudyError(
             "privacy.noise: --attack canaries plants clients where one aggregator adds the noise; "
             "set privacy.noise = 'own', and see --attack mechanism for shared noise"

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
+from sordino.base.errors import StudyError
 from sordino.base.message import Raw, Statistics, Update, Vector
 from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
@@ -281,7 +282,7 @@ class SynchronousMethod(Method):
             StudyError: if it is none.
         """
         if not isinstance(given, self.memory):
-            raise METHODS.wrong(self, call, given, f"its memory, a {self.memory.__name__}")
+            raise METHODS.wrong(self, call, given, f"the {self.memory.__name__} that it declares")
         return given
 
     def noted(self, memory: Any) -> dict[str, Any]:
@@ -321,7 +322,10 @@ def check(method: Method) -> None:
         raise ContractBroken(
             f"{method.name}: is no SynchronousMethod, and its about says synchronous"
         )
-    first, second = _play(method), _play(method)
+    try:
+        first, second = _play(method), _play(method)
+    except StudyError as error:
+        raise ContractBroken(str(error)) from error
     if first != second:
         raise ContractBroken(f"{method.name}: the same releases led to two different runs")
 
@@ -353,16 +357,12 @@ def _play(method: SynchronousMethod) -> list[Any]:
         left = Remaining(
             ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2
         )
-        choice = method.choose(memory, terms, left)
+        choice = method.chosen(memory, terms, left)
         contract = method.round_noise(memory, terms, number)
         if choice != method.choose(memory, terms, left) or contract != method.round_noise(
             memory, terms, number
         ):
             raise ContractBroken(f"{method.name}: asked twice, it answers differently")
-        if not isinstance(choice.tau, int) or choice.tau < 0:
-            raise ContractBroken(
-                f"{method.name}: tau must be a whole number from 0; got {choice.tau!r}"
-            )
         if choice.tau == 0:
             break
         if method.private and not (
@@ -373,15 +373,10 @@ def _play(method: SynchronousMethod) -> list[Any]:
                 f"{contract.noise_multiplier}"
             )
         told += [choice, contract]
-        memory = _after(method, memory, terms, number, choice.tau, rng)
-        if not isinstance(memory, method.memory):
-            raise ContractBroken(
-                f"{method.name}: its memory is a {type(memory).__name__}, not the "
-                f"{method.memory.__name__} it declares"
-            )
+        memory = method.remembered("fold", _after(method, memory, terms, number, choice.tau, rng))
         if msgspec.json.decode(msgspec.json.encode(memory), type=method.memory) != memory:
             raise ContractBroken(f"{method.name}: its memory does not survive a checkpoint")
-        msgspec.json.encode(method.observed(memory))
+        method.noted(memory)
     return told
 
 

@@ -12,15 +12,16 @@ Momentum and averaging touch only what clients released, so they cost no privacy
 float64 in the order of the clients' numbers: who arrives first changes nothing.
 
 Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
-instead of models, and the aggregator (:mod:`sordino.regimes.synchronous.aggregate`) puts the noise
-on their sum, once the round is booked; Delta is then its release. Every client is charged for every
-round, drawn or not, because what is charged for is the chance of being drawn. Who was drawn, and
-how many, is a secret: it depends on who is in the federation, and nobody has paid for it. No row of
-the log says it, and local steps are counted as if everybody had taken them.
+instead of models, and the aggregator (``PrivateSum`` of
+:mod:`sordino.regimes.synchronous.aggregate`) puts the noise on their sum, once the round is booked;
+Delta is then its release. Every client is charged for every round, drawn or not, because what is
+charged for is the chance of being drawn. Who was drawn, and how many, is a secret: it depends on
+who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
+counted as if everybody had taken them.
 
-Where clients share the noise (:mod:`sordino.regimes.synchronous.sharing`), everybody within reach
-sends residues, which are added up as they come. Their sum is opened once, when the round closes;
-Delta is what it stands for. With fewer than M contributions the round is void: nothing is opened,
+Where clients share the noise (``SharedSum``, in the same place), everybody within reach sends
+residues, which are added up as they come. Their sum is opened once, when the round closes; Delta is
+what it stands for. With fewer than M contributions the round is void: nothing is opened,
 charges stay. Where fewer than M are within reach, nobody is asked or charged.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
@@ -76,8 +77,15 @@ from sordino.core.effect import (
 from sordino.core.world import EncodedSnapshot, Summing
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
-from sordino.regimes.synchronous import outcome
-from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous import aggregate
+from sordino.regimes.synchronous.aggregate import (
+    Kept,
+    Outcome,
+    PrivateSum,
+    SharedSum,
+    State,
+    after,
+)
 from sordino.regimes.synchronous.method import (
     Remaining,
     RoundNoise,
@@ -85,8 +93,6 @@ from sordino.regimes.synchronous.method import (
     Terms,
     Wants,
 )
-from sordino.regimes.synchronous.outcome import Kept, State, after
-from sordino.regimes.synchronous.sharing import SharedSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,8 +364,8 @@ class Synchronous(Rules[State]):
 
     def priced(self, contract: RoundNoise) -> Price | None:
         """Return what a round releases of every client, where it is charged to all at once."""
-        adder = self.aggregator if self.adder is None else self.adder
-        return None if adder is None or not self.together else adder.event(contract)
+        summed = self.adder or self.aggregator
+        return None if summed is None or not self.together else summed.event(contract)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
         """The round's release is paid for: ask the cohort, or release noise alone if empty."""
@@ -410,22 +416,22 @@ class Synchronous(Rules[State]):
             return self._close(state)
         return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
 
-    def _outcome(self, state: State, contract: RoundNoise) -> outcome.Outcome:
-        if self.adder is not None:
-            return outcome.of_sum(self.method, self.terms, state, contract, self.adder)
-        if self.aggregator is not None:
-            return outcome.of_updates(self.method, self.terms, state, contract, self.aggregator)
+    def _outcome(self, state: State, contract: RoundNoise) -> Outcome:
+        if (summed := self.adder or self.aggregator) is not None:
+            return summed.outcome(self.method, self.terms, state, contract)
         solvent = self._solvent(state)
         more = state.round < self.terms.rounds and solvent
         left = self._remaining(state, solvent) if more else None
-        return outcome.of_models(self.method, self.terms, state, contract, left)
+        return aggregate.of_models(self.method, self.terms, state, contract, left)
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         contract = self.method.round_noise(state.memory, self.terms, state.round)
         found = self._outcome(state, contract)
         weights, velocity, average = after(state, found.moved, self.momentum, self.decay)
-        learned = outcome.learned(self.learner, self.terms, state, contract, self.aggregator, found)
+        learned = aggregate.learned(
+            self.learner, self.terms, state, contract, self.aggregator, found
+        )
         row = msgspec.structs.replace(
             found.row,
             round=state.round,
@@ -441,7 +447,7 @@ class Synchronous(Rules[State]):
             average=average,
             memory=found.memory,
             seen=learned,
-            models=outcome.models(state, found),
+            models=aggregate.models(state, found),
             present=state.present - state.waiting,
             open=False,
             opening=False,

@@ -1,36 +1,65 @@
-"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD, DP-FedAvg, and what they are compared with."""
+r"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD, DP-FedAvg, and what they are compared with; their
+price before anything runs, and what their promise rests on.
+
+The privacy budget pays for R_c local steps, the round budget for R_s rounds; whichever ends
+first ends the run. Noise is a plan, not a habit: at a given epsilon the noise in one step
+relative to the data is sigma / (q n), and it falls as q grows, at a cost in computing.
+:func:`advise` lays that out over a grid.
+
+Expected signal to noise: a mean of clipped gradients is at most C long, the noise in it
+sigma C sqrt(d) / B_i, so one client's step has a ratio of at most B_i / (sigma sqrt(d)).
+
+Clients with epsilons of their own (``privacy.epsilons``). A client's noise multiplier sigma_i is
+calibrated for its epsilon_i, over the steps that all take. A client with little epsilon sends much
+noise, and an average by size would be as noisy as its worst part. So a client counts in the average
+by its usual weight times 1 / sigma_i^2, as the precision of its noise says, which is what it was
+before if all epsilons are equal. Weights follow from epsilons, sizes, delta, q and the number of
+steps, all of which are public, so they cost nothing; they tilt what is learned towards the data of
+those who allow more.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
+from sordino.clients import pricing
 from sordino.clients.division import examples, federation
-from sordino.clients.pricing import LOOKED_AT, Trial, exposed
+from sordino.clients.pricing import LOOKED_AT, Trial
 from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
 from sordino.core.method import Method
-from sordino.core.plan import Plan, Schedule
+from sordino.core.plan import Plan, Schedule, least, runs_of
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.mechanisms.kinds import NoiseRequest
-from sordino.privacy import Gaussian
+from sordino.mechanisms.shared import SharedGrid, SharedNoise
+from sordino.privacy import Composed, Event, Gaussian, noise_multiplier
+from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.synchronous import plan, report, sharing
+from sordino.regimes.synchronous import report
 from sordino.regimes.synchronous.method import check
-from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.methods.fixed import Clipped
+from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
+from sordino.regimes.synchronous.report import Cell
 from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
+from sordino.training.plausible import drawn
 
 if TYPE_CHECKING:
     from sordino.clients.assemble import Assembly
     from sordino.mechanisms.gaussian import Bounded
 
+NOTICEABLE = 1.05
+"""The growth of noise by rounding that a plan warns of."""
+RATES, TAUS = (0.015, 0.03, 0.06, 0.12, 0.25), (1, 2, 5)
+"""The grid of sampling rates and local steps that is weighed."""
+CLAMPED = 2.0**-60
+"""Chance that a round's batch of one client is larger than its R_i allows for."""
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
     "aggregation); all else sees the noisy sum.",
@@ -41,6 +70,14 @@ OF_CLIENTS = (
 )
 
 
+RELEASED = "Every opened sum of the clients' contributions, and all that the server publishes,"
+SENDING = (
+    "Every client sends in every round. Whether its data is in what it sends is its own secret. "
+    "Privacy amplification by sampling depends on this: neither the time that a client takes nor "
+    "anything else must show whether it was drawn."
+)
+
+
 class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     """Clients train on the same model in rounds; the server averages what they send."""
 
@@ -48,24 +85,140 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     study = SynchronousStudy
     budget = "rounds"
     template = TEMPLATE
-    charged = "local steps"
     carried = True
 
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""
-        return plan.planned_steps(study)
+        return sum(count for _, count in planned_charges(study))
 
     def schedule(self, study: SynchronousStudy, sizes: Sequence[int]) -> Schedule:
-        """Return what a study charges its clients."""
-        return plan.schedule(study)
+        """Return what a study charges its clients, with the noise that it states."""
+        return pricing.schedule(
+            study,
+            self.rates(study, sizes),
+            "rounds" if study.privacy.unit == "client" else self.charged,
+            planned_charges(study),
+            release(study),
+            charged_per_round(study) or 1,
+        )
 
     def price(self, study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-        """Return the plan of a study over clients of these sizes and a model of this dimension."""
-        return plan.price(study, sizes, dimension)
+        """Return the plan of a study over clients of these sizes and a model of this dimension.
+
+        With epsilons of clients' own: steps that all clients can pay for, and epsilon of the one
+        that spends most. Where clients share the noise: with the grid of the first round.
+
+        Raises:
+            StudyError: if no noise is enough, or the modulus of a shared sum is too small.
+        """
+        full = self.calibrate(study, sizes)
+        privacy, rounds, tau = full.privacy, full.budget.rounds, full.method.fixed_tau
+        batches = self.batches(full, sizes)
+        if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
+            used = None if tau is None else tau * rounds
+            return Plan(rounds=rounds, used=used, curve=(math.inf,) * rounds, batches=batches)
+        schedule = self.schedule(full, sizes)
+        # clients with the same epsilon and noise are of one kind, named by the first of them
+        kinds = tuple(dict.fromkeys(schedule.kinds.values()))
+        most = {unit: schedule.most(unit) for unit in kinds}
+        each = {unit: charges(full, most[unit][privacy.accountant]) for unit in kinds}
+        steps = least(steps for steps, _ in each.values())
+        dearest = kinds[0]
+        if len(kinds) > 1:
+            dearest = max(kinds, key=lambda unit: schedule.epsilon(unit, each[unit][1]))
+        pace, used = _pace(full, steps)
+        curve = schedule.curve(
+            dearest, [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
+        )
+        raw, warned = full.method.unpriced is not None, list[str]()
+        for unit, (paid, taken) in each.items():
+            warned += self.warnings(full, sizes, paid, dimension)
+            if not full.shared and full.form == "sound":  # sums of shared noise leave out more
+                epsilon, numbers = schedule.budgets[unit].epsilon, taken * dimension
+                warned += left_out(privacy.delta, epsilon, numbers=numbers)
+        quietest = min(schedule.multipliers[unit] for unit in kinds)
+        found = Plan(
+            noise_multiplier=privacy.noise_multiplier or 0.0,
+            steps=steps,
+            most={name: least(most[unit][name] for unit in kinds) for name in most[dearest]},
+            rounds=rounds,
+            used=used,
+            epsilon=math.inf if raw else curve[-1],
+            claimed=curve[-1] if raw else None,
+            curve=curve,
+            ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
+            batches=batches,
+            signal_to_noise=batches[1] / (quietest * math.sqrt(dimension)),
+            relative_noise=_relative(full, sizes),
+            calibrated=not study.multipliers,
+            clients=()
+            if privacy.epsilons is None
+            else tuple(zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True)),
+            warnings=tuple(dict.fromkeys(warned)),
+        )
+        return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
-        """Return the mechanism that a calibrated study begins with."""
-        return shaped(study, sizes, trial)
+        """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""
+        privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
+        adaptive, clip = False, privacy.clip
+        if isinstance(method, ClientLevel):
+            adaptive = method.clipping == "adaptive"
+            if adaptive:
+                # Andrew et al. 2021, section 3
+                deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
+            if method.clipping == "proxy":
+                clip = proxy_clip(study, method, sizes, trial)
+            bound = method.learning_rate * method.tau * privacy.clip
+            largest = float(max(sizes)) if method.weights == "size" else 1.0
+        made = privacy.mechanism.made(
+            NoiseRequest(
+                unit=privacy.unit,
+                clip=clip,
+                noise_multiplier=privacy.noise_multiplier or 0.0,
+                parameters=trial.parameters,
+                energies=trial.energies if study.data.validation else None,
+                counted=(privacy.clipped_fraction or adaptive) and privacy.noise == "own",
+                count_deviation=deviation,
+                update_bound=bound,
+                largest=largest,
+            )
+        )
+        if isinstance(method, Clipped) and method.clipping == "proxy":
+            return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
+        return made
+
+    def batches(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
+        """Return the expected batches; three times the cohort where clients are protected."""
+        if study.privacy.unit == "client":
+            return (study.privacy.sampling_rate * sum(study.shares(sizes)),) * 3
+        return super().batches(study, sizes)
+
+    def warnings(
+        self, study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
+    ) -> list[str]:
+        """Return what is allowed but should be looked at."""
+        privacy, smallest = study.privacy, min(sizes)
+        if privacy.unit == "client":
+            return _of_clients(study, sizes, steps, dimension)
+        found = super().warnings(study, sizes, steps, dimension)
+        found += study.budget.ignored(steps)
+        if privacy.sampling_rate * smallest < 1.0:
+            found.append(
+                f"the smallest client has {smallest} examples and an expected batch of "
+                f"{privacy.sampling_rate * smallest:.2g}: mostly noise"
+            )
+        if study.method.adapts_noise and study.form == "sound":
+            found.append(
+                "the noise falls during the run, so later rounds cost more: the privacy budget "
+                "may end before the round budget"
+            )
+        if study.method.unpriced is not None:
+            found.append(
+                f"{study.method.unpriced}: the run is NOT private, and the ledger charges "
+                "epsilon = infinity"
+            )
+        return found
 
     def announced(
         self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]
@@ -75,7 +228,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if isinstance(study.method, ClientLevel) and not study.method.aggregated:
             level = priced.noise_multiplier / (max(sizes) * study.method.tau)
             true, where = Gaussian(noise_multiplier=level), "method.form"
-        return exposed(priced, study, plan.schedule(study), "client:0", true, where)
+        schedule = self.schedule(study, sizes)
+        return pricing.exposed(priced, study, schedule, "client:0", true, where)
 
     @property
     def assembly(self) -> type[Assembly[SynchronousStudy]]:
@@ -86,16 +240,55 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def whole(self, study: SynchronousStudy) -> bool:
         """Return whether whole clients are protected by noise on their sum."""
-        return sharing.aggregated(study)
+        return study.aggregated
 
     def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""
         return report.plan_told(study, plan)
 
     def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
-        """Return other sampling rates and tau."""
-        sized = self.sized(study)
-        cells = plan.advise(sized, federation(examples(sized)).sizes, seen)
+        """Return other sampling rates and tau: a grid, by tau and then by sampling rate.
+
+        Raises:
+            StudyError: for a study that promises nothing, where there is nothing to weigh.
+        """
+        sized, privacy = self.sized(study), study.privacy
+        sizes = federation(examples(sized)).sizes
+        if privacy.unit == "client" or scheduled(study):
+            raise StudyError(
+                "--advise weighs the sampling rate and tau of single examples at one noise; this "
+                "study protects clients or has a schedule"
+            )
+        if privacy.epsilons is not None:
+            raise StudyError("--advise weighs one noise for all; leave privacy.epsilons out")
+        if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
+            raise StudyError(
+                "--advise weighs noise at a finite privacy.epsilon; this study has none"
+            )
+        total, tried = sum(sizes), sorted({*RATES, privacy.sampling_rate})
+        cells: list[Cell] = []
+        for tau in TAUS:
+            for rate in tried:
+                seen(len(cells), len(TAUS) * len(tried))
+                steps = tau * study.budget.rounds
+                sigma = noise_multiplier(
+                    sampling_rate=rate,
+                    steps=steps,
+                    epsilon=privacy.epsilon,
+                    delta=privacy.delta,
+                    accountant=privacy.accountant,
+                    release=release(sized),
+                )
+                cells.append(
+                    Cell(
+                        rate,
+                        tau,
+                        steps,
+                        sigma,
+                        sigma / (rate * total),
+                        rate * steps * total / len(sizes),
+                    )
+                )
         return Advice(cells, report.advised(sized, cells))
 
     def check(self, method: Method) -> None:
@@ -104,52 +297,223 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """Return what the promise rests on."""
-        if sharing.shared(study):
-            return resting_on(study, sharing.resting(study, SIZES, BATCHES))
+        if study.shared:
+            return resting_on(study, _resting_on_shares(study))
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
 
     def released(self, study: SynchronousStudy) -> str | None:
         """Return what the promise is about, where clients share the noise."""
-        return sharing.RELEASED if sharing.shared(study) else None
+        return RELEASED if study.shared else None
 
     def summing(self, study: SynchronousStudy) -> Summing | None:
         """Return what secure sums follow from, where clients share the noise."""
-        return sharing.summing(study) if sharing.shared(study) else None
+        return study.summing
 
     def against(self, study: SynchronousStudy) -> str:
         """Return against whom the promise holds."""
-        return sharing.against(study) if sharing.shared(study) else super().against(study)
-
-
-def shaped(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
-    """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""
-    privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
-    adaptive, clip = False, privacy.clip
-    if isinstance(method, ClientLevel):
-        adaptive = method.clipping == "adaptive"
-        if adaptive:
-            # Andrew et al. 2021, section 3
-            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-        if method.clipping == "proxy":
-            clip = proxy_clip(study, method, sizes, trial)
-        bound = method.learning_rate * method.tau * privacy.clip
-        largest = float(max(sizes)) if method.weights == "size" else 1.0
-    made = privacy.mechanism.made(
-        NoiseRequest(
-            unit=privacy.unit,
-            clip=clip,
-            noise_multiplier=privacy.noise_multiplier or 0.0,
-            parameters=trial.parameters,
-            energies=trial.energies if study.data.validation else None,
-            counted=(privacy.clipped_fraction or adaptive) and privacy.noise == "own",
-            count_deviation=deviation,
-            update_bound=bound,
-            largest=largest,
+        if not study.shared:
+            return super().against(study)
+        colluding = study.fewest - study.honest
+        held = (
+            f"It holds against the server and up to {colluding} of the clients together, whoever "
+            "drops out of a sum."
+            if colluding
+            else "It holds against the server, and not against another client, who knows its own "
+            "part: for that, set privacy.honest below privacy.fewest."
         )
+        return (
+            "This holds even if an observer knows everything but the clients' parts of the noise. "
+            f"{held} A single contribution has only a part of the noise: it must travel under a "
+            "mask (secure aggregation)."
+        )
+
+
+def release(study: SynchronousStudy) -> Callable[[float], Event]:
+    """Return one step's release by noise multiplier: a noisy sum, and a noisy loss if asked for.
+
+    A method that asks for the loss once a round is priced as if it did in every step.
+    """
+    mechanism, loss = study.privacy.mechanism, study.method.wants.loss
+    if loss is None or loss[1] == 0.0:
+        return mechanism.event
+    beside = Gaussian(noise_multiplier=loss[1])
+    return lambda sigma: Composed(events=(mechanism.event(sigma), beside))
+
+
+def charged_per_round(study: SynchronousStudy) -> int | None:
+    """Return how often a round's event is booked: tau times, once for clients; None if chosen."""
+    return 1 if study.privacy.unit == "client" else study.method.fixed_tau
+
+
+def planned_charges(study: SynchronousStudy) -> tuple[tuple[float, int], ...]:
+    """Return factors on sigma, and the charges at each that noise is calibrated for, in order.
+
+    With a cohort smaller than the federation a client takes part in a random number of rounds:
+    three standard deviations more than its share are paid for.
+    """
+    rounds, method = study.budget.rounds, study.method
+    parts = runs_of(method.scale(number / rounds)[1] for number in range(rounds))
+    if len(parts) > 1 or study.privacy.unit == "client":
+        return tuple((factor, count * (charged_per_round(study) or 1)) for factor, count in parts)
+    ((factor, _),) = parts
+    if study.budget.steps is not None:
+        return ((factor, study.budget.steps),)
+    share = (
+        1.0
+        if study.participation.cohort is None
+        else study.participation.cohort / study.data.clients
     )
-    if isinstance(method, Clipped) and method.clipping == "proxy":
-        return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
-    return made
+    taken = min(rounds, math.ceil(rounds * share + 3.0 * math.sqrt(rounds * share * (1.0 - share))))
+    return ((factor, taken * (method.fixed_tau or 2)),)
+
+
+def scheduled(study: SynchronousStudy) -> bool:
+    """Return whether the noise follows a public schedule, so that charges differ."""
+    return len(planned_charges(study)) > 1
+
+
+def scales(study: SynchronousStudy) -> tuple[float, ...]:
+    """Return sigma_i over the largest of them; nothing where all clients are alike."""
+    each, largest = study.privacy.noise_multipliers, study.privacy.noise_multiplier
+    return () if each is None or not largest else tuple(sigma / largest for sigma in each)
+
+
+def weights(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
+    """Return p_i of every client in the average, adding up to 1."""
+    total, equal = sum(sizes), study.method.weights == "equal"
+    usual = tuple(1.0 / len(sizes) if equal else n / total for n in sizes)
+    factors = scales(study)
+    if not factors:
+        return usual
+    precise = [p / s**2 for p, s in zip(usual, factors, strict=True)]
+    return tuple(p / sum(precise) for p in precise)
+
+
+def _pace(study: SynchronousStudy, steps: int | None) -> tuple[int, int]:
+    """Return the charges of a round, and of all rounds, where ``steps`` can be paid for."""
+    rounds = study.budget.rounds
+    chosen = 1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
+    pace = charged_per_round(study) or chosen
+    return pace, pace * rounds if steps is None else min(pace * rounds, steps)
+
+
+def charges(study: SynchronousStudy, most: int | None) -> tuple[int | None, int]:
+    """Return R_c, and the charges that a client uses, where its budget pays for ``most``.
+
+    Noisy models are not held to a budget that nobody could keep: their claim is for all rounds.
+    """
+    method = study.method
+    steps = None if isinstance(method, ClientLevel) and not method.aggregated else most
+    return steps, _pace(study, steps)[1]
+
+
+def _of_shared_noise(
+    study: SynchronousStudy, priced: Plan, sizes: Sequence[int], dimension: int
+) -> Plan:
+    """Return the plan of sums whose noise clients share."""
+    privacy, sigma, rounds = study.privacy, priced.noise_multiplier, study.budget.rounds
+    fixed = rule(study, sizes, dimension)
+    factors = dict.fromkeys(study.method.scale(number / rounds) for number in range(rounds))
+    # every round's, lest a run end where its schedule comes to one that no modulus can hold
+    grids = [fixed.grid(privacy.clip * clip, sigma * noise) for clip, noise in factors]
+    # of n parts of the noise, H are booked
+    excess = len(sizes) / study.honest
+    batch = sum(study.shares(sizes)) if study.aggregated else sum(sizes)
+    growth = grids[0].growth
+    signal = privacy.sampling_rate * batch / (sigma * growth * math.sqrt(excess * dimension))
+    numbers = len(sizes) * dimension * fixed.rounds
+    more = left_out(
+        privacy.delta, privacy.epsilon, numbers=numbers, more=max(map(fixed.unbooked, grids))
+    )
+    return replace(
+        priced,
+        signal_to_noise=signal,
+        warnings=(*priced.warnings, *_coarse(grids), *more),
+        shared=grids[0],
+    )
+
+
+def _coarse(grids: Sequence[SharedGrid]) -> list[str]:
+    grid = max(grids, key=lambda each: each.growth)
+    if grid.growth <= NOTICEABLE:
+        return []
+    return [
+        f"a modulus of {grid.bits} bits leaves a grid so coarse that rounding adds "
+        f"{100 * (grid.growth - 1):.0f} % to the noise: raise privacy.bits"
+    ]
+
+
+def _relative(study: SynchronousStudy, sizes: Sequence[int]) -> float:
+    """sigma / (q n); where clients differ, of equal clients with as much noise in their average."""
+    privacy = study.privacy
+    if privacy.epsilons is None:
+        counted = len(sizes) if privacy.unit == "client" else sum(sizes)
+        return (privacy.noise_multiplier or 0.0) / (privacy.sampling_rate * counted)
+    each = zip(weights(study, sizes), study.multipliers, sizes, strict=True)
+    parts = [p * sigma / (privacy.sampling_rate * n) for p, sigma, n in each if n]
+    return math.hypot(*parts) / math.sqrt(len(sizes))
+
+
+def _of_clients(
+    study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
+) -> list[str]:
+    privacy, found = study.privacy, []
+    if privacy.delta is not None and privacy.delta >= 1.0 / len(sizes):
+        found.append(
+            f"privacy.delta = {privacy.delta:g} is not below 1/{len(sizes)}, one over the clients:"
+            " it would allow a release that reveals one whole client. Choose less than "
+            f"{1.0 / len(sizes):.1g}"
+        )
+    found += pricing.warnings(None, 1, steps, "client", "round")
+    cohort = privacy.sampling_rate * sum(study.shares(sizes))
+    noise = (privacy.noise_multiplier or 0.0) * math.sqrt(dimension) / cohort
+    if noise > 1.0:
+        found.append(
+            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S carries "
+            f"noise of length z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = "
+            f"{privacy.noise_multiplier:g}, d = {dimension}); more clients a round "
+            "(privacy.sampling_rate, data.clients) or a smaller model would help"
+        )
+    return found
+
+
+def rule(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> SharedNoise:
+    """Return all that the grids of a calibrated study follow from, which is public.
+
+    A number of a sum of m clipped gradients is at most m C. m is more than a round's batch, but for
+    a chance of 2^-60; what would be beyond is clamped, which costs no privacy.
+
+    Raises:
+        StudyError: for more honest contributions than clients.
+    """
+    rate = study.privacy.sampling_rate
+    most = [
+        weight * (1.0 if study.aggregated else drawn(size, rate, 1, CLAMPED))
+        for weight, size in zip(study.contribution_weights(sizes), sizes, strict=True)
+    ]
+    return SharedNoise(
+        most=tuple(most),
+        dimension=dimension,
+        honest=study.honest,
+        rounds=study.budget.rounds,
+        bits=study.bits,
+    )
+
+
+def _resting_on_shares(study: SynchronousStudy) -> tuple[str, ...]:
+    """Return what the promise rests on that is particular to shared noise."""
+    most, n, modulus = study.honest, study.data.clients, study.bits
+    seen = (
+        "The server sees who contributes to a round, and of their contributions nothing but the "
+        f"sum modulo 2^{modulus}, and no sum of fewer than {study.fewest} of the {n} clients."
+    )
+    parts = (
+        f"The noise is shared: every client adds 1/{most} of the variance that is booked, in whole "
+        f"numbers. {most} clients of every opened sum are assumed to be honest: they add their "
+        "part of the noise and keep it to themselves."
+    )
+    secret = SENDING if isinstance(study.method, ClientLevel) else BATCHES
+    return (seen, parts, SIZES, secret)
 
 
 def gradient_clip(made: Bounded, trial: Trial) -> float:

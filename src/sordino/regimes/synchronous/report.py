@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from sordino.clients.pricing import most_table
@@ -32,9 +33,7 @@ from sordino.core.statements import (
 )
 from sordino.core.statements import number_text as figure
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.records import Synchronous
-from sordino.regimes.synchronous.sharing import fewest, honest
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.report.words import plain
 
@@ -274,6 +273,27 @@ def _shared(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of the grid: a q and a tau at the study's epsilon and rounds.
+
+    Attributes:
+        sampling_rate: q.
+        tau: local steps in each round.
+        steps: tau times the rounds.
+        noise_multiplier: calibrated sigma.
+        relative_noise: sigma / (q n), in units of 1e-6 of C per example.
+        compute: examples that one client of average size works through.
+    """
+
+    sampling_rate: float
+    tau: int
+    steps: int
+    noise_multiplier: float
+    relative_noise: float
+    compute: float
+
+
 MOST_CLIENTS = 20
 
 
@@ -344,10 +364,10 @@ def _plan_shared(study: SynchronousStudy, priced: Plan) -> list[str]:
     grid = priced.shared
     if grid is None:
         return []
-    n, most = len(grid.reach), honest(study)
+    n, most = len(grid.reach), study.honest
     return [
         f"noise shared by {n} clients: enough with {most} honest parts; a sum of fewer than "
-        f"{fewest(study)} is not opened. The server sees who contributes and the opened sums, no "
+        f"{study.fewest} is not opened. The server sees who contributes and the opened sums, no "
         "single contribution",
         f"sums modulo 2^{grid.bits} in steps of 2^{math.log2(grid.step):.0f}, {grid.rounding} "
         f"rounding ({100 * (grid.growth - 1):.2g} % more noise), {grid.deviation:.4g} steps of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
@@ -11,11 +11,16 @@ from pydantic import Field, SerializeAsAny, model_validator
 from sordino.base.registry import Section
 from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core.study.base import Epsilon
+from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
+from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
+from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.training.optimizer import Sgd
+
+BITS = 32
+"""Of a shared sum's modulus, unless a study says otherwise."""
 
 
 class Privacy(SampledPromise):
@@ -24,7 +29,7 @@ class Privacy(SampledPromise):
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
     the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
-    :mod:`sordino.regimes.synchronous.sharing`.
+    :class:`~sordino.regimes.synchronous.aggregate.SharedSum`.
 
     ``epsilons`` are the clients' own, where they differ; ``epsilon`` bounds them all. Noise is
     calibrated for each (``noise_multipliers``), and a client counts in the average by one over its
@@ -221,7 +226,7 @@ class SynchronousStudy(HorizontalStudy):
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         self._can_have_epsilons()
-        if (why := sharing.refused(self)) is not None:
+        if (why := _refusal_to_share(self)) is not None:
             raise ValueError(why)
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
@@ -296,6 +301,55 @@ class SynchronousStudy(HorizontalStudy):
             )
 
     @property
+    def aggregated(self) -> bool:
+        """Whole clients are protected by noise on their sum."""
+        return isinstance(self.method, ClientLevel) and self.method.aggregated
+
+    @property
+    def shared(self) -> bool:
+        """Clients share the noise."""
+        return self.privacy.noise == "shared"
+
+    @property
+    def honest(self) -> int:
+        """H: all clients unless the study says otherwise."""
+        return self.privacy.honest or self.data.clients
+
+    @property
+    def fewest(self) -> int:
+        """M: contributions below which a sum is not opened; H unless said otherwise."""
+        return self.privacy.fewest or self.honest
+
+    @property
+    def bits(self) -> int:
+        """The bits of the modulus."""
+        return self.privacy.bits or BITS
+
+    @property
+    def summing(self) -> Summing | None:
+        """The numbers that secure sums follow from, where clients share the noise."""
+        if not self.shared:
+            return None
+        dishonest, deadline = self.fewest - self.honest, self.participation.deadline
+        return Summing(self.data.clients, self.fewest, dishonest, self.bits, deadline)
+
+    def shares(self, sizes: Sequence[int]) -> list[float]:
+        """Return w_i in (0, 1] of every client in a sum of clients' updates."""
+        if self.method.weights == "equal":
+            return [1.0] * len(sizes)
+        return [size / max(sizes) for size in sizes]
+
+    def contribution_weights(self, sizes: Sequence[int]) -> list[float]:
+        """Return w_i in (0, 1] that each client multiplies its bounded vector with, where clients
+        share the noise.
+        """
+        if self.aggregated:
+            return self.shares(sizes)
+        if self.method.weights == "size":
+            return [1.0] * len(sizes)
+        return [min(sizes) / size for size in sizes]
+
+    @property
     def noise_follows_size(self) -> bool:
         """The noise of a step weighs less the more examples there are; whole clients are none."""
         return self.privacy.unit == "sample"
@@ -319,6 +373,102 @@ class SynchronousStudy(HorizontalStudy):
     def horizon(self) -> int:
         """R_s."""
         return self.budget.rounds
+
+
+def _refusal_to_share(study: SynchronousStudy) -> str | None:
+    """Return why a study's noise cannot be shared as it asks; None if it can, or is not."""
+    privacy = study.privacy
+    if not study.shared:
+        given = [
+            name for name in ("honest", "fewest", "bits") if getattr(privacy, name) is not None
+        ]
+        if not given:
+            return None
+        return (
+            f"privacy.{given[0]} is about sums whose noise the clients share: set privacy.noise = "
+            "'shared', or leave it out"
+        )
+    if privacy.unit == "none":
+        return "privacy.noise 'shared' with unit 'none': there is no noise to share"
+    if study.form == "paper":
+        return "privacy.noise 'shared' has no paper's literal form: use form = 'sound'"
+    if privacy.mechanism.kind != "gaussian":
+        return (
+            "privacy.noise 'shared' is proved for the plain Gaussian mechanism, and "
+            f"privacy.mechanism is '{privacy.mechanism.kind}'"
+        )
+    if not FEWEST_BITS <= study.bits <= MOST_BITS:
+        return f"privacy.bits must lie between {FEWEST_BITS} and {MOST_BITS}; got {privacy.bits}"
+    steps = None if isinstance(study.method, ClientLevel) else _of_steps(study)
+    return _too_few(study) or steps or _of_grids(study)
+
+
+def _too_few(study: SynchronousStudy) -> str | None:
+    asked, cohort = study.data.clients, study.participation.cohort
+    if asked < 2:
+        return "privacy.noise 'shared' needs at least two clients, and data.clients is 1"
+    if study.honest > asked:
+        return (
+            f"privacy.honest = {study.privacy.honest}: at most all {asked} clients can be honest "
+            "and arrive"
+        )
+    if not study.honest <= study.fewest <= asked:
+        return (
+            f"privacy.fewest = {study.privacy.fewest}: it must lie between privacy.honest = "
+            f"{study.honest} and the {asked} clients"
+        )
+    if cohort is not None and cohort < study.fewest:
+        return (
+            f"participation.cohort = {cohort} asks fewer clients than the {study.fewest} whose "
+            "contributions a sum needs: every round would be void. Set privacy.honest or "
+            f"privacy.fewest to at most {cohort}"
+        )
+    return None
+
+
+def _of_steps(study: SynchronousStudy) -> str | None:
+    """Return why sums of steps cannot share noise: only those of one step's gradients can."""
+    name, tau = study.method.name, study.method.fixed_tau
+    if study.method.adapts_noise or study.method.wants.loss is not None:
+        return (
+            f"method '{name}' reads each client's noisy loss, and with privacy.noise 'shared' only "
+            "the sum of gradients is opened"
+        )
+    several = (
+        "with privacy.noise 'shared' a round has one local step: after several, the noise of each "
+        "is inside a client's own model, where nobody else's protects it (docs/shared-noise.md)"
+    )
+    if tau is not None and tau > 1:
+        return f"{several}. Set method.tau = 1"
+    if tau is None and (study.budget.steps is None or study.budget.steps > study.budget.rounds):
+        return (
+            f"{several}. Method '{name}' takes one where budget.steps is at most budget.rounds = "
+            f"{study.budget.rounds}: set it"
+        )
+    if study.method.optimizer != Sgd():
+        return (
+            "method.optimizer works on each client's own noisy gradient, and with privacy.noise "
+            "'shared' only their sum is ever opened: leave it out (method.momentum is the server's)"
+        )
+    return None
+
+
+def _of_grids(study: SynchronousStudy) -> str | None:
+    """A client knows by itself on which grid the others round, or they may hide less than it needs:
+    a server that names each another clip would have up to half of the noise lost.
+    """
+    if not study.method.adapts_clip:
+        return None
+    if isinstance(study.method, ClientLevel):
+        return (
+            "method.clipping 'adaptive' follows a noisy count, which no sum of shared noise holds: "
+            "use 'fixed' or 'proxy'"
+        )
+    return (
+        f"method '{study.method.name}' lets earlier releases decide about the clip, and with "
+        "privacy.noise 'shared' every client must know by itself on which grid the others round: "
+        "use a method whose clip is fixed, or scheduled"
+    )
 
 
 TEMPLATE = """\

@@ -1,18 +1,59 @@
-"""FedAvg and DP-SGD with a fixed number of local steps: the baselines of every paper here.
+r"""Methods with one number of local steps for all rounds: the baselines of every paper here.
 
 * ``fedavg`` (McMahan et al. 2017): plain local SGD, no privacy, epsilon infinite.
 * ``dp-sgd`` (FedAvg with DP-SGD of Abadi et al. 2016 at every client): what the ALI-DPFL and
   ALS-DPFL papers call "FedAvg + DP" with tau in {1, 2, 3, 5, 10}.
+
+**Whole clients.** The regime draws each client with probability q_c, the aggregator releases
+
+    ( sum_{i in cohort} w_i Delta_i  +  N(0, (z S)^2 I_d) ) / (q_c sum_i w_i),
+    0 < w_i <= 1,  |Delta_i| <= S,
+
+which moves by at most S when one client with all its data comes or goes: a Gaussian of noise
+multiplier z on a Poisson sample of clients. The divisor is fixed, empty cohorts are released too.
+
+* ``dp-fedavg`` (McMahan, Ramage, Talwar, Zhang 2018): S fixed, or following a quantile of the
+  clients' norms by noisy counts (Andrew, Thakkar, McMahan, Ramaswamy 2021, algorithm 1):
+
+      S <- S exp(-eta_S (b~ - gamma)),      b~ the noisy fraction of clients within S.
+
+  The count is released inside the same z, so it is paid for.
+* ``pe-dpfl`` (Shen, Liu, Zhang 2022) as ALI-DPFL describes it: a regularising term in the local
+  loss (here the proximal one, mu/2 |w' - w|^2), and noise on the model before it is sent. The
+  published scale rests on a sensitivity of 2 eta C / n_i, which is that of one full-batch step; a
+  model after tau steps has 2 eta C tau, and no better bound is known for a network. The sound form
+  clips the whole update and is DP-FedAvg with a proximal term, which costs nothing. ``form =
+  "paper"`` has each client add the published noise to its model, booked at z / (n_i tau).
+
+**Public schedules** of clip and noise (Du, Li, Chen, Chen, Hong 2021, Dynamic DP-SGD).
+Over the share s in [0, 1] of the rounds gone by,
+
+    C_s = C rho_C^{-s},        sigma_s = sigma rho_sigma^{-s},
+
+large clips and much noise first, when gradients are large and their direction forgiving. The
+schedule is fixed before the run, so it is public: C_s is free, and each sigma_s is booked as it
+is. It moves in ``stages`` equal steps, so that a ledger holds few kinds of events and an
+accountant composes each kind once.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
+import msgspec
 from pydantic import Field
 
+from sordino.base.registry import Section
 from sordino.core.method import About, register
-from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
+from sordino.regimes.synchronous.method import (
+    Choice,
+    Released,
+    Remaining,
+    RoundNoise,
+    SynchronousMethod,
+    Terms,
+)
 
 
 class Fixed(SynchronousMethod):
@@ -68,3 +109,156 @@ class DpSgd(Clipped):
         forms={"sound": True},
     )
     name: Literal["dp-sgd"] = "dp-sgd"
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """S, as the releases so far have moved it."""
+
+    clip: float
+
+
+class ClientLevel(Fixed):
+    """tau local steps of ``batch`` examples, one bounded update from each client drawn.
+
+    Attributes:
+        tau: local steps.
+        batch: examples in each.
+        clipping: "fixed" keeps privacy.clip; "proxy" takes the median norm of updates on public
+            examples (data.validation) instead, as Ranaweera et al. 2024 do; "adaptive" begins at
+            privacy.clip and follows ``quantile``.
+        quantile: gamma, the share of clients that S should leave as they are.
+        clip_rate: eta_S.
+        count_noise: standard deviation of the noise on the count, in clients; a twentieth of the
+            expected cohort if left out.
+    """
+
+    memory: ClassVar[type[msgspec.Struct]] = Bound
+
+    weights: Literal["size", "equal"] = "equal"
+    tau: int = Field(5, ge=1)
+    batch: int = Field(10, ge=1)
+    clipping: Literal["fixed", "proxy", "adaptive"] = "fixed"
+    quantile: float = Field(0.5, gt=0, lt=1)
+    clip_rate: float = Field(0.2, gt=0)
+    count_noise: float | None = Field(None, gt=0)
+
+    @property
+    def proximal(self) -> float:
+        """mu of the proximal term."""
+        return 0.0
+
+    def start(self, terms: Terms) -> Bound:
+        """S is privacy.clip."""
+        return Bound(terms.clip)
+
+    @property
+    def adapts_clip(self) -> bool:
+        """Earlier releases decide about S where the bound is adaptive."""
+        return self.clipping == "adaptive"
+
+    def round_noise(self, memory: Bound, terms: Terms, number: int) -> RoundNoise:
+        """S of the memory, on the schedule if there is one."""
+        clip, noise = self.scale((number - 1) / terms.rounds)
+        return RoundNoise(memory.clip * clip, terms.sigma * noise)
+
+    def learn(self, memory: Bound, terms: Terms, released: Released) -> Bound:
+        """S after a noisy count; within a factor of e a round, and never zero."""
+        if self.clipping != "adaptive" or released.clipped is None:
+            return memory
+        moved = self.clip_rate * (1.0 - released.clipped - self.quantile)
+        return Bound(min(max(memory.clip * math.exp(-min(max(moved, -1.0), 1.0)), 1e-9), 1e9))
+
+    def observed(self, memory: Bound) -> dict[str, Any]:
+        """S."""
+        return {"clip": memory.clip}
+
+
+@register
+class DpFedAvg(ClientLevel):
+    """DP-FedAvg."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="McMahan et al. 2018, Andrew et al. 2021",
+        does="whole clients protected: bounded updates, noise on their sum",
+        forms={"sound": True},
+        units=("client",),
+    )
+    name: Literal["dp-fedavg"] = "dp-fedavg"
+
+
+@register
+class PeDpfl(ClientLevel):
+    """DP-FedAvg with a proximal term; in its paper's form, noise on trained models.
+
+    Attributes:
+        mu: of the proximal term.
+        form: "sound" or "paper".
+    """
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Shen et al. 2022",
+        does="a proximal term in the local loss, whole clients protected",
+        forms={"sound": True, "paper": False},
+        units=("client",),
+    )
+    name: Literal["pe-dpfl"] = "pe-dpfl"
+    mu: float = Field(0.1, ge=0, allow_inf_nan=False)
+    form: Literal["sound", "paper"] = "sound"
+
+    @property
+    def aggregated(self) -> bool:
+        """Only in the sound form."""
+        return self.form == "sound"
+
+    @property
+    def proximal(self) -> float:
+        """mu."""
+        return self.mu
+
+
+class Scheduled(Section):
+    """The constants of a schedule.
+
+    Attributes:
+        clip_decay: rho_C, what C is divided by over the whole run; 1 keeps it.
+        noise_decay: rho_sigma, likewise for sigma.
+        stages: how many different values there are.
+    """
+
+    clip_decay: float = Field(2.0, ge=1)
+    noise_decay: float = Field(1.5, ge=1)
+    stages: int = Field(5, ge=1)
+
+    def scale(self, share: float) -> tuple[float, float]:
+        """Factors on C and sigma after this share of the rounds."""
+        gone = min(int(share * self.stages + 1e-9), self.stages - 1) / max(self.stages - 1, 1)
+        return self.clip_decay**-gone, self.noise_decay**-gone
+
+
+@register
+class DynamicDpSgd(Scheduled, Clipped):
+    """DP-SGD on a public schedule."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Du et al. 2021",
+        does="DP-SGD with public schedules of clip and noise",
+        forms={"sound": True},
+    )
+    name: Literal["dynamic-dp-sgd"] = "dynamic-dp-sgd"
+
+
+@register
+class DynamicDpFedAvg(Scheduled, ClientLevel):
+    """DP-FedAvg on a public schedule."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Du et al. 2021",
+        does="DP-FedAvg with public schedules of clip and noise",
+        forms={"sound": True},
+        units=("client",),
+    )
+    name: Literal["dynamic-dp-fedavg"] = "dynamic-dp-fedavg"

@@ -1,4 +1,36 @@
-r"""MAPA: clipping bound, noise and learning rate fall in stages (Li et al. 2022, Algorithm 1).
+r"""The asynchronous methods of Li et al. 2022, and their baselines.
+
+**Without privacy**: centralised, and asynchronous (Table II).
+
+    csgd    1 / gamma_t = L + sqrt(t + 1) s / (R sqrt b)
+    asgd    1 / gamma_t = L (tau_max + 1)^2 + sqrt(t + 1) s / (R sqrt b)
+
+``csgd`` has all data in one place and no staleness: what could be had without a federation.
+
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=12, clip=math.inf, noise=0.0, staleness=5, updates=15_000
+... )
+>>> [round(1 / method.gamma(terms, 1), 2) for method in (Csgd(), Asgd())]
+[1.41, 36.41]
+
+**AUDP**: asynchronous updates with one clipping bound (section 5).
+
+    1 / gamma_t = L (tau_max + 1) + sqrt(Delta_b + 1) sqrt t                   (Eq. 10)
+
+with Delta_b the variance of a noisy gradient. The sound form clips single examples to
+G = ``privacy.clip``; the paper's takes DS = 8 / b as its authors' code does, so R = b DS / 2 = 4,
+unless ``bound`` says another R.
+
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=120, clip=1.0, noise=1.0, staleness=5, updates=15_000
+... )
+>>> method = Audp()
+>>> round(method.variance(terms, 1.0), 4)
+0.5535
+>>> round(1 / method.rate(terms, method.stages(terms)[0], 100), 2)
+18.46
+
+**MAPA**: clipping bound, noise and learning rate fall in stages (Algorithm 1).
 
 Stage s with bound G_s, where DS_s = 2 G_s / b:
 
@@ -31,9 +63,101 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sordino.core.method import register
-from sordino.regimes.asynchronous.method import About, EdgeTerms, Noisy, Stage
+from sordino.regimes.asynchronous.method import (
+    About,
+    AsynchronousMethod,
+    EdgeTerms,
+    Noisy,
+    Stage,
+)
 
+LITERAL_BOUND = 4.0
 LONGEST = 2**53
+
+
+def _whole_run(terms: EdgeTerms, clip: float, variance: float) -> Stage:
+    """Return one stage, as long as the run, whose rate falls with t."""
+    length = terms.updates
+    return Stage(number=1, start=0, length=length, clip=clip, rate=None, variance=variance)
+
+
+class Plain(AsynchronousMethod):
+    """One stage, no clipping, no noise, and a rate that falls with the root of t."""
+
+    def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        """One, as long as the run."""
+        return (_whole_run(terms, math.inf, self.constants.deviation**2 / terms.batch),)
+
+    def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
+        """gamma_t."""
+        return self.gamma(terms, number)
+
+    def gamma(self, terms: EdgeTerms, number: int) -> float:
+        """gamma_t by the table; it needs no stage."""
+        c = self.constants
+        stale = 1.0 if self.pooled else (terms.staleness + 1.0) ** 2
+        return 1.0 / (
+            c.smoothness * stale
+            + math.sqrt(number + 1.0) * c.deviation / (c.radius * math.sqrt(terms.batch))
+        )
+
+
+@register
+class Csgd(Plain):
+    """Centralised SGD."""
+
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Dekel et al. 2012",
+        does="SGD on all data in one place, no privacy",
+        forms={"plain": False},
+        units=("none",),
+    )
+    name: Literal["csgd"] = "csgd"
+
+    @property
+    def pooled(self) -> bool:
+        """Yes."""
+        return True
+
+
+@register
+class Asgd(Plain):
+    """Asynchronous SGD."""
+
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Feyzmahdavian, Aytekin and Johansson 2016",
+        does="gradients applied as they arrive, no privacy",
+        forms={"plain": False},
+        units=("none",),
+    )
+    name: Literal["asgd"] = "asgd"
+
+
+@register
+class Audp(Noisy):
+    """AUDP."""
+
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Li, Yang, Ren and Zhao 2022",
+        does="noisy gradients applied as they arrive, one clipping bound",
+        forms={"sound": True, "paper": False},
+    )
+    name: Literal["audp"] = "audp"
+
+    def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        """One, as long as the run."""
+        clip = (self.bound or LITERAL_BOUND) if self.literal else terms.clip
+        return (_whole_run(terms, clip, self.variance(terms, clip)),)
+
+    def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
+        """gamma_t of Eq. (10)."""
+        return 1.0 / (
+            self.constants.smoothness * (terms.staleness + 1.0)
+            + math.sqrt((stage.variance + 1.0) * number)
+        )
 
 
 @register
