@@ -15,7 +15,7 @@ from sordino.comparison.schedule import Side
 from sordino.core import study as studies
 from sordino.core.records import simple
 from sordino.core.run.reading import load
-from sordino.report.sweep import EDGES, EPSILON, Goal
+from sordino.report.curves import EDGES, EPSILON, Goal
 
 STUDY = """
 name = "{name}"

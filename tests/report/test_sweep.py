@@ -12,13 +12,21 @@ from hypothesis import strategies as st
 
 import drawings
 from sordino.core.run.reading import Run, load
-from sordino.report import sweep
-from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
+from sordino.core.statements import Figure
+from sordino.report import curves
+from sordino.report.curves import EDGES, EPSILON, Goal, Sweep, over_key
+from sordino.report.drawing import draw
 
 from .conftest import Maker
 from .test_asynchronous import texts
 
 KEPT = Goal("accuracy", 0.75)
+
+
+def asked_for(sweep: Sweep) -> Figure:
+    found = over_key(sweep)
+    assert found is not None
+    return found
 
 
 def curve(*accuracies: float) -> list[dict[str, Any]]:
@@ -49,18 +57,18 @@ def test_a_goal_is_reached_when_it_is_not_lost_again(values: list[float], wanted
 
 def test_points_are_means_with_the_lowest_and_the_highest(arrive: Maker) -> None:
     runs = [run(arrive, "a", 0.1, 0.6), run(arrive, "b", 0.2, 0.8)]
-    (spot,) = sweep.spots({2.0: runs}, None)
+    (spot,) = curves.spots({2.0: runs}, None)
     assert (spot.x, spot.low, spot.high, spot.open) == (2.0, 60, 80, False)
     assert spot.mean == pytest.approx(70)
 
 
 def test_who_did_not_get_there_counts_with_all_it_did_and_is_marked(arrive: Maker) -> None:
     reached, missed = run(arrive, "a", 0.5, 0.8, 0.8, 0.9), run(arrive, "b", 0.5, 0.8, 0.8, 0.7)
-    (spot,) = sweep.spots({5.0: [reached, missed]}, KEPT)
+    (spot,) = curves.spots({5.0: [reached, missed]}, KEPT)
     assert (spot.low, spot.high, spot.open) == (20, 40, True)
-    (spot,) = sweep.spots({5.0: [reached]}, KEPT)
+    (spot,) = curves.spots({5.0: [reached]}, KEPT)
     assert (spot.mean, spot.open) == (20, False)
-    assert sweep.spots({5.0: []}, KEPT) == []
+    assert curves.spots({5.0: []}, KEPT) == []
 
 
 def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Maker) -> None:
@@ -72,7 +80,7 @@ def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Make
         "asgd": {float("inf"): [run(arrive, "free", 0.9)]},
     }
     asked = Sweep(EPSILON, lines)
-    said = texts(sweep.draw(asked))
+    said = texts(over_key(asked))
     assert {
         "mapa",
         "asgd (ε = ∞)",
@@ -82,17 +90,17 @@ def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Make
         "epsilon that may be spent",
         "accuracy (%)",
     } <= set(said)
-    assert sweep.title(asked) == "Final accuracy against epsilon"
-    assert "level" in sweep.caption(asked)
-    assert sweep.draw(Sweep(EPSILON, {"asgd": lines["asgd"]})) is None
+    assert asked_for(asked).title == "Final accuracy against epsilon"
+    assert "level" in asked_for(asked).caption
+    assert over_key(Sweep(EPSILON, {"asgd": lines["asgd"]})) is None
 
 
 def test_updates_until_a_threshold_over_edges(arrive: Maker) -> None:
     lines = {"mapa": {float(k): [run(arrive, f"m{k}", 0.1, *[0.8] * k)] for k in (2, 5, 100)}}
     asked = Sweep(EDGES, lines, KEPT)
-    said = texts(sweep.draw(asked))
+    said = texts(over_key(asked))
     assert {"mapa", "2", "5", "100", "edges", "updates until accuracy ≥ 75 %"} <= set(said)
-    assert sweep.title(asked) == "Updates until accuracy ≥ 75 % against the number of edges"
+    assert asked_for(asked).title == "Updates until accuracy ≥ 75 % against the number of edges"
 
 
 @pytest.mark.parametrize(
@@ -102,11 +110,11 @@ def test_any_values_make_a_picture(arrive: Maker, xs: tuple[float, ...]) -> None
     one = run(arrive, "a", 0.5, 0.8)
     lines = {f"method {i} <&>": {x: [one] for x in xs} for i in range(9)}
     for goal in (None, KEPT, Goal("loss", 0.001)):
-        ET.fromstring(sweep.draw(Sweep(EDGES, lines, goal)) or "")
-    assert sweep.draw(Sweep(EDGES, {})) is None
+        ET.fromstring(draw(asked_for(Sweep(EDGES, lines, goal))))
+    assert over_key(Sweep(EDGES, {})) is None
 
 
 @drawings.anew()
 def test_same_bytes(arrive: Maker, tmp_path: Path) -> None:
     lines = {"mapa": {x: [run(arrive, f"m{x}", 0.1 * x)] for x in (1.0, 2.0)}}
-    assert sweep.draw(Sweep(EPSILON, lines)) == sweep.draw(Sweep(EPSILON, lines))
+    assert draw(asked_for(Sweep(EPSILON, lines))) == draw(asked_for(Sweep(EPSILON, lines)))

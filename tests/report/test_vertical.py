@@ -339,7 +339,7 @@ def test_several_streams_are_held_against_each_other_by_their_error(
     assert "Features are not protected" in text
     drawn = curves.together([[load(play("c"))], [load(private)]], ["c", "p"], "round")
     assert drawn is not None
-    assert len(polyline(drawn, 0)) == 100
+    assert len(polyline(draw(drawn), 0)) == 100
 
 
 def test_over_epsilon_a_stream_is_one_point_and_one_without_a_promise_a_level(play: Maker) -> None:

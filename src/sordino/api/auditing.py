@@ -12,7 +12,15 @@ from typing import Any
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
 from sordino.audit.canaries import own_mechanism
-from sordino.audit.intervals import Interval, IntervalsRecord, Row, failed, rows
+from sordino.audit.intervals import (
+    Interval,
+    IntervalsRecord,
+    Row,
+    failed,
+    intervals_figure,
+    lira_figure,
+    rows,
+)
 from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
 from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
 from sordino.base.errors import StudyError
@@ -26,7 +34,7 @@ from sordino.core.files import locked, replace_file, said_clearly
 from sordino.core.records import known
 from sordino.core.run.folder import about_of, study_of
 from sordino.core.study.base import Study
-from sordino.report.attacks import intervals_figure, lira_figure
+from sordino.report.drawing import draw
 
 ALPHA = 0.05
 """All lower bounds of a table hold together but for this chance."""
@@ -136,9 +144,9 @@ class Audit:
             self.intervals.append(row(part / len(made)))
         with said_clearly(self.picture):
             self.picture.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.picture, intervals_figure(self.intervals).encode())
+        replace_file(self.picture, draw(intervals_figure(self.intervals)).encode())
         if self.curves is not None:
-            replace_file(self.curves, lira_figure(self.inferred).encode())
+            replace_file(self.curves, draw(lira_figure(self.inferred)).encode())
 
     def _check(self) -> None:
         if self.scale not in SCALES:

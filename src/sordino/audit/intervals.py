@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -13,8 +14,10 @@ from sordino.audit.lira import Inferred
 from sordino.base.errors import StudyError
 from sordino.core import records, regimes
 from sordino.core.prepared import PreparedRun
+from sordino.core.statements import Figure, Panel, Series, look
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
+from sordino.report.words import bound
 
 FORMAT = 1
 Verdict = Literal["holds", "BROKEN", "caught", "not caught"]
@@ -145,3 +148,115 @@ class _Nobody:
 def played(built: PreparedRun) -> None:
     """Play a run to its end by the ordinary kernel, charged to its ledger; no model is kept."""
     built.simulation.run(built.first, _Nobody())
+
+
+# Figures
+
+LEAST, MOST = 0.1, 1000.0
+"""Ends of the axis of epsilon; what is beyond stands there."""
+FEWEST = 1e-4
+"""End of both axes of rates."""
+
+
+def lower_text(value: float) -> str:
+    """A lower bound, rounded down to three digits.
+
+    >>> lower_text(1.9999), lower_text(0.0), lower_text(29.97)
+    ('1.99', '0', '29.9')
+    """
+    if value <= 0.0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit * (1.0 + 1e-12)) * unit:.3g}"
+
+
+def intervals_figure(intervals: Sequence[Interval]) -> Figure:
+    """Where the true epsilon of every row lies: a bar from the lower bound to the ledger's epsilon.
+
+    A cross stands at what a paper's literal form claims.
+    """
+    ends = [
+        [min(max(end, LEAST), MOST) for end in (one.low, one.plain, one.ledger)]
+        for one in intervals
+    ]
+    lows = [max(low, plain) for low, plain, _ in ends]
+    highs = [max(high, 1.03 * low) for (*_, high), low in zip(ends, lows, strict=True)]
+    texts = [
+        f"[{lower_text(max(one.low, one.plain))}, {bound(one.ledger, 4)}]  {one.verdict}"
+        for one in intervals
+    ]
+    wrong = [not one.sound or one.verdict in ("BROKEN", "not caught") for one in intervals]
+
+    def bars(red: bool) -> Series:
+        chosen = [i for i, each in enumerate(wrong) if each is red]
+        return Series(
+            kind="bar",
+            colour="red" if red else "blue",
+            x=chosen,
+            y=[highs[i] - lows[i] for i in chosen],
+            base=[lows[i] for i in chosen],
+            texts=[texts[i] for i in chosen],
+        )
+
+    literal = [(i, one.claimed) for i, one in enumerate(intervals) if not one.sound]
+    claims = Series(
+        kind="dots",
+        colour="ink",
+        filled=False,
+        x=[i for i, _ in literal],
+        y=[min(max(claimed, LEAST), MOST) for _, claimed in literal],
+        name="claimed by a paper" if literal else "",
+    )
+    return Figure(
+        key="audit",
+        title="Epsilon from below and from above",
+        caption="",
+        label="Lower bounds of epsilon by attacks, and the ledger's epsilons",
+        x="epsilon: from the attack's lower bound to the ledger's",
+        lying=True,
+        names=[one.name for one in intervals],
+        log=True,
+        ticks=[(0.1, "≤ 0.1"), (1.0, "1"), (10.0, "10"), (100.0, "100"), (1000.0, "≥ 1000")],
+        panels=[Panel(label="", series=[bars(False), bars(True), claims], limits=(LEAST, MOST))],
+        table=(
+            ("row", "lower bound", "assuming nothing", "claimed", "ledger", "verdict"),
+            [
+                [str(each) for each in (a.name, a.low, a.plain, a.claimed, a.ledger, a.verdict)]
+                for a in intervals
+            ],
+        ),
+        width=9.0,
+    )
+
+
+def lira_figure(found: Sequence[Inferred]) -> Figure:
+    """Hits over false alarms, a line for each form of the attack: an attacker who may hardly ever
+    be wrong stands at the left end.
+    """
+    guess = Series(x=(FEWEST, 1.0), y=(FEWEST, 1.0), colour="quiet", dash="dashed")
+    lines = [
+        Series(
+            x=[alarms for alarms, _ in one.curve],
+            y=[hits for _, hits in one.curve],
+            name=f"{one.form}: area {one.area:.3f}",
+            colour=look(i)[0],
+        )
+        for i, one in enumerate(found)
+    ]
+    return Figure(
+        key="lira",
+        title="Membership inference",
+        caption="",
+        label="Membership inference: hits over false alarms",
+        x="rate of false alarms",
+        limits=(FEWEST, 1.0),
+        log=True,
+        panels=[
+            Panel(label="rate of hits", series=[guess, *lines], limits=(FEWEST, 1.0), log=True)
+        ],
+        table=(
+            ("form", "false alarms", "hits"),
+            [[one.form, *map(str, point)] for one in found for point in one.curve],
+        ),
+        height=3.2,
+    )

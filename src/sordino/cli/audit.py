@@ -199,7 +199,7 @@ def _known(attack: str | None) -> str:
 
 
 def _tell(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
-    from sordino.report.attacks import lower_text
+    from sordino.audit.intervals import lower_text
 
     head = ["", "unit", "lower bound", "assuming nothing", "claimed", "ledger", "how", "verdict"]
     rows = [

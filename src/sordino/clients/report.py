@@ -110,7 +110,7 @@ def learning(
         curves = [Series(x=xs, y=[factor * a for a in accuracy], name="test" if vx else "")]
         if vx:
             shares = [100 * a for a in validation]
-            curves.append(Series(x=vx, y=shares, name="validation", colour="green", dashed=True))
+            curves.append(Series(x=vx, y=shares, name="validation", colour="green", dash="dashed"))
         label = f"{measure.told} (%)" if measure.percent else measure.told
         panels.append(Panel(label=label, series=curves, marks=marks, percent=measure.percent))
     if es:

@@ -34,7 +34,7 @@ from sordino.core.run.reading import Run, load
 from sordino.core.study.base import Study
 from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report.comparisons import cost_of
-from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
+from sordino.report.curves import EDGES, EPSILON, Goal, Lines, Sweep
 from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]

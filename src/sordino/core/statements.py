@@ -34,8 +34,31 @@ DECADES = 20.0
 MOST_DOTS = 30
 """Rows of a matrix that are drawn as dots."""
 
-Kind = Literal["line", "step", "area", "bar", "histogram", "dots"]
-Colour = Literal["blue", "orange", "green", "purple", "sky", "ink", "quiet"]
+Kind = Literal["line", "points", "step", "area", "bar", "histogram", "dots"]
+Colour = Literal[
+    "blue", "orange", "green", "purple", "sky", "yellow", "indigo", "grey", "red", "ink", "quiet"
+]
+Dash = Literal["solid", "dashed", "dotted", "dash-dot"]
+PALETTE: tuple[Colour, ...] = (
+    "blue",
+    "orange",
+    "green",
+    "purple",
+    "sky",
+    "yellow",
+    "indigo",
+    "grey",
+)
+DASHES: tuple[Dash, ...] = ("solid", "dashed", "dotted", "dash-dot")
+
+
+def look(number: int) -> tuple[Colour, Dash]:
+    """Return colour and dash of one of many series, different for each of the first 32.
+
+    >>> look(0), look(9)
+    (('blue', 'solid'), ('orange', 'dashed'))
+    """
+    return PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +73,11 @@ class Series:
         colour: as it has in every figure of a page.
         base: where bars, areas and histograms begin, 0 unless given: the sum of what is below.
         holds: where a step holds its value: up to its x, from its x on, or around it.
-        dashed: of a line that is a bound or a plan, not a measurement.
+        dash: of a line; not solid where it is a bound or a plan and no measurement.
         filled: of a histogram; else its outline is drawn.
         texts: at the end of each bar, or above it.
+        spread: the lowest and the highest at each x: a band around a line, bars at points.
+        open: which points are bounds and no measurements, if any.
     """
 
     x: Sequence[float]
@@ -62,9 +87,11 @@ class Series:
     colour: Colour = "blue"
     base: Sequence[float] | None = None
     holds: Literal["before", "after", "around"] = "after"
-    dashed: bool = False
+    dash: Dash = "solid"
     filled: bool = True
     texts: Sequence[str] = ()
+    spread: tuple[Sequence[float], Sequence[float]] | None = None
+    open: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +109,7 @@ class Mark:
     at: float
     text: str = ""
     axis: Literal["x", "y"] = "y"
-    style: Literal["dotted", "dashed", "solid"] = "dashed"
+    style: Dash = "dashed"
     legend: bool = False
 
 
@@ -120,12 +147,15 @@ class Figure:
         panels: one above the other.
         x: label of the x axis.
         limits: of the x axis; from 0 to the last x unless given.
+        log: whether the x axis, of lying bars that of their values, is logarithmic.
+        ticks: numbers on that axis, with their texts; chosen from the values unless given.
         names: of the places 0, 1, 2, ... where series are bars.
         lying: whether bars lie, one for each name, the first on top.
         remark: where the numbers come from, where that must be said.
         note: a few words inside, at the right.
         table: head and rows of the numbers, where the series themselves do not tell them.
-        height: inches; chosen from the panels unless given.
+        width: inches.
+        height: of one panel, in inches.
     """
 
     key: str
@@ -135,12 +165,15 @@ class Figure:
     panels: Sequence[Panel]
     x: str
     limits: tuple[float, float] | None = None
+    log: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
     names: Sequence[str] = ()
     lying: bool = False
     remark: str = ""
     note: str = ""
     table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
-    height: float | None = None
+    width: float = 5.6
+    height: float = 1.6
 
     @property
     def end(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 from sordino.base.errors import StudyError
 from sordino.core import regimes
@@ -14,8 +15,8 @@ from sordino.core.records import at, known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import Costs, Figure, Panel, Series
 from sordino.core.vocabulary import Vocabulary, shared
-from sordino.report import curves, sweep, words
-from sordino.report.page import Picture, Say, loaded, markup, picture_of, silent, template
+from sordino.report import curves, words
+from sordino.report.page import Picture, Say, loaded, picture_of, silent, template
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
 GRADIENTS = (
@@ -135,21 +136,17 @@ def render_comparison(runs: Sequence[Run]) -> str:
     labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
     promises = list(zip(labels, (words.promise(run) for run in runs), strict=True))
     spoken = shared(run.vocabulary for run in runs)
-    captions = {
-        "round": _reading(runs, spoken),
-        "steps": f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}",
-    }
-    if spoken.accuracy.streamed:
-        del captions["steps"]  # nothing is paid for by the activation
     alone = [[run] for run in runs]
     drawn = [
-        Picture(
-            f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
-        )
-        for over, caption in captions.items()
-        if (picture := curves.together(alone, labels, over)) is not None
+        curves.together(
+            alone, labels, "round", title=f"Over {spoken.rounds}", caption=_reading(runs, spoken)
+        ),
+        *costs(alone, labels),
     ]
-    drawn += map(picture_of, costs(alone, labels))
+    if not spoken.accuracy.streamed:  # nothing is paid for by the activation
+        caption = f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}"
+        title = f"Over {spoken.steps}"
+        drawn.insert(1, curves.together(alone, labels, "steps", title=title, caption=caption))
     cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
     told = [set(column) != {"-"} for column in zip(*cells, strict=True)]
     html: str = template("comparison.html").render(
@@ -158,7 +155,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
         rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in cells],
         without=[label for label, promised in promises if not promised.private],
         notes=_notes(runs, labels),
-        pictures=drawn,
+        pictures=[picture_of(each) for each in drawn if each is not None],
         promises=promises,
     )
     return html
@@ -297,7 +294,7 @@ class Content:
     verdicts: Sequence[tuple[str, str]]
     remarks: Sequence[str]
     runs: Table
-    sweep: sweep.Sweep | None = None
+    sweep: curves.Sweep | None = None
 
 
 def render_studies(content: Content) -> str:
@@ -331,11 +328,6 @@ def render_studies(content: Content) -> str:
 
 def figures(content: Content) -> list[Picture]:
     """The pictures of the page."""
-    drawn = []
-    if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
-        drawn.append(
-            Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep))
-        )
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
     measured = spoken.accuracy
     below = BELOW if curves.rising(run for runs in content.groups for run in runs) else ""
@@ -347,13 +339,21 @@ def figures(content: Content) -> list[Picture]:
         "estimated": words.estimated(run for runs in content.groups for run in runs),
         "same": f"{measured.final}," if measured.streamed else "The same accuracy",
     }
-    for over, name in (
-        ("round", "round"),
-        ("epsilon", "claimed" if content.claimed else "epsilon"),
-    ):
-        picture = curves.together(content.groups, content.labels, over, claimed=content.claimed)
-        if picture is not None:
-            drawn.append(
-                Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told))
-            )
-    return [*drawn, *map(picture_of, costs(content.groups, content.labels, MEAN))]
+
+    def over(axis: Literal["round", "epsilon"], name: str) -> Figure | None:
+        return curves.together(
+            content.groups,
+            content.labels,
+            axis,
+            title=TITLES[name].format(**told),
+            caption=CAPTIONS[name].format(**told),
+            claimed=content.claimed,
+        )
+
+    drawn = [
+        None if content.sweep is None else curves.over_key(content.sweep),
+        over("round", "round"),
+        over("epsilon", "claimed" if content.claimed else "epsilon"),
+        *costs(content.groups, content.labels, MEAN),
+    ]
+    return [picture_of(each) for each in drawn if each is not None]

@@ -1,27 +1,33 @@
-"""Curves of several runs in one picture: accuracy, and below it the epsilon spent.
+"""Figures of several runs, as data: curves of each study, and points over a key that studies
+differ in.
 
-Of several runs of one study the mean, and how far they lie apart. Numbers in, SVG text out, None
-where there is nothing to show.
+A curve is the mean over the seeds, with a band from the lowest to the highest. Figures over a key
+are those of Figures 6 and 7 of Li et al. 2022: final accuracy against the epsilon that may be
+spent, and updates until the accuracy first stays above a threshold (or the loss below one) against
+the number of edges. What is not private has no place on an axis of epsilon and is drawn as a level.
+
+>>> Goal("accuracy", 0.75).first([(10, 0.7), (20, 0.8), (30, 0.74), (40, 0.76), (50, 0.9)])
+40.0
+>>> Goal("loss", 0.5).first([(10, 0.7), (20, 0.6)]) is None
+True
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import Literal
 
 import numpy as np
 
 from sordino.core.records import Round
 from sordino.core.run.reading import Run
-from sordino.core.statements import Curve, points, smoothed
+from sordino.core.statements import Curve, Figure, Mark, Panel, Series, look, points, smoothed
 from sordino.core.vocabulary import Vocabulary, shared
-from sordino.report.canvas import INK, SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.drawing import from_zero, label_of, of_percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +67,20 @@ def band(curves: Sequence[Curve]) -> Band:
     )
 
 
-STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
-WORDY = 34  # characters of a label from which on each has a line of its own
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The drawing of one group of runs: a curve or a level, and the epsilon it spent."""
-
-    label: str
-    curve: Band
-    level: Band
-    price: Band
-
-    @property
-    def shown(self) -> Band:
-        """The curve, or the level where there is no curve."""
-        return self.curve if self.curve.xs else self.level
-
-
 def together(
-    groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False
-) -> str | None:
+    groups: Sequence[Sequence[Run]],
+    labels: Sequence[str],
+    over: Literal["round", "steps", "epsilon"],
+    *,
+    title: str = "",
+    caption: str = "",
+    claimed: bool = False,
+) -> Figure | None:
     """Accuracy (on streams: run-time error) of groups of runs: means, from lowest to highest.
 
-    The axis is "round", "steps" or "epsilon". Below it the epsilon spent, unless that is the axis
-    or it never changes. With ``claimed`` the axis is what papers claim. Over epsilon, a group whose
-    epsilon is infinite in every run is a level, if there is a curve to hold against it.
+    Below it the epsilon spent, unless that is the axis or it never changes. With ``claimed`` the
+    axis is what papers claim. Over epsilon, a group whose epsilon is infinite in every run is a
+    level, if there is a curve to hold against it.
     """
     words = shared(run.vocabulary for runs in groups for run in runs)
     key, measure = words.accuracy.curve
@@ -99,59 +92,51 @@ def together(
     prices = [_price(runs, over) if spent else band([]) for runs in groups]
     if not any(curve.xs for curve in curves):
         return None
-    last = max(x for each in (*curves, *prices) for x in each.xs)
-    end = 1.02 * last or 1.0
+    end = 1.02 * max(x for each in (*curves, *prices) for x in each.xs) or 1.0
     levels = [
         _level(runs, (0.0, end)) if over == "epsilon" and not curve.xs else band([])
         for curve, runs in zip(curves, groups, strict=True)
     ]
-    drawn = [
-        _Group(f"{name} (ε = ∞)" if level.xs else name, curve, level, price)
-        for name, curve, level, price in zip(labels, curves, levels, prices, strict=True)
+    factor = 100 if words.accuracy.percent else 1
+    series = [
+        _series(i, curve if curve.xs else level, f"{name} (ε = ∞)" if level.xs else name, factor)
+        for i, (name, curve, level) in enumerate(zip(labels, curves, levels, strict=True))
+        if curve.xs or level.xs
     ]
-    wordy = any(len(group.label) > WORDY for group in drawn)
-    label = _label(words, over, claimed)
-    with canvas(f"compared-{over}"):
-        lines = len(labels) if wordy else -(-len(labels) // 2)
-        page, axes = figure(1 + spent, 0.6 + (1.8 if spent else 2.6) * (1 + spent) + 0.19 * lines)
-        _draw(axes, drawn, 70 if wordy else WORDY, 100 if words.accuracy.percent else 1)
-        axes[0].set_ylabel(measure)
-        of_percent(axes[0])
-        if spent:
-            _budgets(axes[1], [run for runs in groups for run in runs if run.private])
-        page.legend(loc="outside lower left", ncols=1 if wordy else 2)
-        from_zero(axes[-1], last, label)
-        if over == "epsilon":
-            axes[-1].set_xlim(0, end)
-        what = measure.removesuffix(" (%)").capitalize()
-        if over != "epsilon":
-            what += f" and epsilon of {len(groups)} runs"
-        return svg(page, f"{what} over {label}")
+    panels = [Panel(label=measure, series=series, percent=True)]
+    if spent:
+        budgets = {run.budget for runs in groups for run in runs if run.private}
+        panels.append(
+            Panel(
+                label="epsilon spent",
+                series=[_series(i, price) for i, price in enumerate(prices) if price.xs],
+                marks=[Mark(each) for each in sorted(budgets)],
+                limits=(0.0, None),
+            )
+        )
+    x = {"round": words.round, "steps": words.steps_of_one}.get(
+        over, "epsilon claimed" if claimed else "epsilon spent"
+    )
+    what = measure.removesuffix(" (%)").capitalize()
+    return Figure(
+        key=f"compared-{over}",
+        title=title,
+        caption=caption,
+        label=f"{what} over {x}"
+        if over == "epsilon"
+        else f"{what} and epsilon of {len(groups)} runs over {x}",
+        x=x,
+        limits=(0.0, end) if over == "epsilon" else None,
+        panels=panels,
+        height=1.8 if spent else 2.4,
+    )
 
 
-def _label(words: Vocabulary, over: str, claimed: bool) -> str:
-    if over == "epsilon":
-        return "epsilon claimed" if claimed else "epsilon spent"
-    return label_of(words, over)
-
-
-def _draw(axes: Sequence[Axes], groups: Sequence[_Group], longest: int, factor: int) -> None:
-    """Curves or levels on the first panel, what was spent on the second where there is one."""
-    for i, group in enumerate(groups):
-        colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
-        label = shortened(clean(group.label, 1000), longest) if group.shown.xs else None
-        _band(axes[0], group.shown, factor, colour, dash, label)
-        ends = group.curve.xs[-1:], [factor * a for a in group.curve.mean[-1:]]
-        axes[0].plot(*ends, color=colour, marker="o", markersize=5)
-        if len(axes) > 1:
-            _band(axes[1], group.price, 1, colour, dash)
-
-
-def _budgets(axis: Axes, private: Sequence[Run]) -> None:
-    for budget in sorted({run.budget for run in private}):
-        axis.axhline(budget, color=INK, linestyle="--", linewidth=1)
-    axis.set_ylim(bottom=0)
-    axis.set_ylabel("epsilon spent")
+def _series(number: int, found: Band, name: str = "", factor: float = 1.0) -> Series:
+    """A line of one of many groups."""
+    colour, dash = look(number)
+    mean, low, high = ([factor * y for y in ys] for ys in (found.mean, found.low, found.high))
+    return Series(x=found.xs, y=mean, spread=(low, high), name=name, colour=colour, dash=dash)
 
 
 def rising(runs: Iterable[Run]) -> bool:
@@ -196,10 +181,210 @@ def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
     return band([([*ends], [accuracy, accuracy]) for accuracy in final])
 
 
-def _band(
-    axis: Axes, found: Band, scale: float, colour: str, dash: str, label: str | None = None
-) -> None:
-    axis.plot(found.xs, [scale * y for y in found.mean], color=colour, linestyle=dash, label=label)
-    if found.low != found.high:
-        low, high = [scale * y for y in found.low], [scale * y for y in found.high]
-        axis.fill_between(found.xs, low, high, color=colour, alpha=0.18, linewidth=0)
+# Studies that differ in one key
+
+EPSILON, EDGES = "privacy.epsilon", "data.clients"
+
+Lines = Mapping[str, Mapping[float, Sequence[Run]]]
+"""Of each method, the runs at each value of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An accuracy to stay above, or a loss to stay below."""
+
+    key: Literal["accuracy", "loss"]
+    value: float
+
+    def first(self, rows: Iterable[tuple[float, float]]) -> float | None:
+        """The first round, or update, from which on the goal is kept to the end; or None."""
+        found: float | None = None
+        for at, value in rows:
+            kept = value >= self.value if self.key == "accuracy" else value <= self.value
+            found = None if not kept else float(at) if found is None else found
+        return found
+
+    def of(self, run: Run) -> float | None:
+        """The same of a run."""
+        return self.first(zip(*points(run.rounds, "round", self.key), strict=True))
+
+    def __str__(self) -> str:
+        """
+        >>> str(Goal("accuracy", 0.75)), str(Goal("loss", 0.5))
+        ('accuracy ≥ 75 %', 'loss ≤ 0.5')
+        """
+        return (
+            f"accuracy ≥ {100 * self.value:g} %"
+            if self.key == "accuracy"
+            else f"loss ≤ {self.value:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A key to draw over, and its runs; with a goal, how long it took, else final accuracy."""
+
+    key: str
+    lines: Lines
+    goal: Goal | None = None
+
+    @property
+    def words(self) -> Vocabulary:
+        """Words for all runs."""
+        runs = (run for line in self.lines.values() for runs in line.values() for run in runs)
+        return shared(run.vocabulary for run in runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A point of a line.
+
+    Where a goal was not reached by all seeds, ``open`` says that it took longer than this.
+    """
+
+    x: float
+    mean: float
+    low: float
+    high: float
+    open: bool = False
+
+
+def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
+    """The points of a line in the order of x, without values of which no run tells."""
+    found = []
+    for x, runs in sorted(line.items()):
+        if goal is None:
+            values = [100 * run.accuracy for run in runs if run.accuracy is not None]
+            reached = values
+        else:
+            took = [goal.of(run) for run in runs]
+            reached = [each for each in took if each is not None]
+            values = [
+                float(run.number) if each is None else each
+                for each, run in zip(took, runs, strict=True)
+                if run.number
+            ]
+        if values:
+            found.append(
+                Spot(x, fmean(values), min(values), max(values), open=len(reached) < len(values))
+            )
+    return found
+
+
+def _title(sweep: Sweep) -> str:
+    """Of the figure."""
+    words = sweep.words
+    over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
+    rounds = words.rounds.capitalize()
+    what = _final(words) if sweep.goal is None else f"{rounds} until {sweep.goal}"
+    return f"{what} against {over}"
+
+
+def _caption(sweep: Sweep) -> str:
+    """Return the caption."""
+    words = sweep.words
+    bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
+    if sweep.goal is None:
+        level = (
+            f" A level is a method whose epsilon is infinite. The axis is {sweep.key}."
+            if sweep.key == EPSILON
+            else ""
+        )
+        return f"{words.accuracy.final}. {bars}{level}"
+    return (
+        f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on holding to "
+        f"the end of the run, as far as it was evaluated. {bars} An open triangle: not every seed "
+        "got there, and those that did not count with all they did."
+    )
+
+
+def _final(words: Vocabulary) -> str:
+    return words.accuracy.told.capitalize() if words.accuracy.streamed else "Final accuracy"
+
+
+def over_key(sweep: Sweep) -> Figure | None:
+    """The figure of a sweep; None where no run tells anything."""
+    lines = {name: spots(line, sweep.goal) for name, line in sweep.lines.items()}
+    placed = sorted({spot.x for line in lines.values() for spot in line if math.isfinite(spot.x)})
+    if not placed:
+        return None
+    words = sweep.words
+    log = sweep.goal is not None or placed[-1] >= 8 * placed[0] > 0
+    limits = _limits(placed, log=log)
+    return Figure(
+        key=f"sweep-{sweep.key}",
+        title=_title(sweep),
+        caption=_caption(sweep),
+        label=_title(sweep),
+        x={EPSILON: "epsilon that may be spent", EDGES: words.clients}.get(sweep.key, sweep.key),
+        limits=limits,
+        log=log,
+        ticks=_ticks(placed, limits, log=log),
+        panels=[
+            Panel(
+                label=f"{words.accuracy.told} (%)"
+                if sweep.goal is None
+                else f"{words.rounds} until {sweep.goal}",
+                log=sweep.goal is not None,
+                series=[
+                    one
+                    for i, (name, line) in enumerate(lines.items())
+                    for one in _of_line(i, name, line, limits)
+                ],
+            )
+        ],
+        height=2.2,
+    )
+
+
+def _of_line(
+    number: int, name: str, line: Sequence[Spot], limits: tuple[float, float]
+) -> Iterable[Series]:
+    """Points of one method, and a level where it is not private."""
+    colour, dash = look(number)
+    for spot in line:
+        if math.isinf(spot.x):
+            yield Series(
+                x=limits,
+                y=[spot.mean] * 2,
+                spread=([spot.low] * 2, [spot.high] * 2),
+                name=f"{name} (ε = ∞)",
+                colour=colour,
+                dash="dashed",
+            )
+    if finite := [spot for spot in line if math.isfinite(spot.x)]:
+        yield Series(
+            kind="points",
+            x=[spot.x for spot in finite],
+            y=[spot.mean for spot in finite],
+            spread=([spot.low for spot in finite], [spot.high for spot in finite]),
+            open=[spot.open for spot in finite],
+            name=name,
+            colour=colour,
+            dash=dash,
+        )
+
+
+def _limits(placed: Sequence[float], *, log: bool) -> tuple[float, float]:
+    """Ends of the axis, with room beside the first and the last value."""
+    low, high = placed[0], placed[-1]
+    if log:
+        room = 2.0 if low == high else (high / low) ** 0.05
+        return low / room, high * room
+    space = 0.5 if low == high else 0.05 * (high - low)
+    return low - space, high + space
+
+
+def _ticks(
+    placed: Sequence[float], limits: tuple[float, float], *, log: bool
+) -> list[tuple[float, str]]:
+    """The values themselves, as long as their numbers do not run into each other."""
+    low, high = map(math.log, limits) if log else limits
+    kept: list[tuple[float, str]] = []
+    free = -math.inf
+    for x in placed:
+        at = ((math.log(x) if log else x) - low) / (high - low)
+        if at > free:
+            kept.append((x, f"{x:g}"))
+            free = at + 0.02 * (len(f"{x:g}") + 1)
+    return kept

@@ -8,22 +8,31 @@ are decided in this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from sordino.core.statements import Figure, Mark, Matrix, Panel, Series
+from sordino.core.statements import (
+    DASHES,
+    PALETTE,
+    Colour,
+    Figure,
+    Mark,
+    Matrix,
+    Panel,
+    Series,
+)
 from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import (
     BLUE,
-    GREEN,
     INK,
-    ORANGE,
-    PURPLE,
     QUIET,
-    SKY,
+    RED,
+    SERIES,
+    axes_of,
     canvas,
     clean,
+    numbers_of,
     shortened,
     svg,
 )
@@ -32,41 +41,43 @@ from sordino.report.canvas import figure as empty
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {
-    "blue": BLUE,
-    "orange": ORANGE,
-    "green": GREEN,
-    "purple": PURPLE,
-    "sky": SKY,
+COLOURS: Mapping[Colour, str] = {
+    **dict(zip(PALETTE, SERIES, strict=True)),
+    "red": RED,
     "ink": INK,
     "quiet": QUIET,
 }
+MARKERS = dict(zip(COLOURS, "osD^vP*X<>h", strict=True))
+LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
 HOLDS: dict[str, Literal["pre", "post", "mid"]] = {
     "before": "pre",
     "after": "post",
     "around": "mid",
 }
-DASHES = {"dotted": ":", "dashed": "--", "solid": "-"}
 FEW_POINTS = 60  # curves with fewer have dots
-FEW_BARS = 12  # so many have their numbers above them
-NAMED = 28  # characters of a name beside a bar
+NAMED = 5  # characters of a name beside a bar, for each inch of the figure
+WORDY, LONGEST = 34, 70  # characters of a name in the legend, in columns and on a line of its own
 
 
 def draw(figure: Figure | Matrix) -> str:
     """Return a figure as SVG text."""
     if isinstance(figure, Matrix):
         return _shares(figure) if figure.kind == "shares" else _numbers(figure)
+    names = _legend(figure)
+    longest = max(map(len, names), default=0)
+    columns = 1 if longest > WORDY else 2 if longest > WORDY // 2 else 3
     with canvas(figure.key):
-        drawn, axes = empty(len(figure.panels), figure.height or _height(figure))
+        height = _height(figure) + (0.06 + 0.19 * -(-len(names) // columns) if names else 0.0)
+        drawn, axes = empty(len(figure.panels), height, width=figure.width)
         for axis, panel in zip(axes, figure.panels, strict=True):
             for series in panel.series:
-                DRAW[series.kind](axis, series, figure)
+                DRAW[series.kind](axis, series, panel, figure)
             axis.set_ylabel("" if figure.lying else panel.label)
             _limit(axis, panel, figure)
         axes[-1].set_xlabel(figure.x)
         _place(axes, figure)
         for axis, panel in zip(axes, figure.panels, strict=True):
-            _mark_levels(axis, panel, figure)
+            _mark_levels(axis, panel)
         marks = [mark for panel in figure.panels for mark in panel.marks if mark.axis == "x"]
         _mark_places(axes, marks)
         if figure.note:
@@ -75,112 +86,155 @@ def draw(figure: Figure | Matrix) -> str:
             )  # fmt: skip
         if len(axes) > 1:
             drawn.align_ylabels()
-        if any(axis.get_legend_handles_labels()[1] for axis in axes):
+        if names:
             drawn.legend(
-                loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6
+                loc="outside lower left", ncols=columns, columnspacing=1.2, handlelength=1.6
             )  # fmt: skip
-        return svg(drawn, figure.label, _table(figure))
+        return svg(drawn, figure.label, _numbers_below(axes, figure), _table(figure))
+
+
+def _legend(figure: Figure) -> list[str]:
+    """Names in the legend, as long as there is room for them."""
+    found = [series.name for panel in figure.panels for series in panel.series]
+    found += [mark.text for panel in figure.panels for mark in panel.marks if mark.legend]
+    longest = LONGEST if any(len(name) > WORDY for name in found) else WORDY
+    return [_short(name, longest) for name in dict.fromkeys(filter(None, found))]
+
+
+def _short(name: str, longest: int = LONGEST) -> str:
+    return shortened(clean(name, 1000), longest)
 
 
 def _height(figure: Figure) -> float:
-    """Inches."""
-    named = any(series.name for panel in figure.panels for series in panel.series)
+    """Inches, without the legend."""
     if figure.lying:
-        return 1.1 + 0.38 * len(figure.names) + 0.2 * named
-    return 0.9 + 1.6 * len(figure.panels) + 0.25 * named
+        return 1.1 + 0.38 * len(figure.names)
+    return 0.9 + figure.height * len(figure.panels)
 
 
 # One function for each kind of series
 
 
-def _line(axis: Axes, series: Series, figure: Figure) -> None:
+def _look(series: Series) -> dict[str, Any]:
+    return {"color": COLOURS[series.colour], "label": _short(series.name) or None}
+
+
+def _line(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
     gaps = any(math.isnan(y) for y in series.y)
-    dots = not series.dashed and (len(series.x) < FEW_POINTS or gaps)
+    solid = series.dash == "solid" and (len(series.x) < FEW_POINTS or gaps)
     axis.plot(
         series.x,
         series.y,
-        color=COLOURS[series.colour],
-        linestyle="--" if series.dashed else "-",
+        **_look(series),
+        linestyle=LINES[series.dash],
         linewidth=1.5,
-        marker="o" if dots else "",
-        markersize=3,
-        label=series.name or None,
+        marker="o" if solid or len(series.x) == 1 else "",
+        markersize=3 if len(series.x) > 1 else 5,
+    )
+    if series.spread is not None and series.spread[0] != series.spread[1]:
+        colour = COLOURS[series.colour]
+        axis.fill_between(series.x, *series.spread, color=colour, alpha=0.18, linewidth=0)
+
+
+def _points(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
+    """Points with their spreads, and a line through them."""
+    opened = [i for i, each in enumerate(series.open) if each]
+    axis.errorbar(
+        series.x,
+        series.y,
+        yerr=_ends(series),
+        **_look(series),
+        linestyle=LINES[series.dash],
+        linewidth=1.5,
+        marker=MARKERS[series.colour],
+        markersize=5.5,
+        markevery=[i for i in range(len(series.x)) if i not in opened],
+        capsize=3,
+        elinewidth=1.2,
+    )
+    axis.plot(
+        [series.x[i] for i in opened],
+        [series.y[i] for i in opened],
+        "^",
+        color=COLOURS[series.colour],
+        markersize=7,
+        markerfacecolor="none",
     )
 
 
-def _step(axis: Axes, series: Series, figure: Figure) -> None:
+def _ends(series: Series) -> tuple[list[float], list[float]] | None:
+    """How far the spread reaches below each value and above it."""
+    if series.spread is None:
+        return None
+    low, high = series.spread
+    return (
+        [max(y - end, 0.0) for y, end in zip(series.y, low, strict=True)],
+        [max(end - y, 0.0) for y, end in zip(series.y, high, strict=True)],
+    )
+
+
+def _step(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
     axis.step(
         series.x,
         series.y,
         where=HOLDS[series.holds],
-        color=COLOURS[series.colour],
-        linestyle="--" if series.dashed else "-",
+        **_look(series),
+        linestyle=LINES[series.dash],
         linewidth=1.4,
-        label=series.name or None,
     )
 
 
-def _area(axis: Axes, series: Series, figure: Figure) -> None:
+def _area(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
+    tops = _tops(series)
     axis.fill_between(
-        series.x,
-        series.base or 0.0,
-        _tops(series),
-        color=COLOURS[series.colour],
-        alpha=0.85,
-        linewidth=0,
-        label=series.name or None,
-    )
+        series.x, series.base or 0.0, tops, **_look(series), alpha=0.85, linewidth=0
+    )  # fmt: skip
 
 
-def _bars(axis: Axes, series: Series, figure: Figure) -> None:
-    look: dict[str, Any] = {"color": COLOURS[series.colour], "label": series.name or None}
+def _bars(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
+    # of several kinds that are not stacked, each has its part of a name's place
+    kinds = [one for one in panel.series if one.kind == "bar" and one.base is None]
+    thick, shift = (0.6 if figure.lying else 0.7), 0.0
+    if len(kinds) > 1 and series.base is None:
+        thick = 0.72 / len(kinds)
+        shift = (kinds.index(series) - (len(kinds) - 1) / 2) * thick
+    places, tops, ends = [x + shift for x in series.x], _tops(series), _ends(series)
     if figure.lying:
-        beside = [0.0] * len(series.y) if series.base is None else series.base
-        # of several kinds that are not stacked, each has its part of a name's place
-        kinds = [one for one in figure.panels[0].series if one.base is None]
-        part = kinds.index(series) if series.base is None else 0
-        thick = 0.72 / len(kinds) if len(kinds) > 1 else 0.6
-        shift = (part - (len(kinds) - 1) / 2) * thick if len(kinds) > 1 else 0.0
-        places = [x + shift for x in series.x]
-        axis.barh(places, series.y, left=beside, height=thick, **look)
-        ends = [(end, at) for end, at in zip(_tops(series), places, strict=True)]
+        axis.barh(
+            places, series.y, thick, left=series.base or 0.0, xerr=ends, **_look(series)
+        )  # fmt: skip
+        at = list(zip(tops, places, strict=True))
         style: dict[str, Any] = {"xytext": (4, 0), "va": "center"}
     else:
-        axis.bar(series.x, series.y, bottom=series.base or 0.0, width=0.7, **look)
-        ends = list(zip(series.x, _tops(series), strict=True))
+        axis.bar(places, series.y, thick, bottom=series.base or 0.0, yerr=ends, **_look(series))
+        at = list(zip(places, tops, strict=True))
         style = {"xytext": (0, 2), "ha": "center"}
-    for end, text in zip(ends, series.texts, strict=False):
+    for end, text in zip(at, series.texts, strict=False):
         axis.annotate(text, end, textcoords="offset points", size=9, **style)
 
 
-def _histogram(axis: Axes, series: Series, figure: Figure) -> None:
+def _histogram(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
     # one path, however many bins
     axis.stairs(
         _tops(series),
         series.x,
         baseline=(series.base if series.base is not None else 0) if series.filled else None,
         fill=series.filled,
-        color=COLOURS[series.colour],
+        **_look(series),
         alpha=0.9 if series.filled else None,
         linewidth=None if series.filled else 1.2,
-        label=series.name or None,
     )
 
 
-def _dots(axis: Axes, series: Series, figure: Figure) -> None:
-    axis.plot(
-        series.x,
-        series.y,
-        "v",
-        color=COLOURS[series.colour],
-        markersize=4.5,
-        clip_on=False,
-        label=series.name or None,
-    )
+def _dots(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
+    at = (series.y, series.x) if figure.lying else (series.x, series.y)
+    shape = "v" if series.filled else "x"
+    axis.plot(*at, shape, **_look(series), markersize=4.5 + 1.5 * (shape == "x"), clip_on=False)
 
 
-DRAW: dict[str, Callable[[Axes, Series, Figure], None]] = {
+DRAW: dict[str, Callable[[Axes, Series, Panel, Figure], None]] = {
     "line": _line,
+    "points": _points,
     "step": _step,
     "area": _area,
     "bar": _bars,
@@ -195,15 +249,70 @@ def _tops(series: Series) -> list[float]:
     return [low + high for low, high in zip(base, series.y, strict=True)]
 
 
+# Numbers below the picture, for hover values and as CSV
+
+
+def _numbers_below(axes: Sequence[Axes], figure: Figure) -> list[dict[str, Any]]:
+    """Each panel's axes and series; no series where a table stands for them."""
+    colours = {
+        series.colour: series.name
+        for panel in figure.panels[::-1]
+        for series in panel.series[::-1]
+        if series.name
+    }
+    found = []
+    for axis, panel in zip(axes, figure.panels, strict=True):
+        shown = [] if figure.lying or figure.table else list(panel.series)
+        if any(each.name for each in shown):  # what has no name beside them belongs to one with one
+            shown = [each for each in shown if each.name]
+        spent = panel.label.startswith("epsilon")
+        series = [
+            {
+                "name": each.name or colours.get(each.colour, panel.label),
+                "x": numbers_of(_middles(each)),
+                "y": numbers_of(each.y, spent=spent),
+            }
+            for each in shown
+            if each.kind != "area" and len(each.x)
+        ]
+        found.append({**axes_of(axis), "series": series})
+    return found
+
+
+def _middles(series: Series) -> Sequence[float]:
+    if series.kind != "histogram":
+        return series.x
+    return [(low + high) / 2 for low, high in pairwise(series.x)]
+
+
+def _table(figure: Figure) -> dict[str, Any] | None:
+    """The table that the figure brings; of lying bars, a row for each name beside them."""
+    if figure.table is not None:
+        head, rows = figure.table
+        return {"head": list(head), "rows": [list(row) for row in rows]}
+    if not figure.lying:
+        return None
+    series = figure.panels[0].series
+    columns = [[clean(name, 1000) for name in figure.names], *(numbers_of(one.y) for one in series)]
+    return {
+        "head": ["", *(one.name or figure.x for one in series)],
+        "rows": [list(row) for row in zip(*columns, strict=True)],
+    }
+
+
 # Axes
 
 
 def _limit(axis: Axes, panel: Panel, figure: Figure) -> None:
     """The axis of values: x where bars lie, else y."""
     values = [y for series in panel.series for y in _tops(series) if math.isfinite(y)]
+    values += [y for series in panel.series for ends in series.spread or () for y in ends]
     values += [mark.at for mark in panel.marks if mark.axis == ("x" if figure.lying else "y")]
     bottom, top = panel.limits
-    if figure.lying:
+    if figure.lying and figure.log:
+        axis.set_xscale("log")
+        axis.set_xlim(bottom, top)
+    elif figure.lying:
         words = any(series.texts for series in panel.series)
         end = (1.6 if words else 1.08) * max(values, default=0.0)
         axis.set_xlim(bottom or 0.0, top or end or 1.0)
@@ -224,7 +333,8 @@ def _limit(axis: Axes, panel: Panel, figure: Figure) -> None:
 
 def _place(axes: Sequence[Axes], figure: Figure) -> None:
     """The other axis: of places, or of counts from 0 on."""
-    axis, names = axes[-1], [shortened(clean(name, 1000), NAMED) for name in figure.names]
+    axis, room = axes[-1], round(NAMED * figure.width)
+    names = [_short(name, room) for name in figure.names]
     if figure.lying:
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.5, -0.5)
@@ -236,23 +346,28 @@ def _place(axes: Sequence[Axes], figure: Figure) -> None:
         axis.set_xlim(*(figure.limits or (-0.6, len(names) - 0.4)))
     elif figure.limits is None:
         from_zero(axis, figure.end, figure.x)
+    elif figure.log:
+        logarithmic(axis, *figure.limits, "x")
     else:
         axis.set_xlim(*figure.limits)
         whole = all(one.kind == "histogram" for panel in figure.panels for one in panel.series)
         if whole and figure.limits[1] < 24:
             axis.set_xticks(range(math.ceil(figure.limits[0]), int(figure.limits[1]) + 1))
+    if figure.ticks:
+        axis.set_xticks([at for at, _ in figure.ticks], [text for _, text in figure.ticks])
+        axis.minorticks_off()
 
 
 # Marks
 
 
-def _mark_levels(axis: Axes, panel: Panel, figure: Figure) -> None:
+def _mark_levels(axis: Axes, panel: Panel) -> None:
     """Lines across at values: a budget, a bound, a mean."""
     for mark in panel.marks:
         if mark.axis == "x":
             continue
         named = mark.text if mark.legend else None
-        axis.axhline(mark.at, color=INK, linestyle=DASHES[mark.style], linewidth=1, label=named)
+        axis.axhline(mark.at, color=INK, linestyle=LINES[mark.style], linewidth=1, label=named)
         if mark.text and not mark.legend:
             axis.annotate(
                 mark.text,
@@ -276,16 +391,14 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
             axis.axvline(
                 mark.at,
                 color=QUIET if dotted else INK,
-                linestyle=DASHES[mark.style],
+                linestyle=LINES[mark.style],
                 linewidth=1.1,
                 label=label if axis is axes[0] else None,
             )
         if label:
             named.add(label)
         if label and not within:  # its name alone, in the legend
-            axes[0].plot(
-                [], [], color=INK, linestyle=DASHES[mark.style], linewidth=1.1, label=label
-            )
+            axes[0].plot([], [], color=INK, linestyle=LINES[mark.style], linewidth=1.1, label=label)
         if mark.text and not mark.legend and low <= mark.at <= high and mark.at >= free:
             axes[0].annotate(
                 mark.text,
@@ -296,13 +409,6 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
                 size=8.5,
             )
             free = mark.at + (high - low) * 0.018 * (len(mark.text) + 1)
-
-
-def _table(figure: Figure) -> dict[str, Any] | None:
-    if figure.table is None:
-        return None
-    head, rows = figure.table
-    return {"head": list(head), "rows": [list(row) for row in rows]}
 
 
 LONG = 1e5  # from this count on, digits are grouped
@@ -413,7 +519,7 @@ def _numbers(shown: Matrix) -> str:
             "rows": [[called[i], *rows[i]] for i in order],
             "cells": True,
         }
-        return svg(drawn, shown.label, table)
+        return svg(drawn, shown.label, [axes_of(axis) | {"series": []}], table)
 
 
 def _shares(shown: Matrix) -> str:
@@ -435,7 +541,7 @@ def _shares(shown: Matrix) -> str:
         axis.tick_params(length=0, labelcolor=INK)
         axis.set_xlabel(shown.x)
         axis.set_ylabel(shown.y)
-        return svg(drawn, shown.label)
+        return svg(drawn, shown.label, [axes_of(axis) | {"series": []}])
 
 
 def _name_columns(axis: Axes, names: Sequence[str], turned: bool) -> None:

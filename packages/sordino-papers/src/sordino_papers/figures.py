@@ -1,62 +1,21 @@
-"""Pictures of an entry: numbers over points, curves, and bars, each with the spread over seeds."""
+"""Pictures of an entry, as data: numbers over points, curves, and bars, each with the spread over
+seeds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from sordino.extend.pages import (
-    SERIES,
-    Band,
-    Picture,
-    band,
-    canvas,
-    clean,
-    figure,
-    logarithmic,
-    markup,
-    of_percent,
-    shortened,
-    svg,
-)
+from sordino.extend.pages import Band, Figure, Panel, Picture, Series, band, look, picture_of
 from sordino_papers.cells import Place
 from sordino_papers.entry import Published, Shown
 from sordino_papers.measures import Curve
 from sordino_papers.results import Results
 from sordino_papers.tables import label_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MARKERS = "osD^vP*X"
-DASHES = ("-", "--", ":", "-.")
-LONGEST = 34
 MOST_CURVES = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A number over a point: its mean over seeds, the lowest and the highest."""
-
-    x: float
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Curve of one series in one form."""
-
-    label: str
-    index: int
-    form: int
-    dots: Sequence[Dot] = ()
-    curve: Band | None = None
-    printed: Sequence[tuple[float, float]] = ()
 
 
 def pictures(results: Results) -> list[Picture]:
@@ -69,9 +28,9 @@ def pictures(results: Results) -> list[Picture]:
         for panel in results.grid.panels:
             title = ", ".join(filter(None, (shown.title or shown.measure.told, labels.get(panel))))
             drawn = _curves if shown.measure.curved else _dots
-            picture = drawn(results, i, shown, panel, title)
-            if picture is not None:
-                found.append(Picture(title, markup(picture), _caption(shown)))
+            figure = drawn(results, i, shown, panel, title)
+            if figure is not None:
+                found.append(picture_of(figure))
     return found
 
 
@@ -82,69 +41,97 @@ def _caption(shown: Shown) -> str:
     return f"{bars} Crosses are figures of the paper."
 
 
-def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> str | None:
+def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> Figure | None:
     entry = results.grid.entry
     places = _places(results)
-    scale = 100.0 if shown.measure.percent else 1.0
-    lines = [
-        Line(
-            label,
-            index,
-            form,
-            [
-                dot
-                for point, x in places.items()
-                if (dot := _dot(results, shown, Place(panel, key[1], key[0], point), x, scale))
-            ],
-            printed=_printed(entry.published, i, panel, key[0], places) if not form else (),
+    series: list[Series] = []
+    for label, index, form, key in _lines(results):
+        dots = [
+            (x, values)
+            for point, x in places.items()
+            if (values := _values(results, shown, Place(panel, key[1], key[0], point)))
+        ]
+        if not dots:
+            continue
+        colour = look(index)[0]
+        series.append(
+            Series(
+                kind="bar" if shown.kind == "bars" else "points",
+                name=label,
+                colour=colour,
+                dash=look(8 * form)[1],
+                x=[x for x, _ in dots],
+                y=[fmean(values) for _, values in dots],
+                spread=([min(values) for _, values in dots], [max(values) for _, values in dots]),
+            )
         )
-        for label, index, form, key in _lines(results)
-    ]
-    lines = [line for line in lines if line.dots]
-    if not lines:
+        printed = () if form else _printed(entry.published, i, panel, key[0], places)
+        if printed and shown.kind != "bars":
+            xs, ys = zip(*printed, strict=True)
+            series.append(Series(kind="dots", filled=False, colour=colour, x=xs, y=ys))
+    if not series:
         return None
-    with canvas(f"{entry.name}-{i}-{panel}"):
-        drawn, (axis,) = figure(1, 3.1 + 0.19 * -(-len(lines) // 2))
-        for line in lines:
-            _draw_dots(axis, line, bars=shown.kind == "bars", many=len(lines))
-        _ticks(axis, results, places)
-        axis.set_ylabel(shown.measure.told + (" (%)" if shown.measure.percent else ""))
-        if shown.measure.percent:
-            of_percent(axis)
-        drawn.legend(loc="outside lower left", ncols=2)
-        return svg(drawn, title)
+    x, at = entry.x, list(places.values())
+    log = x is not None and x.log and min(at) > 0
+    ends = (min(at) / 1.2, max(at) * 1.2) if log else _beside(at, bars=shown.kind == "bars")
+    return Figure(
+        key=f"{entry.name}-{i}-{panel}",
+        title=title,
+        caption=_caption(shown),
+        label=title,
+        x="" if x is None else x.label,
+        limits=ends,
+        log=log,
+        ticks=() if x is None or log else [(place, name) for name, place in places.items()],
+        panels=[_panel(shown, series)],
+        height=2.2,
+    )
 
 
-def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> str | None:
-    entry = results.grid.entry
+def _beside(at: Sequence[float], *, bars: bool) -> tuple[float, float]:
+    """Ends of an axis with room beside the first and the last place."""
+    room = 0.6 if bars or len(at) == 1 else 0.05 * (max(at) - min(at))
+    return min(at) - room, max(at) + room
+
+
+def _panel(shown: Shown, series: Sequence[Series]) -> Panel:
+    percent = shown.measure.percent
+    label = shown.measure.told + (" (%)" if percent else "")
+    return Panel(label=label, series=series, percent=percent)
+
+
+def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> Figure | None:
+    entry, many = results.grid.entry, len(results.grid.points)
     scale = 100.0 if shown.measure.percent else 1.0
-    lines = []
+    series = []
     for label, index, form, key in _lines(results):
         for j, point in enumerate(results.grid.points):
             found = results.values(shown.measure, Place(panel, key[1], key[0], point))
             curves = [_scaled(value, scale) for value in found.values() if isinstance(value, tuple)]
-            named = ", ".join(filter(None, (label, point)))
-            many = len(results.grid.points)
-            lines.append(Line(named, index * many + j, form, curve=band(curves)))
-    lines = [line for line in lines if line.curve is not None and line.curve.xs][:MOST_CURVES]
-    if not lines:
+            curve: Band = band(curves)
+            number = index * many + j
+            if curve.xs:
+                series.append(
+                    Series(
+                        x=curve.xs,
+                        y=curve.mean,
+                        spread=(curve.low, curve.high),
+                        name=", ".join(filter(None, (label, point))),
+                        colour=look(number)[0],
+                        dash=look(number + 8 * form)[1],
+                    )
+                )
+    if not series:
         return None
-    over = getattr(shown.measure, "over", "round")
-    with canvas(f"{entry.name}-{i}-{panel}"):
-        drawn, (axis,) = figure(1, 3.1 + 0.19 * -(-len(lines) // 2))
-        for line in lines:
-            assert line.curve is not None
-            colour = SERIES[line.index % len(SERIES)]
-            dash = DASHES[(line.form + line.index // len(SERIES)) % len(DASHES)]
-            name = shortened(clean(line.label, 1000), LONGEST)
-            axis.plot(line.curve.xs, line.curve.mean, color=colour, linestyle=dash, label=name)
-            if line.curve.low != line.curve.high:
-                low, high = line.curve.low, line.curve.high
-                axis.fill_between(line.curve.xs, low, high, color=colour, alpha=0.16, linewidth=0)
-        axis.set_xlabel(over)
-        axis.set_ylabel(shown.measure.told + (" (%)" if shown.measure.percent else ""))
-        drawn.legend(loc="outside lower left", ncols=2)
-        return svg(drawn, title)
+    return Figure(
+        key=f"{entry.name}-{i}-{panel}",
+        title=title,
+        caption=_caption(shown),
+        label=title,
+        x=getattr(shown.measure, "over", "round"),
+        panels=[_panel(shown, series[:MOST_CURVES])],
+        height=2.2,
+    )
 
 
 def _lines(results: Results) -> Iterator[tuple[str, int, int, tuple[str, str]]]:
@@ -169,16 +156,17 @@ def _places(results: Results) -> dict[str, float]:
     } or {"": 0.0}
 
 
-def _dot(results: Results, shown: Shown, place: Place, x: float, scale: float) -> Dot | None:
+def _values(results: Results, shown: Shown, place: Place) -> list[float]:
+    """What is shown, of each seed; empty where there is nothing."""
     cell = results.grid.at(place)
     if cell is None or cell.place != place:
-        return None
-    values = [
+        return []
+    scale = 100.0 if shown.measure.percent else 1.0
+    return [
         scale * value
         for value in results.values(shown.measure, place).values()
         if not isinstance(value, tuple) and isfinite(value)
     ]
-    return Dot(x, fmean(values), min(values), max(values)) if values else None
 
 
 def _printed(
@@ -189,54 +177,6 @@ def _printed(
         for each in published
         if (each.shown, each.panel, each.series) == (i, panel, series) and each.x in places
     ]
-
-
-def _draw_dots(axis: Axes, line: Line, *, bars: bool, many: int) -> None:
-    colour = SERIES[line.index % len(SERIES)]
-    name = shortened(clean(line.label, 1000), LONGEST)
-    xs, ys = [dot.x for dot in line.dots], [dot.mean for dot in line.dots]
-    ends = [
-        [dot.mean - dot.low for dot in line.dots],
-        [dot.high - dot.mean for dot in line.dots],
-    ]
-    if bars:
-        width = 0.8 / many
-        shift = (line.index - (many - 1) / 2) * width
-        axis.bar([x + shift for x in xs], ys, width, yerr=ends, color=colour, label=name)
-        return
-    axis.errorbar(
-        xs,
-        ys,
-        yerr=ends,
-        color=colour,
-        linestyle=DASHES[line.form % len(DASHES)],
-        marker=MARKERS[line.index % len(MARKERS)],
-        markersize=5,
-        capsize=3,
-        linewidth=1.5,
-        label=name,
-    )
-    if line.printed:
-        axis.plot(
-            *zip(*line.printed, strict=True),
-            color=colour,
-            linestyle="none",
-            marker="x",
-            markersize=6,
-        )
-
-
-def _ticks(axis: Axes, results: Results, places: dict[str, float]) -> None:
-    x = results.grid.entry.x
-    if x is None:
-        axis.set_xticks([])
-        return
-    axis.set_xlabel(x.label)
-    at = list(places.values())
-    if x.log and min(at) > 0:
-        logarithmic(axis, min(at) / 1.2, max(at) * 1.2, "x")
-    else:
-        axis.set_xticks(at, list(places))
 
 
 def _scaled(curve: Curve, scale: float) -> tuple[list[float], list[float]]:

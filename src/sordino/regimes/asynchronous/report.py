@@ -313,7 +313,7 @@ def norms(run: Run) -> Iterator[Figure]:
                 kind="step",
                 name="clipping bound G_s",
                 colour="orange",
-                dashed=True,
+                dash="dashed",
                 x=[*starts, float(run.number)],
                 y=[*clips, clips[-1]],
             )
