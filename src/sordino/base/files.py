@@ -9,9 +9,9 @@ folder
 
 Everything below a run folder is opened through this module: no link is followed from the folder on
 (the folder itself may be one: whoever names it chose it), only plain files are opened, and a file
-is read up to a stated size. Where the system has ``openat`` no step can be exchanged for a link
-meanwhile. Libraries that open by path (SQLite, safetensors) are given a path that
-:func:`check_below` has looked at: this holds against a folder that was made by somebody, not
+is read up to a stated size. Each step is opened below the one before (``openat``), so none can be
+exchanged for a link meanwhile. Libraries that open by path (SQLite, safetensors) are given a path
+that :func:`check_below` has looked at: this holds against a folder that was made by somebody, not
 against a program that changes it at the same time with the user's own rights.
 
 **Folders of the user's cache** are trusted where nobody else can write (:func:`own_folder`). What
@@ -25,7 +25,6 @@ import errno
 import os
 import secrets
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,13 +49,15 @@ FREE = GIB
 LIMIT = "SORDINO_READ_LIMIT"
 """The environment variable that raises what a data file may expand to, in bytes."""
 
+PART = ".part"
+"""The end of the name of a file that is still written."""
+STALE = 3600.0
+"""Seconds after which a file with such a name was left behind by a process that was killed."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of the system where no space is left for a file."""
 
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
-_CALM = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_AT = os.open in os.supports_dir_fd and os.name == "posix"
+_CALM = os.O_NONBLOCK | os.O_CLOEXEC
 _SECOND = (
     "this file has another name elsewhere (a hard link), which writing would change as "
     "well. Replace it by a copy of itself"
@@ -159,9 +160,8 @@ def refuse_odd(path: Path) -> None:
         about = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(about.st_mode):
-        raise StudyError(f"{path}: {_kind(about.st_mode)} stands where a file belongs. {_REMEDY}")
-    if about.st_nlink > 1 and os.name == "posix":
+    _refuse_mode(path, about.st_mode)
+    if about.st_nlink > 1:
         drafts = [
             each
             for each in os.scandir(path.parent)
@@ -183,10 +183,7 @@ def folder_below(folder: Path, *names: str) -> Path:
         inner = folder.joinpath(*names[: at + 1])
         with suppress(FileExistsError):
             inner.mkdir()
-        if not stat.S_ISDIR(inner.lstat().st_mode):
-            raise StudyError(
-                f"{inner}: {_kind(inner.lstat().st_mode)} stands where a folder belongs. {_REMEDY}"
-            )
+        _refuse_mode(inner, inner.lstat().st_mode, stat.S_IFDIR)
     return folder.joinpath(*names)
 
 
@@ -205,29 +202,20 @@ def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[Binary
     Raises:
         StudyError: if a link or anything but a plain file stands at the name or on the way to it.
     """
-    path = folder.joinpath(*names)
-    part = f".{names[-1]}.{secrets.token_hex(8)}"
+    part = f".{names[-1]}.{secrets.token_hex(8)}{PART}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | _CALM
     with _parent(folder, names) as parent:
-        handle = (
-            os.open(
-                part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, mode, dir_fd=parent
-            )
-            if _AT
-            else _made(path, part, mode)
-        )
+        handle = os.open(part, flags, mode, dir_fd=parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            _refuse_odd(path, names, parent)
-            if _AT:
-                os.replace(part, names[-1], src_dir_fd=parent, dst_dir_fd=parent)
-            else:
-                os.replace(path.with_name(part), path)
+            _refuse_odd(folder.joinpath(*names), parent)
+            os.replace(part, names[-1], src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
             with suppress(OSError):  # the disk is gone
-                os.unlink(part, dir_fd=parent) if _AT else os.unlink(path.with_name(part))
+                os.unlink(part, dir_fd=parent)
             raise
 
 
@@ -304,7 +292,7 @@ def refuse_larger(size: int, path: Path, most: int) -> None:
 
 
 def _memory() -> int:
-    """Bytes that the system can still give; of a system that does not say, a lot."""
+    """Bytes that the system can still give, or has, where it does not say."""
     try:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
@@ -312,10 +300,7 @@ def _memory() -> int:
                     return int(line.split()[1]) * KIB
     except (OSError, ValueError, IndexError):
         pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _limited(file: BinaryIO, path: Path, most: int) -> bytes:
@@ -329,44 +314,35 @@ def _opened(folder: Path, names: tuple[str, ...], flags: int) -> int:
     path = folder.joinpath(*names)
     with _parent(folder, names) as parent:
         try:
-            if _AT:
-                handle = os.open(names[-1], flags | _NOFOLLOW | _CALM, 0o666, dir_fd=parent)
-            else:
-                _refuse_odd(path, names, parent)
-                handle = os.open(path, flags | _CALM, 0o666)
+            handle = os.open(names[-1], flags | os.O_NOFOLLOW | _CALM, 0o666, dir_fd=parent)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
-                _refuse_odd(path, names, parent)
+                _refuse_odd(path, parent)
             raise OSError(error.errno, error.strerror, str(path)) from error
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _refuse_mode(path, os.fstat(handle).st_mode)
+    except StudyError:
         os.close(handle)
-        raise StudyError(f"{path}: {_kind(mode)} stands where a file belongs. {_REMEDY}")
+        raise
     return handle
 
 
 @contextmanager
 def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
-    """A handle of the folder that the last name stands in (-1 if the system has none)."""
-    if not names or any(name in ("", ".", "..") or "/" in name or os.sep in name for name in names):
+    """A handle of the folder that the last name stands in."""
+    if not names or any(name in ("", ".", "..") or "/" in name for name in names):
         raise ValueError(f"{names} are not names below a folder")
-    if not _AT:
-        for at in range(1, len(names)):
-            _refuse_odd(folder.joinpath(*names[:at]), names, -1, stat.S_ISDIR)
-        yield -1
-        return
-    held = os.open(folder, os.O_RDONLY | _DIRECTORY | _CALM)
+    flags = os.O_RDONLY | os.O_DIRECTORY | _CALM
+    held = os.open(folder, flags)
     try:
         for at, name in enumerate(names[:-1], start=1):
             try:
-                inner = os.open(name, os.O_RDONLY | _DIRECTORY | _NOFOLLOW | _CALM, dir_fd=held)
+                inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=held)
             except OSError as error:
                 place = folder.joinpath(*names[:at])
                 if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
                     mode = os.stat(name, dir_fd=held, follow_symlinks=False).st_mode
-                    raise StudyError(
-                        f"{place}: {_kind(mode)} stands where a folder belongs. {_REMEDY}"
-                    ) from error
+                    _refuse_mode(place, mode, stat.S_IFDIR)
                 raise OSError(error.errno, error.strerror, str(place)) from error
             os.close(held)
             held = inner
@@ -375,27 +351,19 @@ def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
         os.close(held)
 
 
-def _refuse_odd(
-    path: Path, names: tuple[str, ...], parent: int, good: object = stat.S_ISREG
-) -> None:
-    """Refuse anything but a plain file, or nothing, at the last name."""
+def _refuse_odd(path: Path, parent: int) -> None:
+    """Refuse anything but a plain file, or nothing, at the last name of a path."""
     try:
-        mode = (
-            os.stat(names[-1], dir_fd=parent, follow_symlinks=False).st_mode
-            if _AT
-            else path.lstat().st_mode
-        )
+        _refuse_mode(path, os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return
-    if not good(mode):  # type: ignore[operator]
-        raise StudyError(
-            f"{path}: {_kind(mode)} stands where a {'file' if good is stat.S_ISREG else 'folder'} "
-            f"belongs. {_REMEDY}"
-        )
 
 
-def _made(path: Path, part: str, mode: int) -> int:
-    return os.open(path.with_name(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CALM, mode)
+def _refuse_mode(path: Path, mode: int, kind: int = stat.S_IFREG) -> None:
+    """Refuse anything but a plain file, or but a folder."""
+    if stat.S_IFMT(mode) != kind:
+        wanted = "file" if kind == stat.S_IFREG else "folder"
+        raise StudyError(f"{path}: {_kind(mode)} stands where a {wanted} belongs. {_REMEDY}")
 
 
 def _kind(mode: int) -> str:
@@ -409,26 +377,9 @@ def _kind(mode: int) -> str:
     return words.get(stat.S_IFMT(mode), "a device")
 
 
-PART = ".part"
-"""The end of the name of a file that is still written."""
-STALE = 3600.0
-"""Seconds after which a file with such a name was left behind by a process that was killed."""
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-def is_own(seen: os.stat_result) -> bool:
+def trusted(about: os.stat_result) -> bool:
     """Tell whether this belongs to the user, and nobody else can write to it."""
-    return seen.st_uid == os.geteuid() and not seen.st_mode & _OTHERS
-
-
-def is_own_file(name: str, held: int) -> bool:
-    """Tell whether a plain file of the user's own has this name in an opened folder.
-
-    Raises:
-        OSError: if there is none.
-    """
-    seen = os.stat(name, dir_fd=held, follow_symlinks=False)
-    return stat.S_ISREG(seen.st_mode) and is_own(seen)
+    return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextmanager
@@ -437,7 +388,7 @@ def own_folder(place: Path, *, make: bool) -> Iterator[int]:
 
     Args:
         place: the folder.
-        make: whether to make it where there is none, and to sweep it (:func:`sweep`).
+        make: whether to make it where there is none, and to remove what killed processes left.
 
     Raises:
         OSError: if it is not there, or others can write to it.
@@ -448,16 +399,16 @@ def own_folder(place: Path, *, make: bool) -> Iterator[int]:
             place.mkdir(mode=0o700)
     held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not is_own(os.fstat(held)):
+        if not trusted(os.fstat(held)):
             raise PermissionError(f"{place}: others can write here")
         if make:
-            sweep(held)
+            _sweep(held)
         yield held
     finally:
         os.close(held)
 
 
-def sweep(held: int) -> None:
+def _sweep(held: int) -> None:
     """Remove from an opened folder what killed processes left behind half-written."""
     for name in os.listdir(held):
         if name.endswith(PART):

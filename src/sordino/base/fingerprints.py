@@ -141,7 +141,7 @@ def user_key(*, make: bool = True) -> bytes:
 def key_seen_by_others() -> str | None:
     """A warning if others than the owner may read the user's key, or write it."""
     path = place()
-    if os.name != "posix" or not path.exists() or not path.stat().st_mode & 0o077:
+    if not path.exists() or not path.stat().st_mode & 0o077:
         return None
     return (
         f"warning: {path}: other users of this machine have rights on the key of fingerprints, "

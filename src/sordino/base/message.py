@@ -22,7 +22,18 @@ from sordino.base.errors import RemoteProtocolError
 Vector = npt.NDArray[np.float32]
 
 
-class Query(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Tagged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A message; its tag is the name of its class."""
+
+
+class _WithVectors(_Tagged, frozen=True, eq=False):
+    """A message with vectors: two are equal whose bytes are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and encode(self) == encode(other)  # type: ignore[arg-type]
+
+
+class Query(_Tagged, frozen=True):
     """Server to passive party: your embedding of this event, please.
 
     Attributes:
@@ -37,7 +48,7 @@ class Query(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
         return self.event
 
 
-class Embedding(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Embedding(_Tagged, frozen=True):
     """Party to server: what it makes of its features of an event; :func:`numbers` unpacks it.
 
     Attributes:
@@ -55,7 +66,7 @@ class Embedding(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
     values: bytes
 
 
-class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Derivative(_Tagged, frozen=True):
     """Server to active party: the derivative of the loss by its embedding, number by number."""
 
     party: int
@@ -69,7 +80,7 @@ class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
         return self.event
 
 
-class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Labels(_Tagged, frozen=True):
     """Whoever holds the labels to the server: those of an event, or randomised answers.
 
     Attributes:
@@ -81,7 +92,7 @@ class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     values: tuple[int, ...]
 
 
-class Turn(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Turn(_Tagged, frozen=True):
     """Server to a site of a network: an event is next; or, ``asked``, your embedding of it, please.
 
     A site's tasks have growing numbers, and only the last one is sent again after a lost
@@ -105,7 +116,7 @@ class Turn(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
         return 2 * self.event + self.asked
 
 
-class Passive(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Passive(_Tagged, frozen=True):
     """A site of a network to the server: it sends nothing unasked in this event.
 
     Attributes:
@@ -147,34 +158,7 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
     return found
 
 
-__all__ = [
-    "Answer",
-    "Compute",
-    "Contribution",
-    "Derivative",
-    "Embedding",
-    "Gradient",
-    "Labels",
-    "Masked",
-    "Message",
-    "Passive",
-    "Query",
-    "Raw",
-    "Reply",
-    "Statistics",
-    "Task",
-    "Train",
-    "Turn",
-    "Update",
-    "Vector",
-    "decode",
-    "encode",
-    "numbers",
-    "packed",
-]
-
-
-class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+class Train(_WithVectors, frozen=True):
     """Server to client: take ``steps`` local steps from ``weights`` (d,).
 
     Attributes:
@@ -212,9 +196,6 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
     def number(self) -> int:
         """The number that an answer must quote."""
         return self.round
-
-    def __eq__(self, other: object) -> bool:
-        return _same(self, other)
 
 
 class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -258,7 +239,7 @@ class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradient: Vector
 
 
-class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+class Update(_WithVectors, frozen=True):
     """Client to server: the model after its local steps, and what may be said about them."""
 
     client: int
@@ -269,11 +250,8 @@ class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, 
     first: Vector | None = None
     raw: Raw | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return _same(self, other)
 
-
-class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+class Contribution(_WithVectors, frozen=True):
     """Client to *aggregator*: raw, but bounded.
 
     It adds this to a sum that only leaves the aggregator with noise on it.
@@ -292,11 +270,8 @@ class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
     delta: Vector
     inside: bool
 
-    def __eq__(self, other: object) -> bool:
-        return _same(self, other)
 
-
-class Masked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Masked(_Tagged, frozen=True):
     """Client to server: a bounded vector with this client's part of the noise, for a sum that is
     opened modulo 2^bits.
 
@@ -314,7 +289,7 @@ class Masked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     values: bytes
 
 
-class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+class Compute(_WithVectors, frozen=True):
     """Server to edge: a gradient at ``weights`` (d,), please.
 
     Attributes:
@@ -333,20 +308,14 @@ class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True,
         """The number that an answer must quote."""
         return self.task
 
-    def __eq__(self, other: object) -> bool:
-        return _same(self, other)
 
-
-class Gradient(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+class Gradient(_WithVectors, frozen=True):
     """Edge to server: the gradient (d,) that was asked for, with the edge's own noise on it."""
 
     client: int
     task: int
     version: int
     gradient: Vector
-
-    def __eq__(self, other: object) -> bool:
-        return _same(self, other)
 
 
 Message = (
@@ -368,10 +337,6 @@ Task = Train | Compute | Query | Derivative | Turn
 """A message from the server to a site; each has a ``number``."""
 Reply = Update | Contribution | Masked | Gradient | Embedding | Labels | Passive
 """A message from a site to the server."""
-
-
-def _same(left: msgspec.Struct, right: object) -> bool:
-    return type(left) is type(right) and encode(left) == encode(right)  # type: ignore[arg-type]
 
 
 def _encode_vector(value: Any) -> Any:
@@ -426,22 +391,10 @@ def decode(data: bytes, *, dimension: int) -> Message:
 
 
 def vectors(message: Message) -> list[tuple[str, Vector]]:
-    named: list[tuple[str, Vector | None]]
-    match message:
-        case Train():
-            named = [("weights", message.weights), ("probe", message.probe)]
-        case Update(raw=raw):
-            named = [
-                ("weights", message.weights),
-                ("first", message.first),
-                ("raw.gradient", raw.gradient if raw else None),
-            ]
-        case Contribution():
-            named = [("delta", message.delta)]
-        case Compute():
-            named = [("weights", message.weights)]
-        case Gradient():
-            named = [("gradient", message.gradient)]
-        case _:  # those of events are unpacked by whoever knows their sizes
-            named = []
-    return [(name, vector) for name, vector in named if vector is not None]
+    """The vectors of a message by their names; those of events are bytes, and unpacked by whoever
+    knows their sizes.
+    """
+    fields = msgspec.structs.asdict(message)
+    if (raw := fields.get("raw")) is not None:
+        fields["raw.gradient"] = raw.gradient
+    return [(name, value) for name, value in fields.items() if isinstance(value, np.ndarray)]

@@ -28,7 +28,7 @@ import contextlib
 import copy
 import hashlib
 import os
-import secrets
+import stat
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.base.files import PART, cache_folder, is_own_file, own_folder
+from sordino.base.files import cache_folder, fresh_below, own_folder, trusted
 from sordino.base.registry import Registry, Section, foreign
 from sordino.data.dataset import Dataset
 from sordino.data.notices import tell
@@ -270,15 +270,16 @@ def kept(place: Path, shape: tuple[int, ...]) -> Examples | None:
     """
     try:
         with own_folder(place.parent, make=False) as held:
-            if not is_own_file(place.name, held):
+            about = os.stat(place.name, dir_fd=held, follow_symlinks=False)
+            if not (stat.S_ISREG(about.st_mode) and trusted(about)):
                 return None
         found = np.lib.format.open_memmap(place, mode="c")
         with place.open("rb") as file:
             file.seek(-_SUM, os.SEEK_END)
-            told = file.read()
+            digest = file.read()
     except Exception:  # readers of headers have many errors for damaged bytes
         return None
-    whole = found.shape == shape and found.dtype == np.uint8 and _sum(found) == told
+    whole = found.shape == shape and found.dtype == np.uint8 and _sum(found) == digest
     return found if whole else None
 
 
@@ -286,16 +287,13 @@ def keep(place: Path, features: Examples) -> None:
     """Keep features and their digest; where that cannot be done they are made again next time."""
     if features.dtype != np.uint8:
         return
-    with contextlib.suppress(OSError), own_folder(place.parent, make=True):
-        part = place.with_suffix(f".{secrets.token_hex(8)}{PART}")
-        try:
-            with part.open("xb") as file:
-                np.save(file, features, allow_pickle=False)
-                file.write(_sum(features))
-            part.chmod(0o600)
-            part.replace(place)
-        finally:
-            part.unlink(missing_ok=True)
+    with (
+        contextlib.suppress(OSError, StudyError),
+        own_folder(place.parent, make=True),
+        fresh_below(place.parent, place.name, mode=0o600) as file,
+    ):
+        np.save(file, features, allow_pickle=False)
+        file.write(_sum(features))
 
 
 def _sum(features: Examples) -> bytes:
