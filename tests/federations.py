@@ -28,13 +28,11 @@ from sordino.core.run.environment import sources
 from sordino.core.run.session import Outcome
 from sordino.core.study.base import Study
 from sordino.network import demo, frames
-from sordino.network import session as network
 from sordino.network.demo import DemoFederation
 from sordino.network.frames import FromServer, FromSite
-from sordino.network.kit import Agreed
+from sordino.network.kit import RUN, Agreed
 from sordino.network.server import ServerOptions, farewell, prepare_server
-from sordino.network.server_session import ServerSession
-from sordino.network.site import prepare_site
+from sordino.network.site import JoinOptions, opened, prepare_site
 from sordino.network.status import Incidents
 from sordino.network.transport import Mailbox
 
@@ -173,8 +171,8 @@ Got = TypeVar("Got", bound=FromServer)
 
 
 @cache
-def _opened(options: network.JoinOptions) -> Any:
-    return network.opened(options)
+def _opened(options: JoinOptions) -> Any:
+    return opened(options)
 
 
 @dataclass(kw_only=True)
@@ -196,7 +194,7 @@ class Federation:
     done: dict[str, Outcome] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     kernels: list[Any] = field(default_factory=list)
-    told: Callable[[ServerSession, Any], None] | None = None
+    told: Callable[[Any], None] | None = None
     scripted: bool = False
 
     @property
@@ -207,12 +205,12 @@ class Federation:
     @property
     def server(self) -> Path:
         """The server's run folder."""
-        return self.laid.server / network.RUN
+        return self.laid.server / RUN
 
     def folder(self, name: str) -> Path:
         """A party's run folder."""
         kit = self.laid.server if name == "server" else self._site(name)[0]
-        return kit / network.RUN
+        return kit / RUN
 
     def _site(self, name: str) -> tuple[Path, Path]:
         return next(each for each in self.laid.sites if each[0].name == name)
@@ -228,12 +226,12 @@ class Federation:
         def refused(who: str, why: str) -> None:
             self.net.refused.append((who, why))
 
-        def told(courier: ServerSession, kernel: Any) -> None:
+        def told(kernel: Any) -> None:
             self.kernels.append(kernel)
             if self.net.over:
                 raise Stopped
             if self.told is not None:
-                self.told(courier, kernel)
+                self.told(kernel)
 
         agreed = Agreed(self.laid.server)
         log = Incidents(self.server)
@@ -242,7 +240,7 @@ class Federation:
             agreed=agreed,
             opens=opens,
             refused=refused,
-            told=told,
+            reports=told,
             noted=log.note,
             scripted=self.scripted,
         )
@@ -253,7 +251,7 @@ class Federation:
 
     def _opened(self, name: str) -> Any:
         kit, data = self._site(name)
-        return _opened(network.JoinOptions(kit=kit, data=data, limit=self.limits.get(name)))
+        return _opened(JoinOptions(kit=kit, data=data, limit=self.limits.get(name)))
 
     def join(self, name: str) -> Outcome:
         """One life of a site."""

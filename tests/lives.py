@@ -28,9 +28,9 @@ from federations import digest
 from sordino.cli import main
 from sordino.core.network import Agreement
 from sordino.core.run.folder import KEY
-from sordino.network import frames, kernel, server, session, site, transport
+from sordino.network import frames, kernel, server, site, transport
 from sordino.network.demo import DemoFederation, commands
-from sordino.network.journal import Input, Journal
+from sordino.network.storage import Input, Journal
 from sordino.network.transport import Line
 from sordino_mqtt.transport import Mqtt
 
@@ -121,8 +121,7 @@ def _live(name: str, argv: Sequence[str], log: str, capture: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     site.LONGEST_PAUSE = 0.5
-    for module in (server, session):
-        mock.patch.object(module, "FAREWELL", 3.0).start()
+    mock.patch.object(server, "FAREWELL", 3.0).start()
     _tapped(name, Path(capture))
     sys.argv, status = list(argv), 0
     try:

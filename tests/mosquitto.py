@@ -20,9 +20,10 @@ import pytest
 from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
 from sordino.core.network import Agreement
-from sordino.network import certificates, demo, session
+from sordino.network import certificates, demo, server, site
 from sordino.network.kit import read_agreement
-from sordino.network.session import JoinOptions, Shown
+from sordino.network.site import JoinOptions
+from sordino.network.status import Shown
 from sordino.network.transport import Mailbox
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
@@ -31,7 +32,7 @@ from sordino_mqtt.mqtt import MqttHub, MqttLine
 
 LIMIT = 70_000
 PLACES = (
-    (session, "opened"),
+    (site, "opened"),
     (HorizontalNetwork, "test"),
     (HorizontalNetwork, "site"),
     (HorizontalNetwork, "server"),
@@ -177,12 +178,12 @@ class Run:
         site_shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
 
         def serve() -> None:
-            self.done["server"] = session.serve(
+            self.done["server"] = server.serve(
                 self.laid.server, own, test=self.laid.test, scripted=self.scripted
             )
 
         def join(folder: Path, data: Path) -> None:
-            self.done[folder.name] = session.join(
+            self.done[folder.name] = site.join(
                 JoinOptions(kit=folder, data=data, rehearsal=self.scripted), site_shown
             )
 

@@ -352,7 +352,7 @@ def test_kernels_use_nothing_of_other_files() -> None:
 
 def test_a_site_loads_no_compiler_by_importing() -> None:
     code = (
-        "import sys, sordino.network.session, sordino.clients.network\n"
+        "import sys, sordino.network.site, sordino.clients.network\n"
         "import sordino.regimes.vertical.network\n"
         "sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     )

@@ -45,8 +45,8 @@ from sordino.data.features import components, scattering
 from sordino.data.notices import noticed
 from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
-from sordino.network import session as network
 from sordino.network.proof import write as write_proof
+from sordino.network.site import JoinOptions, opened
 from sordino.privacy import Budget, Ledger
 from sordino.privacy.records import link
 from sordino.privacy.records.identity import digests
@@ -229,7 +229,7 @@ def test_kits_frames_and_proofs_tell_no_guess_of_a_row(
         federation.start()
         federation.wait()
         kit, _ = made.sites[1]
-        agreed, index, _, _ = network.opened(network.JoinOptions(kit=kit, data=made.sites[1][1]))
+        agreed, index, _, _ = opened(JoinOptions(kit=kit, data=made.sites[1][1]))
         write_proof(kit, kit / "run", agreed, index, federation.done[kit.name])
         frames = [frame for _, frame in (*federation.net.said, *federation.net.told)]
         kits = contents(tmp_path / name / kind / demo.KITS)

@@ -29,7 +29,8 @@ IMPORTED = (
     "sordino.data.stream.table",
     "sordino.cli.compare",
     "sordino.cli.network",
-    "sordino.network.session",
+    "sordino.network.server",
+    "sordino.network.site",
     "warmed",
 )
 

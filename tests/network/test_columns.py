@@ -13,10 +13,9 @@ from federations import laid, study_of
 from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.network import demo
-from sordino.network import session as network
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import Agreed
-from sordino.network.session import JoinOptions, promised
+from sordino.network.site import JoinOptions, opened, promised
 
 from .test_events_between_sites import read
 
@@ -54,10 +53,10 @@ def test_a_file_with_other_order_of_columns_is_read_by_name(
 ) -> None:
     kit, data = site
     path, x = table(data, tmp_path / "own.csv", tuple(reversed(NAMES)))
-    *_, own = network.opened(JoinOptions(kit=kit, data=path))
+    *_, own = opened(JoinOptions(kit=kit, data=path))
     assert np.array_equal(own.x, x)
     found = Agreed(kit)
-    *_, plain = network.opened(JoinOptions(kit=kit, data=data))  # without names: as it stands
+    *_, plain = opened(JoinOptions(kit=kit, data=data))  # without names: as it stands
     assert np.array_equal(plain.x, x)
     test = found.network.test(found.agreement, found.study, path)
     assert test is not None
@@ -78,7 +77,7 @@ def test_other_columns_than_agreed_are_refused_by_name(
     kit, data = site
     path, _ = table(data, tmp_path / "own.csv", names)
     with pytest.raises(DataError, match=rf"own.csv: .*not the agreed ones \(6\).*{told}"):
-        network.opened(JoinOptions(kit=kit, data=path))
+        opened(JoinOptions(kit=kit, data=path))
     found = Agreed(kit)
     with pytest.raises(DataError, match=told):
         found.network.test(found.agreement, found.study, path)

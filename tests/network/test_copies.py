@@ -25,12 +25,11 @@ from sordino.mechanisms.secure.messages import decode as said
 from sordino.mechanisms.secure.messages import encode as packed
 from sordino.mechanisms.secure.server import Sum, expected
 from sordino.network import demo, frames, secure_client
-from sordino.network import session as network
-from sordino.network.answers import AnswerStore
 from sordino.network.kit import Agreed
 from sordino.network.secure_client import SecureSumClient, setting
-from sordino.network.site import prepare_site
+from sordino.network.site import JoinOptions, opened, prepare_site
 from sordino.network.site_session import SiteSession
+from sordino.network.storage import AnswerStore
 from sordino.privacy import encode as written
 from sordino.privacy.reading import LedgerReader
 
@@ -72,7 +71,7 @@ class Lives:
     def life(self, site: int, copy: str = "own") -> SiteSession:
         """A process of a site."""
         kit, data = self.laid.sites[site]
-        _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
+        _, index, study, own = opened(JoinOptions(kit=kit, data=data))
         build = prepare_site(
             agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda words: None
         )
@@ -252,9 +251,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     """
     changes = ["privacy.honest=2", "privacy.fewest=2"]
     kit, data = laid(tmp_path, "shared-client", changes, scripted=False).sites[0]
-    _, index, study, own = network.opened(
-        network.JoinOptions(kit=kit, data=data, ledger=tmp_path / "ledger")
-    )
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data, ledger=tmp_path / "ledger"))
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None
     )
@@ -345,7 +342,7 @@ def test_a_copy_of_a_server_covers_other_updates_with_other_noise(
     found = federate("client", changes, minimum=3, scripted=False)
     back: list[bool] = []
 
-    def told(courier: Any, kernel: Any) -> None:
+    def told(kernel: Any) -> None:
         if back == [True]:
             back.append(False)
             shutil.rmtree(found.server)

@@ -18,11 +18,12 @@ from sordino.core import records
 from sordino.core.run import reading
 from sordino.live.federation import read
 from sordino.network import frames
-from sordino.network import session as network
 from sordino.network.frames import cut_short
-from sordino.network.journal import NAME as JOURNAL
+from sordino.network.kit import Agreed
+from sordino.network.server import serve
 from sordino.network.server_session import Heard, ServerSession
-from sordino.network.status import Reporter
+from sordino.network.status import Reporter, Shown
+from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import LedgerSession
 
@@ -212,9 +213,9 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
     found.start("server", "site-0")
     found.until(lambda: found.kernels)
     kernel = found.kernels[-1]
-    reporter = Reporter(found.server, "name", 8, 2, dict, words.append)
+    reporter = Reporter(found.server, Agreed(found.laid.server), {}, words.append)
     found.until(lambda: len(kernel.session.missing()) == 2)
-    reporter(kernel.session, kernel)
+    reporter(kernel)
     told = "waiting for 1 more site; away: site-1, site-2"
     assert read(found.server).waiting == told
     assert words == [told]
@@ -233,7 +234,7 @@ def test_a_server_that_waits_tells_so_without_an_input(
     made = server.prepare_server
 
     def prepare(options: server.ServerOptions) -> Any:
-        return made(replace(options, idle=lambda session, kernel: ticks.append(kernel)))
+        return made(replace(options, reports=ticks.append))
 
     monkeypatch.setattr("federations.prepare_server", prepare)
     found = federate("synchronous", minimum=2)
@@ -257,11 +258,11 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
     courier = ServerSession(
         Nothing(),
         mailbox,
-        ("north", "south"),
+        SimpleNamespace(  # type: ignore[arg-type]
+            agreement=SimpleNamespace(names=("north", "south"), patience=5.0), digest="agreed"
+        ),
         dimension=3,
         run="run",
-        agreement="agreed",
-        patience=5.0,
         refused=lambda who, why: None,
         clock=lambda: now[0],
     )
@@ -320,7 +321,7 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
             raise BudgetExceeded("spent elsewhere")
         return true(self, *given)
 
-    def told(courier: Any, kernel: Any) -> None:
+    def told(kernel: Any) -> None:
         if kernel.state.round >= 2 and not spent:
             spent.append(kernel.world.ledgers)
 
@@ -333,7 +334,7 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
     found.wait(30)
     assert not (found.server / JOURNAL).exists()
     (found.server / JOURNAL).write_bytes(b"left by a kill")
-    shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
     with pytest.raises(BudgetExceeded):
-        network.serve(found.laid.server, shown, way=lambda *given: found.net)
+        serve(found.laid.server, shown, way=lambda *given: found.net)
     assert not (found.server / JOURNAL).exists()

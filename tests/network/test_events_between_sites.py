@@ -32,8 +32,7 @@ from sordino.core.run import session
 from sordino.network import demo, frames
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
-from sordino.network.session import JoinOptions, promised
-from sordino.network.site import prepare_site
+from sordino.network.site import JoinOptions, prepare_site, promised
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.reading import LedgerReader
 

@@ -17,8 +17,8 @@ from sordino.core.kernel import Kernel
 from sordino.mechanisms.secure.messages import Shares, decode, encode
 from sordino.mechanisms.secure.secrets import SEALED
 from sordino.network import frames, server, sums
-from sordino.network.journal import Journal
 from sordino.network.status import read_incidents
+from sordino.network.storage import Journal
 from sordino.regimes.synchronous.records import SynchronousRound
 
 from .conftest import Makes

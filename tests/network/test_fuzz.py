@@ -6,7 +6,6 @@ model, no ledger changes by a frame that is refused, memory stays, and nothing i
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -45,17 +44,17 @@ from sordino.clients.regime import of
 from sordino.clients.simulation import Moment
 from sordino.core.effect import Arrived, Begin, Joined, Left, Send
 from sordino.core.run.environment import sources
+from sordino.core.world import ServerSide
 from sordino.network import demo, frames
-from sordino.network import session as network
-from sordino.network.answers import AnswerStore
+from sordino.network import site as sites
 from sordino.network.demo import DemoFederation
-from sordino.network.journal import Journal
-from sordino.network.kernel import LiveKernel
+from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
-from sordino.network.server_session import ServerSession, checked_reply, no_events
-from sordino.network.site import prepare_site
+from sordino.network.server_session import ServerSession, checked_reply
+from sordino.network.site import JoinOptions, prepare_site
 from sordino.network.site_session import SiteMoment, SiteSession
+from sordino.network.storage import AnswerStore, Journal
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
@@ -80,6 +79,8 @@ class Blind:
     """A watcher that keeps nothing."""
 
     saved = 0
+
+    def hurry(self) -> None: ...
 
     def row(self, row: Any) -> None: ...
 
@@ -290,10 +291,8 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
                 if isinstance(effect, Send) and isinstance(effect.message, Train):
                     answer = said(effect.site, effect.message)
                     with suppress(RemoteProtocolError):
-                        most = world.most if limited else math.inf
-                        sent.append(
-                            checked_reply(effect.site, state.round, answer, no_events, most)
-                        )
+                        bounds = world if limited else ServerSide()
+                        sent.append(checked_reply(effect.site, state.round, answer, bounds))
             state = whole_round(world, state, sent) if state.ended is None else state
     world.ledgers.close()
 
@@ -313,26 +312,23 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     courier = Guarded(
         feeder,
         feeder,
-        agreed.agreement.names,
+        agreed,
         dimension=moment.model.size,
         run="run",
-        agreement=agreed.digest,
-        patience=agreed.agreement.patience,
         refused=lambda who, why: None,
-        unfit=world.unfit,
-        most=world.most,
+        world=world,
         clock=lambda: feeder.now,
     )
     kernel: LiveKernel[Any, Any] = LiveKernel(
         world,
         moment,
         Blind(),
-        session=courier,
-        journal=Journal(folder),
-        dimension=moment.model.size,
-        minimum=agreed.agreement.minimum,
-        kept=lambda: 0,
-        clock=lambda: feeder.now,
+        KernelOptions(
+            session=courier,
+            journal=Journal(folder),
+            minimum=agreed.agreement.minimum,
+            clock=lambda: feeder.now,
+        ),
     )
     courier.feeder, courier.kernel = feeder, kernel
     try:
@@ -369,7 +365,7 @@ def test_frames_of_sites_that_were_changed_leave_the_run_as_it_is(
 def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[SiteSession]:
     """A site's desk."""
     kit, data = found.sites[index]
-    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
+    _, index, study, own = sites.opened(JoinOptions(kit=kit, data=data))
     folder.mkdir()
     nobody: Any = None
     build = prepare_site(

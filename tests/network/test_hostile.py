@@ -22,10 +22,11 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
 from sordino.network import frames, transport
-from sordino.network import session as network
 from sordino.network.frames import Ask, FromSite, Say
+from sordino.network.kit import RUN
+from sordino.network.server import serve
 from sordino.network.server_session import AT_ONCE, MOST_BAD
-from sordino.network.status import INCIDENTS, Incidents, read_incidents
+from sordino.network.status import INCIDENTS, Incidents, Shown, read_incidents
 from sordino.network.transport import Lost, Stranger
 
 from .conftest import Makes
@@ -392,10 +393,10 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
 
     monkeypatch.setattr(transport.WebSocket, "server", lambda *given: way)
     kit, words = laid(tmp_path, "synchronous").server, list[str]()
-    shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
     with pytest.raises(Enough):
-        network.serve(kit, shown)
-    lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / network.RUN)]
+        serve(kit, shown)
+    lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / RUN)]
     assert lines == [("", "connection", unknown)] * 10 + [("site-1", "connection", revoked)]
     assert words.count(f"refused a connection: {unknown}") == 10
     assert words.count(f"refused site-1: {revoked}") == 1

@@ -24,13 +24,13 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.kernel import Kernel
 from sordino.core.run import log, session
 from sordino.core.run.log import RunLog
-from sordino.network import answers, journal, server
-from sordino.network.answers import AnswerStore
-from sordino.network.journal import NAME, Input, Journal
-from sordino.network.kernel import LiveKernel
+from sordino.network import server, storage
+from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server_session import ServerSession
-from sordino.network.sums import kernels
+from sordino.network.storage import JOURNAL as NAME
+from sordino.network.storage import AnswerStore, Input, Journal
+from sordino.network.sums import LiveSums, opened
 from sordino.network.transport import Mailbox
 from sordino.privacy import LedgerSession
 from sordino.privacy.reading import LedgerReader
@@ -92,16 +92,16 @@ class Fate:
 
 
 def _torn_input(part: float, own: Journal, each: Input) -> None:
-    content = journal._packed(each)
+    content = storage._packed(each)
     own._file.write(content[: int(part * len(content))])
     own._file.flush()
 
 
-def _torn_slot(part: float, own: AnswerStore, kept: answers.Kept) -> None:
-    body, number = answers._encoder.encode(kept), own._count + 1
+def _torn_slot(part: float, own: AnswerStore, kept: storage.Kept) -> None:
+    body, number = storage._encoder.encode(kept), own._count + 1
     check = zlib.crc32(body + number.to_bytes(8, "little"))
-    content = answers._HEADER.pack(number, len(body), check) + body
-    os.pwrite(own._handles[number % 2], content[: int(part * len(content))], 0)
+    content = storage._SLOT.pack(number, len(body), check) + body
+    os.pwrite(own._files[number % 2].fileno(), content[: int(part * len(content))], 0)
 
 
 class Record:
@@ -123,7 +123,7 @@ class Record:
         patch.setattr(Journal, "append", appends)
         patch.setattr(Journal, "cut", cuts)
 
-    def told(self, courier: ServerSession, kernel: Any) -> None:
+    def told(self, kernel: Any) -> None:
         """After an input of the kernel."""
         key = kernel.count, self.inputs[kernel.count]
         self.states.setdefault(key, set()).add(digest(kernel.state))
@@ -151,6 +151,10 @@ class Again:
 class Blind:
     """A watcher that keeps nothing."""
 
+    saved = 0
+
+    def hurry(self) -> None: ...
+
     def row(self, row: Any) -> None: ...
 
     def save(self, moment: Any) -> None: ...
@@ -167,25 +171,20 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     courier = ServerSession(
         net,
         Mailbox(),
-        agreed.agreement.names,
+        agreed,
         dimension=built.first.model.size,
         run=run,
-        agreement=agreed.digest,
-        patience=1.0,
         refused=lambda who, why: None,
     )
-    more, _, lives = kernels(agreed, built.first.model.size, run, courier)
-    kernel: LiveKernel[Any, Any] = lives(
-        world,
-        built.first,
-        Blind(),
+    summing = agreed.summing
+    options = KernelOptions(
         session=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
-        dimension=built.first.model.size,
         minimum=agreed.minimum,
-        kept=lambda: 0,
-        **more,
+        sums=None if summing is None else opened(agreed, summing, courier, courier.dimension),
     )
+    kind: type[LiveKernel[Any, Any]] = LiveKernel if summing is None else LiveSums
+    kernel = kind(world, built.first, Blind(), options)
     try:
         return kernel.run()
     finally:
@@ -265,7 +264,7 @@ def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
     assert {k: v.tobytes() for each in models for k, v in each.items()} == {
         k: v.tobytes() for k, v in wanted.items()
     }
-    assert not (found.server / journal.NAME).exists()
+    assert not (found.server / storage.JOURNAL).exists()
 
 
 @pytest.mark.parametrize("name", some("asynchronous", "shared-client"))
@@ -275,10 +274,10 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
     long = "budget.updates=400" if name == "asynchronous" else "budget.rounds=60"
     rare = ["execution.evaluate_every=1", "execution.checkpoint_every=1000"]
     found = federate(name, [long, *rare, "privacy.epsilon=1e6"])
-    monkeypatch.setattr(journal, "MOST_INPUTS", 30)
+    monkeypatch.setattr(storage, "MOST_INPUTS", 30)
     longest, killed, replayed = [0], [False], [0]
 
-    def told(courier: ServerSession, kernel: Any) -> None:
+    def told(kernel: Any) -> None:
         longest[0] = max(longest[0], kernel.journal._count)
         if kernel.count >= 150 and not killed[0]:
             killed[0] = True
@@ -308,7 +307,7 @@ def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(
     found = federate("client", minimum=2)
     lost: list[int] = []
 
-    def loses(courier: Any, kernel: Any) -> None:
+    def loses(kernel: Any) -> None:
         if not lost and kernel.state.round == 3 and kernel.state.open:
             lost.append(3)
             (found.server / NAME).unlink()

@@ -26,9 +26,9 @@ from sordino.data.dataset import Dataset
 from sordino.live import federation
 from sordino.live.federation import SiteStatus, Status, page
 from sordino.network import certificates, kit, proof, status
-from sordino.network import session as network
 from sordino.network.kit import Agreed
-from sordino.network.session import JoinOptions, Revoked, promised
+from sordino.network.server import Revoked
+from sordino.network.site import JoinOptions, opened, promised
 
 from .conftest import Makes
 
@@ -257,7 +257,7 @@ def test_a_sites_data_is_held_against_the_agreement(
         x, y = change(found["x"], found["y"])
     np.savez(data, x=x, y=y)
     with pytest.raises(DataError) as refusal:
-        network.opened(JoinOptions(kit=folder, data=data))
+        opened(JoinOptions(kit=folder, data=data))
     assert named in str(refusal.value)
 
 
@@ -285,7 +285,7 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     found.wait()
     name = found.names[1]
     folder, data = next(each for each in found.laid.sites if each[0].name == name)
-    agreed, index, *_ = network.opened(JoinOptions(kit=folder, data=data))
+    agreed, index, *_ = opened(JoinOptions(kit=folder, data=data))
     run = found.folder(name)
     proof.write(folder, run, agreed, index, found.done[name])
     authority = folder / "authority.pem"

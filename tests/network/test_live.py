@@ -14,9 +14,10 @@ from sordino.core.records import Row
 from sordino.core.run import reading
 from sordino.live.federation import read as status
 from sordino.network import frames, kernel, proof
-from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.kit import Agreed
 from sordino.network.status import Reporter, conclude
+from sordino.network.storage import OUTBOX as NAMES
+from sordino.network.storage import AnswerStore
 
 from .conftest import Makes, some
 
@@ -64,8 +65,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
     folders of the sites, which are alike, and in that of the server.
     """
     found = federate("client", ["privacy.sampling_rate=0.5"])
-    reporter = Reporter(found.server, "f", 8, 1, dict)
-    found.told = reporter
+    found.told = Reporter(found.server, Agreed(found.laid.server), {}, lambda words: None)
     found.start()
     found.wait()
     conclude(found.server, 8, 1.0, "over")

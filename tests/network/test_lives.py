@@ -13,13 +13,13 @@ from federations import laid
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Compute, Train, encode
 from sordino.network import frames, transport
-from sordino.network import session as network
-from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.demo import DemoFederation
-from sordino.network.kit import Agreed
-from sordino.network.session import promised
-from sordino.network.site import prepare_site
+from sordino.network.kit import RUN, Agreed
+from sordino.network.site import JoinOptions, join, opened, prepare_site, promised
 from sordino.network.site_session import SiteSession
+from sordino.network.status import Shown
+from sordino.network.storage import OUTBOX as NAMES
+from sordino.network.storage import AnswerStore
 from sordino.privacy.reading import LedgerReader
 
 Tasks = dict[str, Callable[[int], Train | Compute]]
@@ -44,7 +44,7 @@ def no_line(limit: int) -> Any:
 def life(found: DemoFederation, folder: Path, name: str) -> bytes:
     """What a new life of the first site says to its first task."""
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
@@ -96,25 +96,25 @@ def test_in_a_rehearsal_the_same_bytes_are_booked_once(name: str, tmp_path: Path
     assert charges(folder) == once
 
 
-SHOWN = network.Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
+SHOWN = Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
 
 
 def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=True).sites[0]
     with pytest.raises(StudyError, match=r"comes from its seed.*--rehearsal"):
-        network.join(network.JoinOptions(kit=kit, data=data), SHOWN)
-    assert not (kit / network.RUN).exists()
+        join(JoinOptions(kit=kit, data=data), SHOWN)
+    assert not (kit / RUN).exists()
 
 
 def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
     found = laid(tmp_path, "synchronous", ["privacy.mechanism={kind='haar', form='paper'}"])
     kit, data = found.sites[0]
-    told = " ".join(promised(network.JoinOptions(kit=kit, data=data)))
+    told = " ".join(promised(JoinOptions(kit=kit, data=data)))
     assert "no limit is enforced" in told
     assert "refuses anything beyond it" not in told
     assert "WARNING: this is a rehearsal" in told
     with pytest.raises(StudyError, match=r"--epsilon-limit.*no proven bound"):
-        network.opened(network.JoinOptions(kit=kit, data=data, limit=1.0))
+        opened(JoinOptions(kit=kit, data=data, limit=1.0))
 
 
 def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
@@ -129,20 +129,20 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
     monkeypatch.setattr(transport.WebSocket, "site", lambda *given: stops)
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(Stopped):
-        network.join(network.JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
+        join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
     with pytest.raises(StudyError, match=r"joined with another limit \(privacy.epsilon = 2.0\)"):
-        network.join(network.JoinOptions(kit=kit, data=data, limit=1.0), SHOWN)
-    other = network.JoinOptions(kit=kit, data=data, limit=2.0, ledger=tmp_path / "kept")
+        join(JoinOptions(kit=kit, data=data, limit=1.0), SHOWN)
+    other = JoinOptions(kit=kit, data=data, limit=2.0, ledger=tmp_path / "kept")
     with pytest.raises(StudyError, match="joined with another ledger"):
-        network.join(other, SHOWN)
+        join(other, SHOWN)
     with pytest.raises(Stopped):
-        network.join(network.JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
+        join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
 
 
 def test_a_limit_that_pays_for_nothing_says_what_a_site_can_do(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(BudgetExceeded, match="allow more with --epsilon-limit") as refusal:
-        network.join(network.JoinOptions(kit=kit, data=data, limit=1e-6), SHOWN)
+        join(JoinOptions(kit=kit, data=data, limit=1e-6), SHOWN)
     assert "noise_multiplier or lower" not in str(refusal.value)
 
 
@@ -150,7 +150,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     """Where the method chooses how many steps a task has, each site's budget bounds them."""
     ali = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
     kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
-    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data, limit=2.0))
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data, limit=2.0))
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
@@ -167,7 +167,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     """Before it books it: else a server could have it pay for nothing."""
     found, folder = laid(tmp_path, "asynchronous"), tmp_path / "run"
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )

@@ -11,10 +11,10 @@ import pytest
 
 from sordino.base.errors import LedgerError
 from sordino.base.message import Derivative, Embedding, Turn, decode, encode
-from sordino.network import answers, demo, frames
-from sordino.network.answers import AnswerStore
+from sordino.network import demo, frames, storage
 from sordino.network.frames import FromSite
 from sordino.network.site_session import FORGOTTEN, SiteMoment, SiteSession
+from sordino.network.storage import AnswerStore
 from sordino.network.transport import Lost
 from sordino.privacy.ledger import Ledger
 
@@ -34,7 +34,7 @@ def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
 ) -> None:
     """Under other weights it would be a second release, for one charge."""
     (tmp_path / "boot").write_text("first")
-    monkeypatch.setattr(answers, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(storage, "_BOOT", tmp_path / "boot")
     found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
     assert isinstance(asked(found, 1), frames.Say)
     again = asked(found, 2)  # killed in between: it goes on
@@ -42,7 +42,7 @@ def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
     assert asked(found, 2) == again
     (tmp_path / "boot").write_text("second")
     assert asked(found, 2, 3) == frames.Refuse(6, FORGOTTEN)
-    assert isinstance(asked(found, 2 + answers.STEP // 2), frames.Refuse)  # beyond the stream
+    assert isinstance(asked(found, 2 + storage.STEP // 2), frames.Refuse)  # beyond the stream
     assert isinstance(asked(found, *range(1, 3), party=2), frames.Say)  # labels have one answer
 
 

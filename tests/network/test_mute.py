@@ -15,6 +15,7 @@ from sordino.network import kernel as kernels
 from sordino.network.demo import KITS
 from sordino.network.frames import Ask, Book, Booked, Bye, Done
 from sordino.network.kernel import AnswerTimeouts
+from sordino.network.kit import Agreed
 from sordino.network.status import Reporter, read_incidents
 from sordino.network.transport import Lost
 
@@ -90,7 +91,7 @@ def test_the_status_says_who_is_waited_for(
     monkeypatch.setattr(kernels, "SLOW", 0.0)
     found = federate("synchronous", minimum=2)
     said: list[str] = []
-    reporter = Reporter(found.server, "f", 8, 2, dict, said.append)
+    reporter = Reporter(found.server, Agreed(found.laid.server), {}, said.append)
     found.start("server")
     found.until(lambda: found.net.listens)
     hands = [Hand(found, name) for name in found.names]
@@ -104,7 +105,7 @@ def test_the_status_says_who_is_waited_for(
 
     kernel = found.kernels[-1]
     found.until(lambda: 0 not in kernel.state.waiting)
-    reporter(kernel.session, kernel)
+    reporter(kernel)
     assert "site-0" not in waits()[0]
     assert any("waiting for an answer of" in each for each in said)
 

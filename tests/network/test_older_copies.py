@@ -16,9 +16,10 @@ from memory import Killed
 from sordino.base.errors import ResumeError
 from sordino.network import frames
 from sordino.network.frames import Ask
-from sordino.network.journal import NAME
-from sordino.network.progress import NAME as KEY
-from sordino.network.progress import Progress, ProgressTokens, kept
+from sordino.network.storage import JOURNAL as NAME
+from sordino.network.storage import TOKENS as KEY
+from sordino.network.storage import ProgressTokens
+from sordino.network.storage import kept_tokens as kept
 from sordino.privacy.reading import LedgerReader
 
 from .conftest import Makes
@@ -42,7 +43,7 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
     """
     done: list[int] = []
 
-    def told(courier: Any, kernel: Any) -> None:
+    def told(kernel: Any) -> None:
         if done:
             return
         if kernel.count >= SOME and not copy.exists():
@@ -140,7 +141,6 @@ def test_seals_are_of_one_site_one_kind_and_one_number(tmp_path: Path) -> None:
     assert not ProgressTokens(b"another key", "run").hold("task", "north", 3, seal)
     assert not kept(tmp_path, "another").hold("task", "north", 3, seal)
     assert not seals.hold("task", "north", 0, seals.of("task", "north", 0))
-    assert Progress(1, 2).task == 1
     (tmp_path / KEY).write_bytes(b"short")
     with pytest.raises(ResumeError, match="no key of seals"):
         kept(tmp_path, "run")

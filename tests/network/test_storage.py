@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from sordino.base.errors import ResumeError
-from sordino.network import answers
-from sordino.network.answers import NAMES, STEP, AnswerStore, Kept, ReplayGuard
-from sordino.network.journal import NAME, Input, Journal
+from sordino.network import storage
+from sordino.network.storage import JOURNAL as NAME
+from sordino.network.storage import OUTBOX as NAMES
+from sordino.network.storage import STEP, AnswerStore, Input, Journal, Kept, ReplayGuard
 
 INPUTS = [
     Input(1, 0.5, "up", 0),
@@ -133,7 +134,7 @@ def test_what_was_answered_before_a_machine_failed_is_lost_up_to_the_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "boot").write_text("first")
-    monkeypatch.setattr(answers, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(storage, "_BOOT", tmp_path / "boot")
     assert ReplayGuard(tmp_path).lost == 0
     for number in (2, 3, 2 + STEP):
         ReplayGuard(tmp_path).reach(number)
@@ -145,6 +146,6 @@ def test_what_was_answered_before_a_machine_failed_is_lost_up_to_the_note(
     assert ReplayGuard(tmp_path).lost == 0
     (tmp_path / "boot").unlink()  # a system that does not tell
     assert ReplayGuard(tmp_path).lost == 3 + 2 * STEP
-    (tmp_path / answers.NOTE).write_bytes(b"{")
+    (tmp_path / storage.NOTE).write_bytes(b"{")
     with pytest.raises(ResumeError, match="Restore the folder"):
         ReplayGuard(tmp_path)

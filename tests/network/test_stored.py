@@ -24,7 +24,7 @@ from sordino.base.message import Message
 from sordino.base.package import PROTOCOL
 from sordino.live import federation as states
 from sordino.mechanisms.secure import messages as secure
-from sordino.network import answers, certificates, frames, journal, kit, progress
+from sordino.network import certificates, frames, kit, storage
 from sordino.network import proof as proofs
 from sordino.network.server_session import differs
 from sordino.network.status import read_incidents
@@ -83,20 +83,20 @@ SUMS: list[secure.Message] = [
     secure.Unopened(1, 7, (0, 2)),
 ]
 INPUTS = [
-    journal.Input(1, 0.0, "up", 0),
-    journal.Input(2, 0.5, "booked", 0, number=1),
-    journal.Input(3, 0.75, "message", 0, b"body", 1),
-    journal.Input(4, 1.0, "step", 1, b"", 1),
-    journal.Input(5, 1.5, "down", 1),
-    journal.Input(6, 2.0, "there", 1),
-    journal.Input(7, 2.5, "refused", 1, b"no budget", 2),
-    journal.Input(8, 3.0, "woke", 0, b"round 2"),
-    journal.Input(9, 3.5, "ahead", 0, number=12),
-    journal.Input(10, 4.0, "stop", 0, b"the run was stopped"),
+    storage.Input(1, 0.0, "up", 0),
+    storage.Input(2, 0.5, "booked", 0, number=1),
+    storage.Input(3, 0.75, "message", 0, b"body", 1),
+    storage.Input(4, 1.0, "step", 1, b"", 1),
+    storage.Input(5, 1.5, "down", 1),
+    storage.Input(6, 2.0, "there", 1),
+    storage.Input(7, 2.5, "refused", 1, b"no budget", 2),
+    storage.Input(8, 3.0, "woke", 0, b"round 2"),
+    storage.Input(9, 3.5, "ahead", 0, number=12),
+    storage.Input(10, 4.0, "stop", 0, b"the run was stopped"),
 ]
 KEPT = [
-    answers.Kept("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
-    answers.Kept("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
+    storage.Kept("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
+    storage.Kept("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
 ]
 STATUS = states.Status(
     *(1, "trial", "run-1", 2, 8, 1.5, 1),
@@ -125,14 +125,14 @@ def told() -> dict[str, dict[str, list[str]]]:
 
 
 def write_journal(folder: Path) -> None:
-    own = journal.Journal(folder)
+    own = storage.Journal(folder)
     for each in INPUTS:
         own.append(each)
     own.close()
 
 
 def write_outbox(folder: Path) -> None:
-    own = answers.AnswerStore(folder)
+    own = storage.AnswerStore(folder)
     for each in KEPT:
         own.keep(each)
     own.close()
@@ -245,22 +245,22 @@ def test_a_stored_proof_holds(run: Path) -> None:
 def test_a_stored_journal_and_outbox_are_read_and_written_as_they_were(
     run: Path, tmp_path: Path
 ) -> None:
-    own = journal.Journal(run)
+    own = storage.Journal(run)
     assert own.after(0) == INPUTS
     own.close()
-    box = answers.AnswerStore(run)
+    box = storage.AnswerStore(run)
     assert box.kept == KEPT[-1]
     box.close()
     write_journal(tmp_path)
     write_outbox(tmp_path)
-    for name in (journal.NAME, *answers.NAMES):
+    for name in (storage.JOURNAL, *storage.OUTBOX):
         assert (tmp_path / name).read_bytes() == (STORED / "run" / name).read_bytes(), name
 
 
 def test_what_else_a_run_kept_is_read(run: Path) -> None:
-    seals = progress.kept(run, "run-1")
+    seals = storage.kept_tokens(run, "run-1")
     assert seals.of("task", "north", 7).hex() == "d4b822e4b165cdb612c9e9fd4da6117f"
-    assert answers.ReplayGuard(run).lost == 512
+    assert storage.ReplayGuard(run).lost == 512
     assert states.read(run) == STATUS
     (line,) = read_incidents(run)
     assert (line.site, line.times) == ("north", 4)

@@ -28,12 +28,11 @@ from sordino.core.run import session
 from sordino.mechanisms.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.mechanisms.secure.server import Opened, Void
 from sordino.network import certificates, frames, kit, sums
-from sordino.network.answers import AnswerStore, Kept
-from sordino.network.journal import Journal
 from sordino.network.kit import KEYS, Agreed
 from sordino.network.secure_client import SecureSumClient
-from sordino.network.session import JoinOptions, promised
+from sordino.network.site import JoinOptions, promised
 from sordino.network.status import read_incidents
+from sordino.network.storage import AnswerStore, Journal, Kept
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound

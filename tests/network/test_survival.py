@@ -27,11 +27,11 @@ from sordino.core.run import reading
 from sordino.core.run.folder import KEY
 from sordino.core.study.base import Study
 from sordino.network import demo
-from sordino.network.journal import Input
-from sordino.network.kernel import LiveKernel
+from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
 from sordino.network.server_session import ServerSession
+from sordino.network.storage import Input
 from sordino.network.transport import Mailbox
 from sordino.privacy.reading import LedgerReader
 from sordino_mqtt import broker
@@ -205,6 +205,8 @@ class Blind:
 
     def save(self, moment: Any) -> None: ...
 
+    def hurry(self) -> None: ...
+
 
 def refuse_another_end(found: Deaths, folder: Path) -> None:
     """All inputs, stepped through from the first one by a new server, lead to the same model."""
@@ -221,22 +223,20 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     courier = ServerSession(
         Net(),
         Mailbox(),
-        agreed.agreement.names,
+        agreed,
         dimension=moment.model.size,
         run=name,
-        agreement=agreed.digest,
-        patience=agreed.agreement.patience,
         refused=lambda who, why: None,
     )
     kernel: LiveKernel[Any, Any] = LiveKernel(
         world,
         moment,
         Blind(),
-        session=courier,
-        journal=Again(found.inputs()),  # type: ignore[arg-type]
-        dimension=moment.model.size,
-        minimum=agreed.agreement.minimum,
-        kept=lambda: 0,
+        KernelOptions(
+            session=courier,
+            journal=Again(found.inputs()),  # type: ignore[arg-type]
+            minimum=agreed.agreement.minimum,
+        ),
     )
     try:
         last = kernel.run()

@@ -24,8 +24,9 @@ from sordino.base.message import (
     decode,
     encode,
 )
+from sordino.core.world import ServerSide
 from sordino.network import frames
-from sordino.network.server_session import checked_reply, no_events
+from sordino.network.server_session import checked_reply
 from sordino.network.status import read_incidents
 from sordino.network.transport import Lost
 from sordino.training.plausible import LONGEST
@@ -104,11 +105,17 @@ SAID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+class Bounded(ServerSide[Any]):
+    """A federation whose model takes vectors of the greatest length that is taken anywhere."""
+
+    most = LONGEST
+
+
 @pytest.mark.parametrize(("told", "name"), SAID)
 def test_each_number_is_held_against_what_a_model_takes(told: dict[str, Any], name: str) -> None:
     update = Update(2, 1, 8, np.zeros(21, np.float32), **told)
     with pytest.raises(RemoteProtocolError, match=f"its {name} is "):
-        checked_reply(2, 1, update, no_events, LONGEST)
+        checked_reply(2, 1, update, Bounded())
 
 
 @pytest.mark.parametrize("case", NUMBERS)

@@ -15,13 +15,13 @@ from federations import laid, plain
 from sordino.base.message import Compute, Train, Update, encode
 from sordino.core.effect import Book
 from sordino.network import frames
-from sordino.network import session as network
-from sordino.network.answers import NAMES, AnswerStore
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.kit import Agreed
-from sordino.network.site import prepare_site
+from sordino.network.site import JoinOptions, opened, prepare_site
 from sordino.network.site_session import SiteMoment, SiteSession
 from sordino.network.status import read_incidents
+from sordino.network.storage import OUTBOX as NAMES
+from sordino.network.storage import AnswerStore
 from sordino.privacy import encode as written
 from sordino.privacy.event import Gaussian
 
@@ -79,7 +79,7 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     shaped = ["privacy.mechanism={kind='haar',weights='learned'}"] if name == "haar" else []
     found = laid(tmp_path, "synchronous" if shaped else name, shaped)
     kit, data = found.sites[0]
-    _, index, study, own = network.opened(network.JoinOptions(kit=kit, data=data))
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     folder = tmp_path / "run"
     folder.mkdir()
     build = prepare_site(

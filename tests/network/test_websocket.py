@@ -23,7 +23,7 @@ from federations import laid
 from sordino.base.errors import StudyError
 from sordino.network import certificates, kit, websocket
 from sordino.network.demo import DemoFederation
-from sordino.network.session import Revoked
+from sordino.network.server import Revoked
 from sordino.network.transport import Lost, Mailbox, Stranger
 from sordino.network.websocket import WebSocketHub, WebSocketLine
 

@@ -17,8 +17,11 @@ import pytest
 from command import sordino
 from federations import study_of
 from sordino.base.errors import StudyError
-from sordino.network import demo, kit, session
+from sordino.network import demo, kit
 from sordino.network.kit import Agreed
+from sordino.network.server import serve
+from sordino.network.site import JoinOptions, join
+from sordino.network.status import Shown
 from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
 from sordino_nvflare import admin, channel, job, local
 from sordino_nvflare.channel import (
@@ -298,15 +301,15 @@ def test_a_job_holds_settings_and_no_code(kits: Path, tmp_path: Path) -> None:
 
 
 def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
-    shown = session.Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
     found = kits / "nvflare/kits"
     with pytest.raises(StudyError, match=r"runs as a job of NVFlare.*docs/nvflare\.md"):
-        session.serve(found / "server", shown)
-    options = session.JoinOptions(
+        serve(found / "server", shown)
+    options = JoinOptions(
         kit=found / "site-0", data=kits / "nvflare/data/site-0.npz", rehearsal=True
     )
     with pytest.raises(StudyError, match="runs as a job of NVFlare"):
-        session.join(options, shown)
+        join(options, shown)
     with pytest.raises(StudyError, match="have its admin disable the client site-0"):
         kit.revoke(found / "authority", "site-0", dt.datetime.now(dt.UTC))
 

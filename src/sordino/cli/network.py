@@ -17,7 +17,7 @@ from sordino.cli.run import AsJson, Quiet, Set, StudyFile
 if TYPE_CHECKING:
     from sordino.core.run.session import Outcome
     from sordino.live.console import Running
-    from sordino.network.session import Shown
+    from sordino.network.status import Shown
 
 
 class _Network(TyperGroup):
@@ -75,10 +75,10 @@ def serve(
 ) -> None:
     """Serve a study to its sites until it ends. Started again, it goes on."""
     from sordino.live.console import Running
-    from sordino.network import session
+    from sordino.network import server
 
     with closing(Running(quiet)) as progress:
-        outcome = session.serve(
+        outcome = server.serve(
             kit,
             _shown(progress),
             out=out,
@@ -117,20 +117,17 @@ def join(
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
     from sordino.live.console import Running
-    from sordino.network import session
-    from sordino.network.session import JoinOptions
+    from sordino.network import site
 
-    options = JoinOptions(
+    options = site.JoinOptions(
         kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
     )
     if plan:
-        from sordino.network.session import promised
-
-        for line in promised(options):
+        for line in site.promised(options):
             say.result(line)
         return
     with closing(Running(quiet)) as progress:
-        outcome = session.join(options, _shown(progress))
+        outcome = site.join(options, _shown(progress))
     _told(outcome, as_json)
 
 
@@ -273,7 +270,7 @@ def proof(
 
 
 def _shown(progress: Running) -> Shown:
-    from sordino.network.session import Shown
+    from sordino.network.status import Shown
 
     return Shown(row=progress.row, begin=progress.begin, words=say.people)
 

@@ -37,7 +37,8 @@ class Hello(Frame, frozen=True, tag="hello"):
         code: digest of its program's sources; recorded alone.
         last: number of the last task that it answered.
         booked: the last round that it booked, where rounds are charged to everybody.
-        task, round: numbers whose seals it shows, and these; see :mod:`sordino.network.progress`.
+        task, round: numbers whose seals it shows, and these: proof of how far the server has gone
+            (:class:`~sordino.network.storage.ProgressTokens`).
     """
 
     version: int

@@ -15,7 +15,7 @@ A site that has refused is waited for no more. When those that are left are too 
 #
 #     session.next()  ->  _noted(input)  ->  journal  ->  _take(input)  ->  regime.step, effects
 #
-# Whatever reaches the server and decides anything is an Input (journal.Input): an answer, a site
+# Whatever reaches the server and decides anything is an Input (storage.Input): an answer, a site
 # that has come, is gone, has booked or refused, an alarm of the real clock, the decision to stop.
 # It is numbered and in the journal before it is acted on. What is not an input decides nothing:
 # frames that are refused, connections that come back in time, progress for the status.
@@ -54,20 +54,24 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 
 from sordino.base.message import Reply, Task
 from sordino.core import records
-from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
+from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Said, Stop, Woke
 from sordino.core.kernel import Kernel, M
-from sordino.core.world import RunListener, S, ServerSide
-from sordino.network.journal import Input, Journal, there_after
-from sordino.network.progress import Progress
-from sordino.network.server_session import ServerSession, reply_in, sendable
+from sordino.core.world import RunListener, S, ServerSide, Watched
+from sordino.network.server_session import Heard, ServerSession, reply_in, sendable
+from sordino.network.storage import Input, Journal, Kind, there_after
 from sordino.privacy import Permit
+
+if TYPE_CHECKING:
+    from sordino.network.sums import Sums
 
 MUTE = "mute"
 """The tag of an alarm that a site may have been silent for too long."""
@@ -120,63 +124,127 @@ class AnswerTimeouts:
         return since + self.within
 
 
-class LiveKernel(Kernel[S, M]):
-    """A run between real sites.
+class Declined(Exception):
+    """A site refuses, and a scripted run ends."""
 
-    Args:
-        session: the way to them.
+
+class Checkpoints(RunListener[Watched], Protocol[Watched]):
+    """The log of a run, as far as a kernel knows it.
+
+    Attributes:
+        saved: number of the moment that was kept last.
+    """
+
+    saved: int
+
+    def hurry(self) -> None:
+        """Let the next moment be kept, wherever the run stands."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelOptions:
+    """The options of a kernel.
+
+    Attributes:
+        session: the way to the sites.
         journal: what reached the server since the moment was saved.
-        dimension: d.
         minimum: sites that must be there for a round to begin.
         within: seconds in which a site that is there answers.
-        kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
-        told: of progress: called after each input, and ``idle`` every second without one.
+        reports: called with the kernel after each input, and every second without one.
+        ends: called with the moment at which the run has ended, before it is kept.
+        sums: secure sums, where the server learns nothing else.
+    """
+
+    session: ServerSession
+    journal: Journal
+    minimum: int
+    within: float = math.inf
+    reports: Callable[[Any], None] = lambda kernel: None
+    ends: Callable[[Any], None] = lambda moment: None
+    sums: Sums | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def opened_sums(self) -> Sums:
+        """The secure sums, for a kernel of a study that has them."""
+        assert self.sums is not None
+        return self.sums
+
+
+class NetworkKernel(Kernel[S, M]):
+    """A run between real sites.
+
+    Attributes:
+        waiting: sites that must come before it can go on.
     """
 
     world: ServerSide[S]
+    watcher: Checkpoints[M]
+    waiting: int
 
     def __init__(
-        self,
-        world: ServerSide[S],
-        moment: M,
-        watcher: RunListener[M],
-        *,
-        session: ServerSession,
-        journal: Journal,
-        dimension: int,
-        minimum: int,
-        within: float = math.inf,
-        kept: Callable[[], int],
-        hurry: Callable[[], None] = lambda: None,
-        told: Callable[[], None] = lambda: None,
-        idle: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
     ) -> None:
         super().__init__(world, moment, watcher)
-        self.session, self.journal, self.told, self._kept = session, journal, told, kept
-        self._idle, self._hurry = idle, hurry
-        self._dimension, self._minimum, self._clock = dimension, minimum, clock
-        self._again = deque(journal.after(moment.count))
-        self._there = there_after(journal.before(moment.count))
+        self.session, self.journal, self._minimum = (
+            options.session,
+            options.journal,
+            options.minimum,
+        )
+        self._reports, self._ends, self._clock = options.reports, options.ends, options.clock
+        self._there: set[int] = set()
+
+    def awaited(self) -> list[tuple[int, dt.datetime]]:
+        """Sites that are there and have owed an answer for a while, and since when (UTC)."""
+        return []
+
+    def save(self, moment: M) -> None:
+        """Keep a moment; the journal begins anew when that is on the disk."""
+        if self.journal.large:
+            self.watcher.hurry()
+        if moment.ended is not None:
+            self._ends(moment)
+        before = self.watcher.saved
+        self.watcher.save(moment)
+        if self.watcher.saved != before:
+            self.kept()
+
+    def kept(self) -> None:
+        """Let the journal begin anew."""
+        raise NotImplementedError
+
+
+class LiveKernel(NetworkKernel[S, M]):
+    """A run that takes what really happens, as it comes."""
+
+    def __init__(
+        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+    ) -> None:
+        super().__init__(world, moment, watcher, options)
+        self._again = deque(self.journal.after(moment.count))
+        self._there = there_after(self.journal.before(moment.count))
         self._replaying = True
-        self.patience = AnswerTimeouts(within, (each[2] for each in self.heap if each[4] == MUTE))
+        watched = (each[2] for each in self.heap if each[4] == MUTE)
+        self.patience = AnswerTimeouts(options.within, watched)
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
         self._booking = 0
         self._permits: tuple[Permit, ...] = ()
-        self._start = clock() - moment.time
+        self._start = self._clock() - moment.time
         self._order = moment.count
         self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the session already
         self._saved = 0  # the input after which a moment was kept
-        session.bridges = lambda site, number: world.booked_until(self.state, site, number)
-        session.far = lambda site: Progress(world.latest(self.state, site), self.state.number)
+        self.session.state = lambda: self.state
 
     @property
-    def waiting(self) -> int:
-        """Sites that must come before the next round can begin."""
+    def waiting(self) -> int:  # type: ignore[override]
         return max(self._minimum - len(self._there), 0) if self._closed else 0
 
-    def awaited(self, site: int) -> bool:
+    def awaited(self) -> list[tuple[int, dt.datetime]]:
+        return [(site, since) for site, since in self.patience.slow() if self._awaited(site)]
+
+    def _awaited(self, site: int) -> bool:
         """Return whether an answer is waited for of a site that is there."""
         task = self.tasks.get(site)
         return (
@@ -234,13 +302,12 @@ class LiveKernel(Kernel[S, M]):
     def next(self) -> None:
         """The next input: what the journal holds, then what really comes."""
         each = self._again.popleft() if self._again else self._heard()
-        if each is None:
-            return
-        self.count, self.time = each.seq, each.time
-        self._take(each)
-        if self._saved == self.count and not self._again:
-            self._cut()
-        self.told()
+        if each is not None:
+            self.count, self.time = each.seq, each.time
+            self._take(each)
+            if self._saved == self.count and not self._again:
+                self._cut()
+        self._reports(self)
 
     def _cut(self) -> None:
         """Let the journal begin anew, with who is there: a checkpoint does not say that."""
@@ -273,13 +340,12 @@ class LiveKernel(Kernel[S, M]):
             return found
         if self._clock() >= alarm and self.heap:
             return self._noted("woke", self.heap[0][4].encode())
-        self._idle()
         return None
 
-    def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
+    def _noted(self, kind: Kind, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
         """An input, written down."""
         now = self._clock() - self._start
-        found = Input(self.count + 1, now, kind, site, body, number)  # type: ignore[arg-type]
+        found = Input(self.count + 1, now, kind, site, body, number)
         self.journal.append(found)
         return found
 
@@ -289,8 +355,7 @@ class LiveKernel(Kernel[S, M]):
         """
         if not (self._closed or self.world.continuous) or self._unbooked:
             return None
-        needed = self.world.indispensable
-        return self.session.hopeless(self._minimum, needed, secret=self.world.charges_everybody)
+        return self.session.hopeless(self._minimum)
 
     def _take(self, each: Input) -> None:
         self._follow(each)
@@ -355,7 +420,7 @@ class LiveKernel(Kernel[S, M]):
         """
         if (again := self.patience.looked(site, self.time)) is not None:
             self.push(again, site, tag=MUTE)
-        elif self.awaited(site):
+        elif self._awaited(site):
             task, within = self.tasks[site].number, self.patience.within
             why = f"task {task} is not answered within {within:.0f} s"
             self._without(site, "mute", why)
@@ -369,7 +434,7 @@ class LiveKernel(Kernel[S, M]):
         self.session.settled(each.site, each.number)
         message = self._fresh[1] if self._fresh[0] == each.seq else None
         if message is None:
-            message = reply_in(each.body, self._dimension)
+            message = reply_in(each.body, self.session.dimension)
         else:  # it is weighed once, and not when it is stepped through again
             task = self.tasks.get(each.site)
             self.session.weighed(each.site, each.number, self.world.reach(each.site, task, message))
@@ -462,11 +527,124 @@ class LiveKernel(Kernel[S, M]):
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
-    def save(self, moment: M) -> None:
-        """Keep a moment; the journal begins anew once this input is done with."""
-        if self.journal.large:
-            self._hurry()
-        before = self._kept()
-        self.watcher.save(moment)
-        if self._kept() != before:
-            self._saved = self.count
+    def kept(self) -> None:
+        self._saved = self.count  # the journal begins anew once this input is done with
+
+
+class ScriptedKernel(NetworkKernel[S, M]):
+    """A run between real sites by the simulator's virtual clock: real sites are asked, and their
+    answers are taken in the order that the study's latencies give. So a run over a network can be
+    compared with a simulation byte by byte.
+
+    All that reaches it and decides anything are the answers: their order and all times follow from
+    the study. So a journal of answers is enough to go on after a kill, from the last checkpoint on:
+    what was answered before is not asked again, and the next task has the same bytes as it had.
+    """
+
+    def __init__(
+        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+    ) -> None:
+        super().__init__(world, moment, watcher, options)
+        before = self.journal.after(0)
+        self._count = len(before)
+        self._answers = {
+            (each.site, each.number): (each.body, reply_in(each.body, self.session.dimension))
+            for each in before
+            if each.kind == "message"
+        }
+        self._booked: set[tuple[int, int]] = set()
+
+    @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return len(self.session.names) - len(self._there)
+
+    def run(self) -> M:
+        """Play until it ends or a site refuses: a simulation knows no refusals."""
+        try:
+            for site, task in self.world.asked(self.state).items():
+                self._ask(site, task)
+            while self.waiting:
+                self._listen()
+            return super().run()
+        except Declined as refusal:
+            self.tell(Stop(str(refusal)))
+            return self.moment()
+        finally:
+            if self.state.ended is None:
+                self.journal.close()
+            else:
+                self.journal.destroy()
+
+    def dispatch(self, site: int, task: Request) -> None:
+        """Ask the site now, and take its answer when it is due."""
+        self._ask(site, task)
+        super().dispatch(site, task)
+
+    def _ask(self, site: int, task: Request) -> None:
+        if (site, task.number) not in self._answers:
+            self.session.ask(site, sendable(task))
+
+    def next(self) -> None:
+        """As the simulator's; what could not be used is named."""
+        super().next()
+        for site, why in self.world.faults():
+            self.session.note(site, "too large", why)
+
+    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+        """Go on when everybody has booked the round as well."""
+        sites = range(len(self.session.names))
+        for site in sites:
+            self.session.book(site, effect.number, effect.fact)
+        while not all((site, effect.number) in self._booked for site in sites):
+            self._listen()
+        self._booked.clear()
+        super().booked(effect, permits)
+
+    def answer(self, site: int, number: int) -> Said | None:
+        """Wait for the site's answer."""
+        while (site, number) not in self._answers:
+            self._listen()
+        return self._answers.pop((site, number))[1]
+
+    def kept(self) -> None:
+        """Let the journal begin anew with the answers that are still to be used."""
+        due = {(site, number) for _, _, site, number, _ in self.heap}
+        self._answers = {key: each for key, each in self._answers.items() if key in due}
+        self._count = len(self._answers)
+        self.journal.cut(
+            [
+                Input(seq, 0.0, "message", site, body, number)
+                for seq, ((site, number), (body, _)) in enumerate(self._answers.items(), start=1)
+            ]
+        )
+
+    def _listen(self) -> None:
+        heard = self.session.next(self._clock() + TICK)
+        self._reports(self)
+        if heard is not None:
+            self._hear(heard)
+
+    def _note(self, heard: Heard) -> None:
+        self._count += 1
+        found = Input(self._count, 0.0, heard.kind, heard.site, heard.body, heard.number)
+        self.journal.append(found)
+
+    def _hear(self, heard: Heard) -> None:
+        site, number = heard.site, heard.number
+        match heard.kind:
+            case "up":
+                self._there.add(site)
+            case "booked":
+                self._booked.add((site, number))
+                self.session.booked(site, number)
+            case "message" if heard.said is not None:
+                self._note(heard)
+                weighed = self.world.reach(site, self.tasks.get(site), heard.said)
+                self.session.weighed(site, number, weighed)
+                self._answers[site, number] = heard.body, heard.said
+                self.session.settled(site, number)
+            case "refused":
+                why = heard.body.decode(errors="replace")[:500]
+                self.session.note(site, "declined", why)
+                self.session.barred(site, why)
+                raise Declined(self.session.hopeless(len(self.session.names)))

@@ -41,7 +41,7 @@ from sordino.core.world import Summing
 from sordino.network import certificates, frames, transport
 from sordino.network.certificates import Pair, read_keys, signed_by
 
-AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
+AGREEMENT, STUDY, KEYS, RUN = "agreement.toml", "study.toml", "keys.pem", "run"
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"

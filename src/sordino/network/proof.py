@@ -25,8 +25,8 @@ from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome
 from sordino.network import certificates
-from sordino.network.answers import AnswerStore
 from sordino.network.kit import Agreed
+from sordino.network.storage import AnswerStore
 from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.reading import LedgerReader
 from sordino.privacy.rounding import epsilon_text

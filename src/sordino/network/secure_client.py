@@ -42,9 +42,9 @@ from sordino.mechanisms.secure.messages import (
 from sordino.mechanisms.secure.server import PHASES
 from sordino.mechanisms.secure.setting import Setting
 from sordino.network import certificates, frames
-from sordino.network.answers import AnswerStore, Kept
 from sordino.network.certificates import Pair
 from sordino.network.kit import Agreed
+from sordino.network.storage import AnswerStore, Kept
 
 
 def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:
@@ -101,7 +101,7 @@ def declined(
     return None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SecureSumClient:
     """A site's half of secure sums, for as long as its process lives.
 

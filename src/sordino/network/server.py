@@ -1,15 +1,18 @@
-"""The server's half of a run: everything that a simulation has but the clients' data.
+"""The server: from a kit to a finished run folder, and on after a kill.
 
-It is an ordinary run folder: log, checkpoints, model, report; its ledger books what was asked of
-every site, so it is an upper bound of what each site's own ledger holds. Beside it stands the
-journal of what reached the server.
+A server has everything that a simulation has but the clients' data. Its run folder is an ordinary
+one: log, checkpoints, model, report; its ledger books what was asked of every site, so it is an
+upper bound of what each site's own ledger holds. Beside it stands the journal of what reached the
+server.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import datetime as dt
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,53 +22,194 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below
-from sordino.core.files import replace_file
+from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
-from sordino.core.records import Row, known
-from sordino.core.run import reading
-from sordino.core.run.log import RunLog
+from sordino.core.records import known
+from sordino.core.run import reading, session
+from sordino.core.run.session import Outcome
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
 from sordino.data.dataset import Dataset
-from sordino.network import frames, progress
-from sordino.network.journal import NAME as JOURNAL
-from sordino.network.journal import Journal
-from sordino.network.kernel import LiveKernel
-from sordino.network.kit import Agreed
-from sordino.network.scripted import ScriptedKernel
+from sordino.live.federation import Page
+from sordino.network import certificates, frames, kit, sums, transport
+from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
+from sordino.network.kit import RUN, Agreed
 from sordino.network.server_session import ServerSession
-from sordino.network.sums import kernels
-from sordino.network.transport import Hub, Mailbox
+from sordino.network.status import Incidents, Reporter, Shown, conclude
+from sordino.network.storage import JOURNAL, Journal, kept_tokens
+from sordino.network.transport import Hub, Mailbox, OpensHub
 from sordino.privacy import Budget, Event, LedgerSession
 
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
-
 LAST = "farewell.bin"
 """Last message to every site, for those that were away then."""
-
-Noted = Callable[[str, str, str], object]
-"""Told of an incident: which site, what, and the detail."""
-
-OpensFor = Callable[[int, Mailbox], Hub]
-"""Opens the transport for frames of at most so many bytes."""
+MOST_STRANGERS = 256
+"""Refused connections that the status tells apart."""
 
 
-@contextmanager
-def _opened(opens: OpensFor, limit: int) -> Iterator[tuple[Hub, Mailbox]]:
-    """The transport, open for frames of at most so many bytes."""
-    mailbox = Mailbox()
-    hub = opens(limit, mailbox)
+class Revoked:
+    """The server's list of revoked certificates, read again when its file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, str(folder / kit.REVOKED)
+        self._trusted = certificates.read_certificate(folder, "authority.pem")
+        self._stamp: tuple[int, int] = (0, 0)
+        self._serials: frozenset[int] = frozenset()
+        self(0)
+
+    def __call__(self, serial: int) -> bool:
+        """Return whether the certificate with this number is revoked; all are, while the list
+        cannot be read.
+        """
+        with suppress(OSError):
+            found = os.stat(self._path)  # for every frame: a Path would take longer than the call
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._stamp:
+                self._serials = certificates.read_revoked(self._folder, kit.REVOKED, self._trusted)
+                self._stamp = stamp
+            return serial in self._serials
+        return True
+
+
+class RejectedPeers:
+    """Connections that are refused: counted, written down, and told as often as that.
+
+    Attributes:
+        counts: by who and why.
+        incidents: the log.
+    """
+
+    def __init__(self, incidents: Incidents, words: Callable[[str], None]) -> None:
+        self.incidents, self.words, self.counts = incidents, words, Counter[str]()
+
+    def __call__(self, who: str, why: str) -> None:
+        """A connection of somebody is refused; for the transport."""
+        key = f"{who or 'somebody without a name'}: {why}"
+        known = key in self.counts or len(self.counts) < MOST_STRANGERS
+        self.counts[key if known else "others"] += 1
+        if self.incidents.note(who, "connection", why):
+            self.words(f"refused {who or 'a connection'}: {why}")
+
+    def refused(self, who: str, why: str) -> None:
+        """Something that a site has said is refused; the log knows it already."""
+        self.words(f"refused {who}: {why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The options of a server.
+
+    Attributes:
+        agreed: what everybody has agreed to.
+        opens: the transport, for frames of at most so many bytes.
+        refused: told of each kind of refusal once: which site, and why; ``noted`` of each one:
+            which site, what it is, and the detail.
+        reports: called with the kernel after each input, and every second without one.
+        test: public rows that models are measured on.
+        scripted: whether the simulator's clock decides who is heard first.
+        durable: whether each input waits for the disk.
+        within: seconds in which a site answers, if they are not as agreed.
+    """
+
+    agreed: Agreed
+    opens: Callable[[int, Mailbox], Hub]
+    refused: Callable[[str, str], None]
+    reports: Callable[[Any], None] = lambda kernel: None
+    noted: Callable[[str, str, str], object] = lambda site, what, detail: None
+    test: Dataset | None = None
+    scripted: bool = False
+    durable: bool = False
+    within: float | None = None
+
+
+def serve(
+    folder: Path,
+    shown: Shown,
+    *,
+    out: Path | None = None,
+    host: str = "",
+    test: Path | None = None,
+    page: int | None = None,
+    durable: bool = False,
+    scripted: bool = False,
+    within: float | None = None,
+    way: OpensHub | None = None,
+) -> Outcome:
+    """Serve a kit's study to its sites, until it is over.
+
+    Args:
+        folder: the server's kit.
+        out: the run folder; goes on with it if it is there.
+        host: address to listen on; every one of this machine if left out.
+        test: rows that models are measured on, which are public.
+        page: port of a page on the loopback.
+        durable: whether each input waits for the disk.
+        scripted: whether the simulator's clock decides who is heard first; for rehearsals.
+        within: seconds in which a site that is connected answers; as agreed, if left out.
+        way: opens the transport, where the federation's does not follow from the kit alone.
+
+    Raises:
+        StudyError: if the kit does not fit.
+    """
+    if within is not None and not within > 0:
+        raise StudyError(f"--answer-within: it must be positive; got {within}")
+    agreed = Agreed(folder)
+    agreement, run = agreed.agreement, out or folder / RUN
+    certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
+    travels = transport.of(agreement.transport)
+    by = way or travels.server(agreement, folder, host, Revoked)
+    strangers = RejectedPeers(Incidents(run), shown.words)
+    opened: list[Hub] = []
+
+    def opens(limit: int, mailbox: Mailbox) -> Hub:
+        opened.append(by(limit, mailbox, strangers, shown.words))
+        shown.words(
+            f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
+        )
+        return opened[-1]
+
+    options = ServerOptions(
+        agreed=agreed,
+        opens=opens,
+        refused=strangers.refused,
+        reports=Reporter(run, agreed, strangers.counts, shown.words),
+        noted=strangers.incidents.note,
+        test=agreed.network.test(agreement, agreed.study, test),
+        scripted=scripted,
+        durable=durable,
+        within=within,
+    )
+    with nullcontext() if page is None else closing(Page(run, page)) as shows:
+        if shows is not None:
+            shown.words(f"status: {shows.address}")
+        done = _served(run, options, shown, travels.again)
+        with locked(run):
+            if not opened:
+                heard = farewell(agreed, run, opens, options.refused, FAREWELL)
+                shown.words(f"the run had ended; {heard} sites were told so")
+            conclude(run, done.rounds, done.spent, done.why)
+    return done
+
+
+def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outcome:
+    """Begin a run, or go on with it."""
+    build = prepare_server(options)
+    if not (run / "run.json").exists():
+        study = options.agreed.study
+        return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
     try:
-        yield hub, mailbox
-    finally:
-        hub.close()
+        return session.resume(run, shown.row, shown.begin, build=build, again=again)
+    except BudgetExceeded:
+        if not options.agreed.agreement.rehearsal:  # killed before it was removed
+            (run / JOURNAL).unlink(missing_ok=True)
+        raise
 
 
 def farewell(
     agreed: Agreed,
     folder: Path,
-    opens: OpensFor,
+    opens: Callable[[int, Mailbox], Hub],
     refused: Callable[[str, str], None],
     seconds: float,
 ) -> int:
@@ -82,18 +226,11 @@ def farewell(
     (folder / JOURNAL).unlink(missing_ok=True)
     if not isinstance(bye, frames.Bye):
         raise StudyError(f"{folder / LAST}: this is no farewell")
-    with _opened(opens, frames.limit(len(bye.model) // 4)) as (hub, mailbox):
-        session = ServerSession(
-            hub,
-            mailbox,
-            agreed.agreement.names,
-            dimension=len(bye.model) // 4,
-            run=str(known(reading.load(folder).about.run)),
-            agreement=agreed.digest,
-            patience=agreed.agreement.patience,
-            refused=refused,
-        )
-        return session.bye(bye, seconds)
+    dimension, mailbox = len(bye.model) // 4, Mailbox()
+    run = str(known(reading.load(folder).about.run))
+    with closing(opens(frames.limit(dimension), mailbox)) as hub:
+        told = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, refused=refused)
+        return told.bye(bye, seconds)
 
 
 def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
@@ -102,69 +239,15 @@ def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
     return frames.Bye(why=moment.ended or why, model=model)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """A watcher that keeps what sites are told at the end, before the end itself is kept: a server
-    that is killed between the two can still tell them.
-    """
-
-    watcher: RunListener[Any]
-    folder: Path
-    hands_out: bool
-
-    @property
-    def kept(self) -> int:
-        """Number of the moment that was kept last."""
-        return self.watcher.saved if isinstance(self.watcher, RunLog) else 0
-
-    def hurry(self) -> None:
-        """Let the next moment be kept, wherever the run stands."""
-        if isinstance(self.watcher, RunLog):
-            self.watcher.hurry()
-
-    def row(self, row: Row) -> None:
-        self.watcher.row(row)
-
-    def save(self, moment: Snapshot) -> None:
-        if moment.ended is not None:
-            replace_file(self.folder / LAST, frames.encode(_bye(moment, self.hands_out)))
-        self.watcher.save(moment)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """The options of a server.
-
-    Attributes:
-        agreed: what everybody has agreed to.
-        opens: the transport, for frames of at most so many bytes.
-        refused: told of each kind of refusal once: which site, and why; ``noted`` of each one:
-            which site, what it is, and the detail.
-        told: told of progress, with the session and the kernel; ``idle`` every second without any.
-        test: public rows that models are measured on.
-        scripted: whether the simulator's clock decides who is heard first.
-        durable: whether each input waits for the disk.
-        within: seconds in which a site answers, if they are not as agreed.
-    """
-
-    agreed: Agreed
-    opens: OpensFor
-    refused: Callable[[str, str], None]
-    told: Callable[[ServerSession, Any], None] = lambda session, kernel: None
-    idle: Callable[[ServerSession, Any], None] = lambda session, kernel: None
-    noted: Noted = lambda site, what, detail: None
-    test: Dataset | None = None
-    scripted: bool = False
-    durable: bool = False
-    within: float | None = None
-    clock: Callable[[], float] = time.monotonic
-
-
 def prepare_server(options: ServerOptions) -> PrepareRun:
     """Return what makes the objects of a calibrated study at the server."""
 
     def build(
-        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
+        study: Study,
+        folder: Path,
+        run: str,
+        affordable_steps: Sequence[int] | None = None,
+        /,
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
@@ -174,21 +257,21 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
         )
         inner = built.simulation
         serving = ServerRun(
-            options=options,
-            inner=inner,
-            folder=folder,
-            run_id=run,
-            ledgers=inner.ledgers,
-            units=inner.units,
-            budget=inner.budget,
-            affordable_steps=inner.affordable_steps,
+            options,
+            inner,
+            folder,
+            run,
+            inner.ledgers,
+            inner.units,
+            inner.budget,
+            inner.affordable_steps,
         )
         return replace(built, simulation=serving, agreed=True)
 
     return build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ServerRun:
     """A run whose clients are sites, as :class:`~sordino.core.world.Simulation` has it.
 
@@ -213,36 +296,31 @@ class ServerRun:
 
     def run(self, moment: Any, watcher: RunListener[Any]) -> Any:
         """Open the transport, play to the end, and say good-bye."""
-        agreed, own = self.options.agreed, self.options
+        agreed, own, mailbox = self.options.agreed, self.options, Mailbox()
         world, moment = agreed.network.world(self.inner, moment)
         dimension = moment.model.size
-        with _opened(own.opens, frames.limit(max(dimension, world.widest))) as (hub, mailbox):
-            session = ServerSession(
+        with closing(own.opens(frames.limit(max(dimension, world.widest)), mailbox)) as hub:
+            told = ServerSession(
                 hub,
                 mailbox,
-                agreed.agreement.names,
+                agreed,
                 dimension=dimension,
                 run=self.run_id,
-                agreement=agreed.digest,
-                patience=agreed.agreement.patience,
                 refused=own.refused,
                 noted=own.noted,
-                unfit=world.unfit,
-                most=world.most,
+                world=world,
                 owed=partial(self._owed, world),
-                tokens=progress.kept(self.folder, self.run_id),
-                clock=own.clock,
+                tokens=kept_tokens(self.folder, self.run_id),
             )
-            ends = _Ends(watcher, self.folder, world.hands_out)
-            kernel = self._kernel(world, moment, ends, session)
+            kernel = self._kernel(world, moment, watcher, told)
             try:
                 done = kernel.run()
             except BudgetExceeded as refusal:
-                session.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
+                told.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
                 if not agreed.agreement.rehearsal:  # it goes no further, started again or not
                     kernel.journal.destroy()
                 raise
-            session.bye(_bye(done, world.hands_out), FAREWELL)
+            told.bye(_bye(done, world.hands_out), FAREWELL)
         return done
 
     def _owed(self, world: ServerSide[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
@@ -252,42 +330,28 @@ class ServerRun:
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
     def _kernel(
-        self, world: ServerSide[Any], moment: Any, watcher: _Ends, session: ServerSession
-    ) -> LiveKernel[Any, Any] | ScriptedKernel[Any, Any]:
-        own, dimension = self.options, moment.model.size
-        # The aggregator replays its noise, which must not meet other inputs than before.
-        journal = Journal(self.folder, durable=own.durable or world.charges_everybody)
-        more, scripts, lives = kernels(own.agreed, dimension, self.run_id, session)
-        if own.scripted:
-            scripted: ScriptedKernel[Any, Any] = scripts(
-                world,
-                moment,
-                watcher,
-                session=session,
-                journal=journal,
-                dimension=dimension,
-                kept=lambda: watcher.kept,
-                hurry=watcher.hurry,
-                sites=len(session.names),
-                told=lambda: own.idle(session, scripted),
-                clock=own.clock,
-                **more,
-            )
-            return scripted
-        kernel: LiveKernel[Any, Any] = lives(
-            world,
-            moment,
-            watcher,
-            session=session,
-            journal=journal,
-            dimension=dimension,
-            minimum=own.agreed.minimum,
-            within=own.within or own.agreed.agreement.answer_within,
-            kept=lambda: watcher.kept,
-            hurry=watcher.hurry,
-            told=lambda: own.told(session, kernel),
-            idle=lambda: own.idle(session, kernel),
-            clock=own.clock,
-            **more,
+        self, world: ServerSide[Any], moment: Any, watcher: Any, told: ServerSession
+    ) -> NetworkKernel[Any, Any]:
+        own, agreed = self.options, self.options.agreed
+
+        def ends(moment: Snapshot) -> None:
+            """A server that is killed before the end itself is kept can still tell the sites."""
+            replace_file(self.folder / LAST, frames.encode(_bye(moment, world.hands_out)))
+
+        summing = agreed.summing
+        options = KernelOptions(
+            session=told,
+            # The aggregator replays its noise, which must not meet other inputs than before.
+            journal=Journal(self.folder, durable=own.durable or world.charges_everybody),
+            minimum=agreed.minimum,
+            within=own.within or agreed.agreement.answer_within,
+            reports=own.reports,
+            ends=ends,
+            sums=None if summing is None else sums.opened(agreed, summing, told, moment.model.size),
         )
-        return kernel
+        kind: type[NetworkKernel[Any, Any]]
+        if own.scripted:
+            kind = ScriptedKernel if summing is None else sums.ScriptedSums
+        else:
+            kind = LiveKernel if summing is None else sums.LiveSums
+        return kind(world, moment, watcher, options)

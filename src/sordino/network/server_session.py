@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sordino.base.errors import RemoteProtocolError, printable
 from sordino.base.message import (
@@ -34,8 +34,10 @@ from sordino.base.message import (
     vectors,
 )
 from sordino.core.effect import EventBlock, Request
+from sordino.core.world import ServerSide
 from sordino.network import frames
-from sordino.network.progress import Progress, ProgressTokens, token
+from sordino.network.kit import Agreed
+from sordino.network.storage import Kind, ProgressTokens
 from sordino.network.transport import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
@@ -122,24 +124,15 @@ class Heard(NamedTuple):
     """Something that reaches the server.
 
     Attributes:
-        kind: see :class:`~sordino.network.journal.Input`.
+        kind: see :class:`~sordino.network.storage.Input`.
         said: the message that the body holds, if it is one.
     """
 
-    kind: str
+    kind: Kind
     site: int
     body: bytes = b""
     number: int = 0
     said: Reply | None = None
-
-
-Unfit = Callable[[int, int, Reply], str | None]
-"""Why a message about an event is refused, as the regime says: of a site, to a task."""
-
-
-def no_events(site: int, number: int, said: Reply) -> str:
-    """Return why a message about an event is refused where there are no events."""
-    return f"no site of this study sends {type(said).__name__}"
 
 
 def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
@@ -157,19 +150,18 @@ def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
     return None
 
 
-def checked_reply(
-    site: int, number: int, message: Message, unfit: Unfit, most: float = math.inf
-) -> Reply:
-    """Return a message of this site about this task, whose vectors are at most ``most`` long, and
-    whose numbers are those of such vectors: no more than ``||v - w||^2``.
+def checked_reply(site: int, number: int, message: Message, world: ServerSide[Any]) -> Reply:
+    """Return a message of this site about this task, whose vectors are at most ``world.most`` long,
+    and whose numbers are those of such vectors: no more than ``||v - w||^2``.
 
     Raises:
         RemoteProtocolError: if it is not.
     """
+    most = world.most
     if not isinstance(message, Reply):
         raise RemoteProtocolError(f"a site does not send {type(message).__name__}", "no answer")
     if isinstance(message, Embedding | Labels | Passive):
-        if (why := unfit(site, number, message)) is not None:
+        if (why := world.unfit(site, number, message)) is not None:
             raise RemoteProtocolError(why, "unfit")
         return message
     if message.client != site:
@@ -228,31 +220,23 @@ def reply_in(body: bytes, dimension: int) -> Reply:
     return found
 
 
-def _silent(site: str, what: str, detail: str) -> None:
-    pass
-
-
 class ServerSession:
     """The kernel's way to the sites.
 
     Args:
         hub, mailbox: the transport.
-        names: of the sites, in order.
+        agreed: what everybody has agreed to.
         dimension: d.
         run: the federation's run.
-        agreement: digest of what was agreed to.
-        patience: seconds without a connection after which a site is gone.
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
-        unfit: why a message about an event is refused, as the regime says; see
-            :meth:`~sordino.core.world.ServerSide.unfit`; ``most`` is how long a vector may be.
+        world: the federation, which says what of a message about an event is refused.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
-        tokens: of what sites were asked; see :mod:`~sordino.network.progress`.
+        tokens: of what sites were asked.
 
     Attributes:
-        far: how far the server has gone with a site, which the kernel knows.
-        bridges: whether the run can go on after a task that a site proves that it was asked.
+        state: of the run, where the server can be behind its sites; the kernel knows it.
         steps: what is heard where a site takes a step of a secure sum, where there are any.
     """
 
@@ -260,30 +244,26 @@ class ServerSession:
         self,
         hub: Hub,
         mailbox: Mailbox,
-        names: Sequence[str],
+        agreed: Agreed,
         *,
         dimension: int,
         run: str,
-        agreement: str,
-        patience: float,
         refused: Callable[[str, str], None],
-        noted: Callable[[str, str, str], object] = _silent,
-        unfit: Callable[[int, int, Reply], str | None] = no_events,
-        most: float = math.inf,
+        noted: Callable[[str, str, str], object] = lambda site, what, detail: None,
+        world: ServerSide[Any] | None = None,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
         tokens: ProgressTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit, self._most, self.noted = unfit, most, noted
-        self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
-        self.run, self._dimension = run, dimension
-        self._agreement = agreement
-        self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed, self._tokens, self._began = owed, tokens, clock()
-        self.far: Callable[[int], Progress] | None = None
-        self.bridges: Callable[[int, int], bool] = lambda site, number: False
-        self._more: deque[Heard] = deque()
+        self._hub, self._mailbox, self._agreed, self.noted = hub, mailbox, agreed, noted
+        self.names, self._patience = agreed.agreement.names, agreed.agreement.patience
+        self.run, self.dimension = run, dimension
+        self._world: ServerSide[Any] = ServerSide() if world is None else world
+        self._refused, self._clock, self._owed, self._tokens = refused, clock, owed, tokens
+        self._began = clock()
+        self.state: Callable[[], Any] | None = None
         self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
+        self._more: deque[Heard] = deque()
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [SiteStanding() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -291,7 +271,7 @@ class ServerSession:
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        sealed = token(self._tokens, "task", self.names[site], task.number)
+        sealed = self._token("task", site, task.number)
         own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
@@ -311,8 +291,11 @@ class ServerSession:
             self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
-        sealed = token(self._tokens, "round", self.names[site], number)
+        sealed = self._token("round", site, number)
         return frames.encode(frames.Book(number, written(fact), sealed))
+
+    def _token(self, kind: Literal["task", "round"], site: int, number: int) -> bytes:
+        return b"" if self._tokens is None else self._tokens.of(kind, self.names[site], number)
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
@@ -379,22 +362,17 @@ class ServerSession:
             if late and not own.there and not own.out
         ]
 
-    def hopeless(
-        self, minimum: int, indispensable: Callable[[int], bool], *, secret: bool
-    ) -> str | None:
-        """Return why too few sites are left, who is out, and why; None while there are enough.
-
-        Args:
-            minimum: sites that must take part.
-            indispensable: whether nothing goes on without a site.
-            secret: whether nobody may know who takes part; then only the status names sites.
+    def hopeless(self, minimum: int) -> str | None:
+        """Return why fewer than ``minimum`` sites are left, who is out, and why; or None. Where
+        nobody may know who takes part, only the status names sites.
         """
+        secret = self._world.charges_everybody
         out = {i: each.out for i, each in enumerate(self.sites) if each.out}
         left = len(self.sites) - len(out)
         turned = {
             i: each.turned for i, each in enumerate(self.sites) if each.turned and not each.out
         }
-        lacks = [self.names[i] for i in out if indispensable(i)]
+        lacks = [self.names[i] for i in out if self._world.indispensable(i)]
         if left < minimum:
             what = f"{left} of {len(self.sites)} sites are left, and {minimum} must take part"
         elif left == len(turned):
@@ -567,8 +545,8 @@ class ServerSession:
             self.note(site, own.untimely(number), "an answer that nobody waits for")
             return None
         try:
-            said = decode(body, dimension=self._dimension)
-            reply = checked_reply(site, number, said, self._unfit, self._most)
+            said = decode(body, dimension=self.dimension)
+            reply = checked_reply(site, number, said, self._world)
         except RemoteProtocolError as error:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
@@ -582,9 +560,11 @@ class ServerSession:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
-        if self._tokens is not None and self.far is not None:
-            bridged = partial(self.bridges, site, said.task[0])
-            if self._tokens.prove_later(self.names[site], self.far(site), said, bridged):
+        if self._tokens is not None and self.state is not None:
+            state, name = self.state(), self.names[site]
+            known = self._world.latest(state, site), state.number
+            bridged = partial(self._world.booked_until, state, site, said.task[0])
+            if self._tokens.prove_later(name, known, said, bridged):
                 own.ask = None
                 self._more.append(Heard("ahead", site, number=said.task[0]))
         for number, fact in self._owed(site, said.booked):
@@ -600,7 +580,7 @@ class ServerSession:
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
-        error = differs(said, self._agreement)
+        error = differs(said, self._agreed.digest)
         if self.sites[site].excluded:
             error = RemoteProtocolError(self.sites[site].excluded, "left out")
         self.sites[site].turned = "" if error is None else str(error)

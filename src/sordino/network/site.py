@@ -10,28 +10,37 @@ What it refuses, :class:`~sordino.network.site_session.SiteSession` says.
 from __future__ import annotations
 
 import ctypes
+import datetime as dt
 import random
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import StudyError
+from sordino.core import regimes
+from sordino.core import study as studies
+from sordino.core.files import locked
 from sordino.core.prepared import PreparedRun, PrepareRun
+from sordino.core.promise import adjacency, assumptions
+from sordino.core.run import session
 from sordino.core.run.environment import sources
+from sordino.core.run.session import Outcome
 from sordino.core.study.base import Study
-from sordino.core.world import EncodedSnapshot, RunListener, SiteSide, Summing
+from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
-from sordino.network import certificates, frames
-from sordino.network.answers import AnswerStore
-from sordino.network.kit import Agreed
+from sordino.network import certificates, frames, transport
+from sordino.network.kit import RUN, Agreed
+from sordino.network.proof import write as write_proof
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site_session import SiteMoment, SiteSession, unpacked
+from sordino.network.status import Shown
+from sordino.network.storage import AnswerStore
 from sordino.network.transport import Connects, Lost, Stranger
 from sordino.privacy import Budget, LedgerSession
+from sordino.privacy.rounding import epsilon_text
 
 FIRST_SAID = (1, 10, 100)
 """Answers of a connection after which memory is handed back."""
@@ -50,19 +59,8 @@ def give_back() -> None:
     What starts a site (reading its kit and study, building its objects) needs tens of megabytes
     for a moment; without this they stay with the process for as long as it waits for rounds.
     """
-    trim = _trim()
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _trim() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):  # another C library, as musl
-        return None
+    with suppress(OSError, AttributeError):  # another C library, as musl
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,7 +180,10 @@ def prepare_site(
             agreed.agreement, agreed.study, index, own, study, folder, run, affordable_steps
         )
         built, world = found.built, found.world
-        model = built.first.model
+        model, secure = built.first.model, None
+        if world.summing is not None:
+            pair = certificates.read_pair(agreed.folder, "site")
+            secure = SecureSumClient(agreed, index, world.summing, model.size, pair)
         site = Site(
             agreed=agreed,
             index=index,
@@ -195,7 +196,7 @@ def prepare_site(
             every=study.stride,
             connects=connects,
             told=told,
-            secure=_partner(agreed, index, world.summing, model.size),
+            secure=secure,
         )
         return replace(
             built,
@@ -209,15 +210,202 @@ def prepare_site(
     return build
 
 
-def _partner(
-    agreed: Agreed, index: int, summing: Summing | None, dimension: int
-) -> SecureSumClient | None:
-    if summing is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """The options of a site.
+
+    Attributes:
+        kit: its folder.
+        data: its own file.
+        ledger: folder of its data's ledger; None for a ledger of this run.
+        limit: epsilon that it spends at most.
+        out: the run folder; goes on with it if it is there.
+        rehearsal: whether noise may come from the study's seed, which everybody knows.
+    """
+
+    kit: Path
+    data: Path
+    ledger: Path | None = None
+    limit: float | None = None
+    out: Path | None = None
+    rehearsal: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or self.kit / RUN
+
+
+def site_of(agreed: Agreed) -> int:
+    """Return which client the site of a kit is, by its certificate.
+
+    Raises:
+        StudyError: if it is nobody of the federation.
+    """
+    name = certificates.common_name(certificates.read_certificate(agreed.folder, "site.pem"))
+    if name not in agreed.agreement.names:
+        raise StudyError(f"{agreed.folder / 'site.pem'}: {name!r} is no site of this federation")
+    return agreed.agreement.names.index(name)
+
+
+def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
+    """The agreement of a kit, which site it is, the study as this site runs it, and its data.
+
+    Raises:
+        StudyError: if they do not fit.
+    """
+    agreed = Agreed(options.kit)
+    part, index = agreed.network, site_of(agreed)
+    study = part.limited(agreed.study, index, options.ledger, options.limit)
+    return agreed, index, study, part.read(options.data, agreed.agreement, index, study)
+
+
+def unchecked(agreed: Agreed, own: Dataset) -> str | None:
+    """Return a warning where a file names its columns, and nobody has agreed on names; or None."""
+    if not own.columns or agreed.agreement.data.columns:
         return None
-    return SecureSumClient(
-        agreed=agreed,
-        index=index,
-        summing=summing,
-        dimension=dimension,
-        pair=certificates.read_pair(agreed.folder, "site"),
+    return (
+        "The agreement names no columns (data.columns): whether every site has the same columns in "
+        "the same order, no program checks"
     )
+
+
+def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None) -> Outcome:
+    """Take part with one's own data, until the run is over; its proof is written then.
+
+    Args:
+        connects: opens a connection for frames of at most so many bytes, where the federation's
+            transport does not follow from the kit alone.
+
+    Raises:
+        StudyError: if kit, data or limit do not fit, or the server does not want this site.
+    """
+    agreed, index, study, own = opened(options)
+    _refuse_known_noise(study, options)
+    if (warning := unchecked(agreed, own)) is not None:
+        shown.words(warning)
+    certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
+    travels = transport.of(agreed.agreement.transport)
+    way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
+    build = prepare_site(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
+    if (options.folder / "run.json").exists():
+        _refuse_another_promise(study, options.folder)
+        done = session.resume(options.folder, shown.row, shown.begin, build=build, again=again)
+    else:
+        done = session.begin(
+            study, options.folder, shown.row, shown.begin, build=build, again=again
+        )
+    with locked(options.folder):
+        write_proof(options.kit, options.folder, agreed, index, done)
+    return done
+
+
+def _refuse_known_noise(study: Study, options: JoinOptions) -> None:
+    """A site's noise comes from the operating system, whatever a kit says.
+
+    Raises:
+        StudyError: if the kit's study draws it from a seed, and this is no rehearsal.
+    """
+    privacy = study.privacy
+    if privacy.unit != "none" and privacy.entropy != "system" and not options.rehearsal:
+        raise StudyError(
+            f"{options.kit}: the noise of this study comes from its seed, which everybody knows: "
+            "it protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
+            "public, join the rehearsal with --rehearsal"
+        )
+
+
+def _refuse_another_promise(study: Study, folder: Path) -> None:
+    """Refuse to go on with another limit or ledger than the run began with.
+
+    Raises:
+        StudyError: naming what differs.
+    """
+    before = studies.read(folder / "study.toml", as_written=True).privacy
+    for key, name in (("epsilon", "limit"), ("epsilons", "limit"), ("ledger", "ledger")):
+        if getattr(before, key, None) != getattr(study.privacy, key, None):
+            raise StudyError(
+                f"{folder}: this site joined with another {name} (privacy.{key} = "
+                f"{getattr(before, key)}). Start it with the same options as before, or give "
+                "--out another folder for another run"
+            )
+
+
+def promised(options: JoinOptions) -> Iterator[str]:
+    """Say what would be released, to whom, at what price, and what stays; line by line."""
+    agreed, index, study, own = opened(options)
+    agreement, part = agreed.agreement, agreed.network
+    ends = certificates.expires(certificates.read_certificate(options.kit, "site.pem"))
+    yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
+    if transport.of(agreement.transport).brokered:
+        yield (
+            f"To whom: the federation's server, through the broker at {agreement.server}, which "
+            "reads what passes and says who has sent it. The federation's authority certified both."
+        )
+    else:
+        yield (
+            f"To whom: the server at {agreement.server}, which the federation's authority "
+            "certified."
+        )
+    others = [name for name in agreement.names if name != agreement.names[index]]
+    yield f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}"
+    yield (
+        f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or "
+        "events at most."
+    )
+    yield f"What leaves this site each time it is asked: {part.released(study, index)}."
+    yield (
+        "What is public: that you take part, how many rows you have "
+        f"({len(own)}), and when you answer."
+    )
+    yield f"What stays here: {options.data}, its labels, and the ledger."
+    yield from _price(agreed, study, index, options)
+    for line in assumptions(study):
+        yield f"The guarantee rests on this: {line}"
+    if (warning := unchecked(agreed, own)) is not None:
+        yield f"WARNING: {warning}"
+    if study.privacy.entropy != "system":
+        yield (
+            "WARNING: this is a rehearsal. The noise comes from the study's seed, which everybody "
+            "knows: it protects nobody"
+        )
+    yield f"Your certificate is valid until {ends:%Y-%m-%d}."
+    yield "Nothing was sent, and nothing was booked."
+
+
+def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> Iterator[str]:
+    privacy = study.privacy
+    if privacy.unit == "none":
+        yield "Price: epsilon is infinite. This study protects nobody"
+        return
+    part = agreed.network
+    if (why := part.unbounded(study, index)) is not None:
+        yield f"Price: epsilon is infinite for what this site has: {why}"
+        return
+    plan = part.plan(agreed.agreement, agreed.study, index, study)
+    each = getattr(privacy, "epsilons", None)
+    limit = privacy.epsilon if each is None else each[index]
+    if study.form != "sound":
+        yield (
+            f"Price: epsilon {epsilon_text(plan.epsilon)} as far as it can be proved; the paper "
+            f"claims {epsilon_text(plan.claimed)}. This literal form has no bound that a ledger "
+            "could hold it to, so no limit is enforced"
+        )
+        return
+    yield f"What is protected: {adjacency(study)}"
+    regime = regimes.of(study)
+    if regime.summing(study) is not None:
+        yield f"Against whom: {regime.against(study)}"
+    noise = plan.clients[index][1] if plan.clients else plan.noise_multiplier
+    yield (
+        f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
+        f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
+        "own ledger refuses anything beyond it, whatever the server asks"
+    )
+    if options.ledger is None:
+        yield (
+            "The ledger is of this run alone: what other runs spend on the same rows is not added "
+            "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
+        )
+    else:
+        yield f"The ledger in {options.ledger} adds this to what the same rows have spent before."

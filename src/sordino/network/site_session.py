@@ -48,7 +48,7 @@ the end.
 #
 # Numbered noise must never meet another input. If the machine itself fails, the journal may have
 # lost its end, and the same event could come again on other weights. The replay guard's note is
-# on disk before that (answers.ReplayGuard): up to the noted number the site answers nothing that
+# on disk before that (storage.ReplayGuard): up to the noted number the site answers nothing that
 # its store does not hold, and says so; the server goes on with later events.
 #
 # Rounds that are charged to everybody are booked by _book, drawn or not, in order; a task below a
@@ -56,7 +56,8 @@ the end.
 # a sum was begun is in the store before its first word, and its secrets are in memory alone.
 #
 # The tokens that come with tasks and bookings are shown at the next greeting: they tell a server
-# whose folder was put back from an older copy that it has asked more than it knows (progress).
+# whose folder was put back from an older copy that it has asked more than it knows
+# (storage.ProgressTokens).
 
 from __future__ import annotations
 
@@ -83,11 +84,10 @@ from sordino.core.effect import Book
 from sordino.core.run.log import RunLog
 from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, SiteSide
 from sordino.network import frames
-from sordino.network.answers import AnswerStore, Kept, ReplayGuard, digest
 from sordino.network.frames import STOPPED
-from sordino.network.journal import Input, Journal
 from sordino.network.secure_client import declined, stepped
 from sordino.network.status import Incidents
+from sordino.network.storage import AnswerStore, Input, Journal, Kept, ReplayGuard, digest
 from sordino.network.transport import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of

@@ -16,18 +16,24 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sordino.base.errors import StudyError, printable
 from sordino.base.files import MIB, append_below
 from sordino.core.files import replace_file, said_clearly
+from sordino.core.records import Row
+from sordino.core.run.session import Going
 from sordino.live.federation import NAME, SiteStatus, Status, read
-from sordino.network.server_session import ServerSession
+from sordino.network.kit import Agreed
+
+if TYPE_CHECKING:
+    from sordino.network.kernel import NetworkKernel
 
 EVERY = 1.0
 """Seconds between two writings of the status."""
@@ -37,6 +43,15 @@ DIFFERENT, NAMES = 128, 1_000
 """Different incidents of one site that are told apart, and sites."""
 LONGEST = 300
 FULL = "the log is full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Listeners: of rows of the log, of the beginning, and of words."""
+
+    row: Callable[[Row], None]
+    begin: Callable[[Going], None]
+    words: Callable[[str], None]
 
 
 class Reporter:
@@ -50,37 +65,34 @@ class Reporter:
     def __init__(
         self,
         folder: Path,
-        name: str,
-        planned: int,
-        minimum: int,
-        strangers: Callable[[], dict[str, int]],
-        words: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] = time.monotonic,
+        agreed: Agreed,
+        strangers: Mapping[str, int],
+        words: Callable[[str], None],
     ) -> None:
-        self._folder, self._name, self._planned, self._minimum = folder, name, planned, minimum
-        self._strangers, self._clock, self._next = strangers, clock, 0.0
-        self._words, self._waited = words, ""
+        self._folder, self._agreed, self._strangers = folder, agreed, strangers
+        self._words, self._waited, self._next = words, "", 0.0
 
-    def __call__(self, session: ServerSession, kernel: Any) -> None:
+    def __call__(self, kernel: NetworkKernel[Any, Any]) -> None:
         """After an input of the kernel, or a while without one."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._next and kernel.state.ended is None:
             return
         self._next = now + EVERY
-        world, waiting = kernel.world, _waiting(session, kernel)
-        secret = world.secret
+        session, waiting = kernel.session, _waiting(kernel)
+        world: Any = kernel.world
+        secret: bool = world.secret
         if waiting != self._waited:
             self._waited = waiting
             if waiting:
                 self._words(waiting)
         found = Status(
             format=1,
-            name=self._name,
+            name=self._agreed.agreement.name,
             run=session.run,
             number=kernel.state.number,
-            planned=self._planned,
+            planned=self._agreed.study.horizon,
             seconds=kernel.time,
-            minimum=self._minimum,
+            minimum=self._agreed.minimum,
             sites=tuple(
                 SiteStatus(
                     name=name,
@@ -98,29 +110,27 @@ class Reporter:
                 )
                 for name, own in zip(session.names, session.sites, strict=True)
             ),
-            strangers=self._strangers(),
+            strangers=dict(self._strangers),
             ended=kernel.state.ended,
             waiting=waiting or None,
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 
 
-def _waiting(session: ServerSession, kernel: Any) -> str:
+def _waiting(kernel: NetworkKernel[Any, Any]) -> str:
     """Return in words what the run waits for: sites that have been absent for the agreed patience,
     or answers.
     """
-    away = session.missing()
-    if kernel.world.secret and not (away and kernel.waiting):
+    away, count, names = kernel.session.missing(), kernel.waiting, kernel.session.names
+    if away and count:
+        return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
+    if kernel.world.secret:
         return ""  # whoever owes an answer was drawn
-    if not away or not kernel.waiting:
-        slow = [
-            f"{session.names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
-            for site, since in (kernel.patience.slow() if hasattr(kernel, "patience") else ())
-            if kernel.awaited(site)
-        ]
-        return f"waiting for an answer of {', '.join(slow)}" if slow else ""
-    count = kernel.waiting
-    return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
+    slow = [
+        f"{names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
+        for site, since in kernel.awaited()
+    ]
+    return f"waiting for an answer of {', '.join(slow)}" if slow else ""
 
 
 def _finite(value: float) -> float | None:

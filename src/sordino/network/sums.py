@@ -23,7 +23,7 @@ from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
 from sordino.core.kernel import M
-from sordino.core.world import S
+from sordino.core.world import S, ServerSide, Summing
 from sordino.mechanisms.secure.client import Verify
 from sordino.mechanisms.secure.messages import (
     Delivered,
@@ -37,12 +37,11 @@ from sordino.mechanisms.secure.messages import (
 from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
 from sordino.mechanisms.secure.setting import Setting
 from sordino.network import frames
-from sordino.network.journal import Input
-from sordino.network.kernel import LiveKernel
+from sordino.network.kernel import Checkpoints, Declined, KernelOptions, LiveKernel, ScriptedKernel
 from sordino.network.kit import Agreed
-from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.secure_client import setting
 from sordino.network.server_session import Heard, ServerSession, sendable
+from sordino.network.storage import Input
 
 INPUTS = PHASES.index(MaskedInput)
 FAILURES = 3
@@ -262,9 +261,11 @@ class LiveSums(LiveKernel[S, M]):
     it, and is asked again in the next round.
     """
 
-    def __init__(self, *args: Any, sums: Sums, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._sums = sums
+    def __init__(
+        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+    ) -> None:
+        super().__init__(world, moment, watcher, options)
+        self._sums = options.opened_sums
         self._missed: set[int] = set()
         self._tardy: set[int] = set()  # to be left out for a while
         self._opening: Open | None = None
@@ -380,11 +381,13 @@ class LiveSums(LiveKernel[S, M]):
 
 
 class ScriptedSums(ScriptedKernel[S, M]):
-    """As :class:`~sordino.network.scripted.ScriptedKernel`; a site that misses a step ends it."""
+    """As :class:`~sordino.network.kernel.ScriptedKernel`; a site that misses a step ends it."""
 
-    def __init__(self, *args: Any, sums: Sums, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._sums = sums
+    def __init__(
+        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+    ) -> None:
+        super().__init__(world, moment, watcher, options)
+        self._sums = options.opened_sums
         self._steps = {
             (each.site, each.number, PHASES.index(type(step_of(each.body)))): each.body
             for each in self.journal.after(0)
@@ -449,23 +452,15 @@ class ScriptedSums(ScriptedKernel[S, M]):
                 "secure sum; the server's status says why"
             )
         phase = PHASES.index(type(step_of(heard.body)))
-        self._noted += 1
-        self.journal.append(Input(self._noted, 0.0, "step", heard.site, heard.body, heard.number))
+        self._note(heard)
         self._steps[heard.site, heard.number, phase] = heard.body
         self.session.step(heard.site, None)
 
 
-def kernels(
-    agreed: Agreed, dimension: int, run: str, session: ServerSession
-) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
-    """Return the kernels of a study, and what they need besides: other ones where the server learns
-    nothing but sums.
-    """
-    if (summing := agreed.summing) is None:
-        return {}, ScriptedKernel, LiveKernel
+def opened(agreed: Agreed, summing: Summing, session: ServerSession, dimension: int) -> Sums:
+    """The secure sums of a study."""
     deadline = summing.deadline
     # four steps and the answers: who is silent in one must not make the round miss its deadline
     step = STEP if deadline is None else min(STEP, deadline / 5)
-    known = partial(setting, agreed, summing, dimension, run)
-    sums = Sums(session, known, agreed.verify, step)
-    return {"sums": sums}, ScriptedSums, LiveSums
+    known = partial(setting, agreed, summing, dimension, session.run)
+    return Sums(session, known, agreed.verify, step)
