@@ -17,36 +17,10 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below
 from sordino.core.records import Count, Maybe, Real
 from sordino.live.loopback import Answer, Loopback
+from sordino.report.page import template
 
 NAME = "status.json"
 HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
-_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="2"><title>{{ status.name }}: federation</title>
-<style>
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #8884;
-  vertical-align: top; }
-progress { width: 100%; }
-</style></head><body>
-<h1>{{ status.name }}</h1>
-<p>{{ status.number }} of {{ status.planned }}, after {{ "%.0f"|format(status.seconds) }} s.
-{% if status.ended %}The run has ended: {{ status.ended }}.{% else %}At least {{ status.minimum }}
-site{{ "s" if status.minimum != 1 }} must be present.
-{% if status.waiting %}<strong>{{ status.waiting }}</strong>.{% endif %}{% endif %}</p>
-<progress max="{{ status.planned }}" value="{{ status.number }}"></progress>
-<div class="wide"><table><thead><tr>
-{% for name in ("Site", "State", "Task", "Last heard", "Epsilon", "Traffic", "Refused") -%}
-<th scope="col">{{ name }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
-{% if status.strangers %}<h2>Refused connections</h2><ul>
-{% for why, times in status.strangers.items() %}<li>{{ why }} ({{ times }})</li>{% endfor %}</ul>
-{% endif %}</body></html>
-"""
 
 
 class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,10 +98,11 @@ def read(folder: Path) -> Status:
 
 def page(status: Status) -> str:
     """The status as a page that renews itself."""
-    from jinja2 import Environment
-
-    made = Environment(autoescape=True).from_string(_PAGE)
-    return made.render(status=status, rows=rows(status))
+    title = f"{status.name}: federation"
+    html: str = template("federation.html", Path(__file__).parent).render(
+        title=title, status=status, head=HEAD, rows=rows(status), script=None
+    )
+    return html
 
 
 def rows(status: Status) -> Sequence[tuple[str, ...]]:

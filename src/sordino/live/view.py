@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from sordino.base.errors import StudyError
-from sordino.base.files import KIB, MIB, open_below, read_below, there
+from sordino.base.files import KIB, MIB, open_below, there
 from sordino.base.parsing import Malformed
 from sordino.core import records
-from sordino.core.records import About, Round, dumped, known, number
+from sordino.core.records import Round, dumped, known, number
 from sordino.core.run.folder import LOG
-from sordino.core.run.reading import NEEDED, load
+from sordino.core.run.reading import NEEDED, load, read_about
 from sordino.live.console import BARS, Progress, facts, follow, limits_of, remaining, share
 from sordino.live.loopback import Answer, Loopback
 from sordino.report import page, words
@@ -37,19 +37,6 @@ def is_run(folder: Path) -> bool:
     return all(there(folder, name) for name in NEEDED)
 
 
-def about_of(folder: Path) -> About:
-    """Return the content of ``run.json``.
-
-    Raises:
-        StudyError: if it is missing or cannot be read.
-    """
-    path = folder / "run.json"
-    try:
-        return records.about(read_below(folder, path.name), path)
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 class Follower:
     """Follows one run.
 
@@ -62,7 +49,7 @@ class Follower:
         self._again()
 
     def _again(self) -> None:
-        self.about = about_of(self.folder)
+        self.about = read_about(self.folder)
         self.limits = limits_of(self.about)
         self.seen = Progress()
         self.points: list[list[float | None]] = []
@@ -84,7 +71,7 @@ class Follower:
             self._first = share(self.seen.row, self.limits)
         done = self.about.status == "done"
         if not done:
-            self.about = about_of(self.folder)
+            self.about = read_about(self.folder)
         return written or done != (self.about.status == "done")
 
     def _read(self, log: BinaryIO, size: int) -> bool:
@@ -240,7 +227,8 @@ class Site:
                 follower.look()
                 if follower.done:
                     return Answer(place=f"/{path.strip('/')}/report".replace("//", "/"))
-                return _page("live.html", state=follower.state(), title=follower.limits.title)
+                title = follower.limits.title
+                return _page("live.html", state=follower.state(), title=title, script=_script())
             case ["events"]:
                 return Answer(kind="text/event-stream", stream=self._events(folder))
             case ["report"]:
@@ -309,27 +297,27 @@ def view(folder: Path, port: int) -> Loopback:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    """A row for each run: its path, and what stands in the list."""
+    """A row for each run: its name, which leads to it, and how it stands."""
+    from markupsafe import Markup
+
     found = runs_of(folder)
-    rows: list[tuple[str, Sequence[str]]] = []
+    rows: list[Sequence[str]] = []
     for each in found[:MOST_RUNS]:
+        link = Markup('<a href="{}/">{}</a>').format(_place(each.name), each.name)
         try:
             run = load(each, last=TAIL)
         except StudyError as error:
-            rows.append((f"{_place(each.name)}/", (each.name, "-", str(error), *["-"] * 4)))
+            rows.append((link, "-", str(error), *["-"] * 4))
             continue
         rows.append(
             (
-                f"{_place(each.name)}/",
-                (
-                    each.name,
-                    run.method,
-                    "done" if run.done else "not finished",
-                    str(run.number),
-                    words.percent(run.accuracy),
-                    words.epsilon(run) if run.epsilon is not None or not run.private else "-",
-                    words.bound(run.budget) if run.private else "∞",
-                ),
+                link,
+                run.method,
+                "done" if run.done else "not finished",
+                str(run.number),
+                words.percent(run.accuracy),
+                words.epsilon(run) if run.epsilon is not None or not run.private else "-",
+                words.bound(run.budget) if run.private else "∞",
             )
         )
     return {"head": HEAD, "rows": rows, "more": len(found) - len(rows)}
@@ -351,5 +339,5 @@ def _script() -> str:
 
 def _page(name: str, **told: Any) -> Answer:
     """A page with the style of a report, and the script of a live one."""
-    text = page.template(name, HOME).render({**told, "script": _script()})
+    text = page.template(name, HOME).render({"script": None, **told})
     return Answer(text.encode("utf-8", "replace"), scripts=(page.script_digest(_script()),))

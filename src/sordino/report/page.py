@@ -68,6 +68,7 @@ def loaded(folder: Path, say: Say) -> Run:
 def render(run: Run) -> str:
     """The report of one run as HTML."""
     html: str = template("page.html").render(
+        title=run.name,
         run=run,
         about=plain(run.about),
         environment=plain(run.environment),

@@ -221,7 +221,7 @@ def load(folder: Path, *, last: int | None = None) -> Run:
         )
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
-    about = records.about(_bytes(folder / ABOUT), folder / ABOUT)
+    about = read_about(folder)
     measured = folder / METRICS
     surrounded, empty = folder / ENVIRONMENT, Environment()
     rounds, others, damaged = _log(folder / LOG, about.regime, last)
@@ -239,6 +239,15 @@ def load(folder: Path, *, last: int | None = None) -> Run:
         if there(folder, measured.name)
         else None,
     )
+
+
+def read_about(folder: Path) -> About:
+    """Return the ``run.json`` of a folder; none of its code runs.
+
+    Raises:
+        StudyError: if it is missing or cannot be read.
+    """
+    return records.about(_bytes(folder / ABOUT), folder / ABOUT)
 
 
 def _bytes(path: Path) -> bytes:
