@@ -80,22 +80,19 @@ class PrivacySpec(Section):
     )
     accountant: Annotated[str, AfterValidator(_accountant)] = Field(
         "pld",
-        description="what prices releases: pld, rdp, rdp-classic, or one Rényi order that is "
-        "fixed in "
-        "advance, such as rdp@8",
+        description="what prices releases: pld, rdp, rdp-classic, or one Rényi order that is fixed "
+        "in advance, such as rdp@8",
     )
     ledger: str = Field(
         "run",
         min_length=1,
-        description='"run" for a ledger of this run alone, or a folder with a ledger of the '
-        "data, which "
-        "adds up all runs",
+        description='"run" for a ledger of this run alone, or a folder with a ledger of the data, '
+        "which adds up all runs",
     )
     entropy: Literal["seed", "system"] = Field(
         "seed",
-        description="where noise comes from: the study's seed, which protects nobody who knows "
-        "it, or a "
-        "secret key of the operating system",
+        description="where noise comes from: the study's seed, which protects nobody who knows it, "
+        "or a secret key of the operating system",
     )
 
     @model_validator(mode="after")
@@ -120,26 +117,23 @@ class NoisyPrivacySpec(PrivacySpec):
     """A promise kept by noise on sums of clipped contributions."""
 
     unit: Literal["sample", "client", "none"] = Field(
-        description='who is protected: "sample", each training example; "client", each client '
-        "with all "
-        'its examples; "none", nobody'
+        description='who is protected: "sample", each training example; "client", each client with '
+        'all its examples; "none", nobody'
     )
     clip: float = Field(
         1.0,
         ge=SMALLEST,
         le=LARGEST,
         allow_inf_nan=False,
-        description="C, the largest norm of one contribution to a sum; larger ones are scaled "
-        "down to "
-        "it",
+        description="C, the largest norm of one contribution to a sum; larger ones are scaled down "
+        "to it",
     )
     noise_multiplier: float | None = Field(
         None,
         le=1e6,
         allow_inf_nan=False,
-        description="sigma, the noise on a sum in units of clip; calibrated from epsilon where "
-        "it is "
-        "left out",
+        description="sigma, the noise on a sum in units of clip; calibrated from epsilon where it "
+        "is left out",
     )
     mechanism: SerializeAsAny[Noise] = GaussianNoise()
     evaluation_epsilon: Epsilon | None = Field(
@@ -207,8 +201,7 @@ class Execution(Section):
         None,
         ge=1,
         description="rounds, updates or events between two evaluations; every round, or a "
-        "hundredth of "
-        "the updates or events, unless given",
+        "hundredth of the updates or events, unless given",
     )
     checkpoint_every: int = Field(
         10,

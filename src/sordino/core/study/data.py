@@ -42,9 +42,8 @@ class Source(Section):
     )
     file: Path | None = Field(
         None,
-        description="your own data (npz, CSV or Parquet); a relative path starts at the folder "
-        "of the "
-        "study file",
+        description="your own data (npz, CSV or Parquet); a relative path starts at the folder of "
+        "the study file",
     )
     label: str = Field(
         "label", description="the column of a CSV or Parquet file that holds the label"
