@@ -36,10 +36,10 @@ from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.clients.evaluation import PaidEvaluation
 from sordino.core import study as studies
 from sordino.core.prepared import UNIT
-from sordino.core.promise import uncovered
 from sordino.core.regimes import named, plan
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
+from sordino.core.statements import uncovered
 from sordino.data import identity
 from sordino.data.features import components, scattering
 from sordino.data.notices import noticed

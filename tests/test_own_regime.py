@@ -20,7 +20,8 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.method import METHODS
 from sordino.core.records import Row
-from sordino.core.run import log, session
+from sordino.core.run import folder as log
+from sordino.core.run import session
 from sordino.core.run.folder import CHECKPOINT
 from sordino.core.run.verify import verify
 from sordino.privacy import Ledger

@@ -21,9 +21,9 @@ from sordino.base.errors import BudgetExceeded, DataError, LedgerError, StudyErr
 from sordino.cli import app
 from sordino.core import regimes
 from sordino.core import study as studies
-from sordino.core.promise import assumptions
 from sordino.core.run import session
 from sordino.core.run.verify import verify
+from sordino.core.statements import assumptions
 from sordino.network.kit import Agreed
 from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
 from sordino.privacy import chain as links

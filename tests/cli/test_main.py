@@ -10,7 +10,8 @@ import pytest
 
 from command import sordino
 from sordino import cli
-from sordino.core.run import log, session
+from sordino.core.run import folder as log
+from sordino.core.run import session
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 

@@ -20,9 +20,9 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes as build
 from sordino.core import study as studies
 from sordino.core.prepared import UNIT
-from sordino.core.promise import assumptions, guarantee
 from sordino.core.run import session
 from sordino.core.run.verify import verify
+from sordino.core.statements import assumptions, guarantee
 from sordino.data.sets import find
 from sordino.privacy import Gaussian, Ledger, accountant
 from sordino.report import write

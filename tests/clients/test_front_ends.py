@@ -13,8 +13,8 @@ from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes
 from sordino.core import study as studies
-from sordino.core.promise import assumptions
 from sordino.core.run import session
+from sordino.core.statements import assumptions
 from sordino.data.features import RandomConvolutions
 from sordino.data.sets import Halves, Published, forget, register
 from sordino_papers.inversion.scenes import attacked

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
-from sordino.comparison.statistics import CONFIDENCE, Paired, Scale, paired, spread, verdict
+from sordino.comparison.result import CONFIDENCE, Paired, Scale, paired, spread, verdict
 
 COUNTS = st.integers(2, 8).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 10000), min_size=n, max_size=n)] * 2)

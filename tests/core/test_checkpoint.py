@@ -16,9 +16,8 @@ from safetensors.numpy import load_file, save_file
 from sordino.base.errors import ResumeError
 from sordino.base.files import folder_below
 from sordino.base.message import Vector
-from sordino.core.run import log
-from sordino.core.run.folder import CHECKPOINT, CHECKPOINTS
-from sordino.core.run.log import AT_ONCE, Saved
+from sordino.core.run import folder as log
+from sordino.core.run.folder import AT_ONCE, CHECKPOINT, CHECKPOINTS, Saved
 from sordino.core.world import EncodedSnapshot
 
 VECTORS = st.dictionaries(

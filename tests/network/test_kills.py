@@ -22,8 +22,9 @@ from sordino.clients.network import divided
 from sordino.clients.regime import of
 from sordino.clients.study import HorizontalStudy
 from sordino.core.kernel import Kernel
-from sordino.core.run import log, session
-from sordino.core.run.log import RunLog
+from sordino.core.run import folder as log
+from sordino.core.run import session
+from sordino.core.run.folder import RunLog
 from sordino.network import server, storage
 from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from sordino.core.promise import ADJACENCY
+from sordino.core.statements import ADJACENCY
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.privacy.formats.v2 import V2
 

@@ -113,7 +113,7 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Remarks to read before running."""
-        from sordino.core.promise import uncovered
+        from sordino.core.statements import uncovered
 
         return (*self._price.warnings, *uncovered(self.study.checked))
 

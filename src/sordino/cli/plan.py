@@ -157,7 +157,7 @@ def _tell(paragraphs: Sequence[Paragraph]) -> None:
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.core import regimes
-    from sordino.core.promise import uncovered
+    from sordino.core.statements import uncovered
 
     held = (
         f", {len(sizes)} clients"

@@ -33,7 +33,7 @@ from sordino.core.network import (
 )
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
-from sordino.core.promise import SiteScope
+from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured

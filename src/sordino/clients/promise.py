@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.promise import FLOATS, LOOKING, SIMULATED
+from sordino.core.statements import FLOATS, LOOKING, SIMULATED
 from sordino.core.study.data import SHARE
 from sordino.privacy.rounding import epsilon_text
 

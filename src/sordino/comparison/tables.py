@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from sordino.comparison.result import (
+    CONFIDENCE,
+    POINTS,
     Comparison,
     Difference,
     Member,
+    Scale,
+    Spread,
     recorded,
     scale_of,
     sweep,
 )
-from sordino.comparison.statistics import CONFIDENCE, POINTS, Scale, Spread
 from sordino.core import vocabulary
 from sordino.core.files import replace_file
 from sordino.core.records import dumped

@@ -23,7 +23,7 @@ from sordino.base.errors import StudyError
 from sordino.base.registry import Section
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
-from sordino.core.promise import SiteScope
+from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import ServerSide, SiteSide
 from sordino.data.dataset import Dataset

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sordino.base.fingerprints import joined, key_seen_by_others, keyed, record_key
 from sordino.base.message import Vector
 from sordino.core.plan import Plan
-from sordino.core.promise import SiteScope
 from sordino.core.records import Facts, Metrics
+from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import Simulation, Snapshot
 from sordino.data.notices import notice

@@ -15,11 +15,11 @@ from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
 from sordino.comparison import runner as runner
+from sordino.comparison.result import CONFIDENCE as CONFIDENCE
+from sordino.comparison.result import spread as spread
+from sordino.comparison.result import student as student
 from sordino.comparison.runner import STOPPED as STOPPED
 from sordino.comparison.runner import Job as Job
-from sordino.comparison.statistics import CONFIDENCE as CONFIDENCE
-from sordino.comparison.statistics import spread as spread
-from sordino.comparison.statistics import student as student
 from sordino.core import study as study
 from sordino.core.files import locked as locked
 from sordino.core.files import replace_file as replace_file

@@ -28,7 +28,7 @@ from sordino.base.files import KIB, folder_below, read_below
 from sordino.base.registry import did_you_mean
 from sordino.core.files import replace_file
 from sordino.core.records import About, Round, Row, known, number, plain
-from sordino.core.run import log
+from sordino.core.run import folder as log
 from sordino.core.run.session import Going, Outcome
 
 STORE = "tracking"

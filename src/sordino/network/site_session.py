@@ -81,7 +81,7 @@ from sordino.base.errors import (
 from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
-from sordino.core.run.log import RunLog
+from sordino.core.run.folder import RunLog
 from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, SiteSide
 from sordino.network import frames
 from sordino.network.frames import STOPPED

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core.plan import Stages
-from sordino.core.promise import looked
 from sordino.core.regimes import calibrated
+from sordino.core.statements import looked
 from sordino.privacy import Event, Repeated, Selected, accountant
 from sordino.privacy.event import Composed
 from sordino.privacy.trials import Trials, expected, law, missed, name_of, named

@@ -23,7 +23,7 @@ from sordino.core import study as studies
 from sordino.core.plan import step_event
 from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row, dumped
-from sordino.core.run import log
+from sordino.core.run import folder as log
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.training.perexample.sums import Paths

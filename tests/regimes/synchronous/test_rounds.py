@@ -19,7 +19,7 @@ from sordino.base.message import Train, Update
 from sordino.clients.simulation import Moment, Simulation, round_trips
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
-from sordino.core.run import log
+from sordino.core.run import folder as log
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd

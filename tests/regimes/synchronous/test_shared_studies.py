@@ -178,7 +178,7 @@ def test_the_plan_and_the_promise_say_whose_noise_it_is(tmp_path: Path) -> None:
 
 
 def test_by_default_it_holds_against_no_other_client_and_says_so(tmp_path: Path) -> None:
-    from sordino.core.promise import guarantee
+    from sordino.core.statements import guarantee
 
     said = guarantee(shared_study(tmp_path), None)
     assert "not against another client" in said

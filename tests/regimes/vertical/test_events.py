@@ -24,7 +24,8 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Send
 from sordino.core.records import Row, known, plain
-from sordino.core.run import environment, log, session
+from sordino.core.run import environment, session
+from sordino.core.run import folder as log
 from sordino.data.stream import opening
 from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.response import RandomisedResponse

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from sordino.base.errors import StudyError
-from sordino.core import promise
 from sordino.core import regimes as builder
+from sordino.core import statements
 from sordino.core import study as studies
-from sordino.core.run.log import RunLog
+from sordino.core.run.folder import RunLog
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import affordable_events, label_epsilon
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -346,7 +346,7 @@ def test_the_template_is_a_study_without_a_promise(tmp_path: Path) -> None:
     )
     assert study.stride == 200
     assert affordable_events(study) is None
-    assert "No privacy guarantee" in promise.guarantee(study, None)
+    assert "No privacy guarantee" in statements.guarantee(study, None)
 
 
 # What it costs
@@ -436,8 +436,10 @@ def test_what_a_guarantee_rests_on_is_said(tmp_path: Path) -> None:
         ((LABEL,), "The label of an entity never changes"),
         ((LABEL, 'method={name="slr"}'), "Checkpoints contain the last examples unprotected"),
     ):
-        assert any(line.startswith(words) for line in promise.assumptions(read(tmp_path, *changes)))
-    said = promise.guarantee(read(tmp_path, ENTITY), None)
+        assert any(
+            line.startswith(words) for line in statements.assumptions(read(tmp_path, *changes))
+        )
+    said = statements.guarantee(read(tmp_path, ENTITY), None)
     assert "the parties and the server" in said
     assert "epsilon = 40" in said
     assert "controls all other entities" in said
@@ -570,7 +572,7 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
     """Counted from the start of the run and not of the session; and always at the end."""
     found: list[int] = []
     monkeypatch.setattr(
-        "sordino.core.run.log.write_checkpoint",
+        "sordino.core.run.folder.write_checkpoint",
         lambda folder, kept: found.append(kept.moment.number),
     )
     with RunLog(

@@ -29,14 +29,6 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
-from sordino.core.promise import (
-    adjacency,
-    assumptions,
-    guarantee,
-    guaranteed,
-    looked,
-    uncovered,
-)
 from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
 from sordino.core.run.environment import asked, destroyed, environment, forget, surrounded
 from sordino.core.run.folder import (
@@ -49,18 +41,24 @@ from sordino.core.run.folder import (
     REMEDY,
     STUDY,
     RunFolder,
-    differences,
-    modules_of,
-    promise,
-    study_of,
-)
-from sordino.core.run.log import (
     RunLog,
+    differences,
     last_told,
     length_of,
+    modules_of,
+    promise,
     read_checkpoint,
     remove_checkpoint,
+    study_of,
     why_refused,
+)
+from sordino.core.statements import (
+    adjacency,
+    assumptions,
+    guarantee,
+    guaranteed,
+    looked,
+    uncovered,
 )
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot

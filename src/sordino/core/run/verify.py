@@ -37,10 +37,10 @@ from sordino.core.run.folder import (
     STUDY,
     Difference,
     RunFolder,
+    checkpoint_heads,
     mapping,
     table_in,
 )
-from sordino.core.run.log import checkpoint_heads
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note

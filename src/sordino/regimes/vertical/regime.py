@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from sordino.core.method import ContractBroken, Method
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
-from sordino.core.promise import FLOATS, LOOKING, SIMULATED
 from sordino.core.regimes import Regime
-from sordino.core.statements import Paragraph, Table
+from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
 from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
