@@ -355,7 +355,8 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
         try:
             with os.fdopen(handle, "wb") as file:
                 if isinstance(held, Arrays):
-                    _save(held, file)
+                    whose: dict[str, Any] = {} if held.client is None else {"client": held.client}
+                    np.savez(file, x=_examples(held.x), y=held.y, **whose)
                 else:
                     _save_table(held, file)
             place = folder / f"{secrets.token_hex(8)}{ending}"
@@ -392,13 +393,6 @@ def _save_table(held: polars.DataFrame, file: Any) -> None:
             f"the data cannot be kept ({'; '.join(odd) or error}): convert or drop what is no "
             "number and no text"
         ) from None
-
-
-def _save(held: Arrays, file: Any) -> None:
-    named: dict[str, Any] = {"x": _examples(held.x), "y": held.y}
-    if held.client is not None:
-        named["client"] = held.client
-    np.savez(file, **named)
 
 
 # What a container holds as an array, or as cells of a column

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sordino.api import shown
 from sordino.api.given import FOLDER, Data, kept
-from sordino.base.errors import StudyError
 from sordino.base.registry import Section
 from sordino.core import study as studies
 from sordino.core.files import write_new
 from sordino.core.run.folder import flat
+from sordino.core.study.parse import with_value
 
 if TYPE_CHECKING:
     from sordino.core.study.base import Study as Checked
@@ -165,7 +165,8 @@ class Study:
         for key, value in tables.items():
             table[key] = value if key in ("name", "seed") else _plain(key, value)
         for key, value in (changes or {}).items():
-            _put(table, key, value)
+            table = with_value(table, key.split("."), _plain(key, value))
+        table = _plain("", table)  # without keys that are None
         made = self._made and "name" not in tables and "name" not in (changes or {})
         if made:
             table["name"] = _called(table)
@@ -231,19 +232,6 @@ def _plain(key: str, value: object) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, each) for each in value]
     return value
-
-
-def _put(table: dict[str, Any], key: str, value: object) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        below = table.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise StudyError(f"{key}: {part!r} is a value, not a table")
-        table = below
-    if value is None:
-        table.pop(last, None)
-    else:
-        table[last] = _plain(key, value)
 
 
 def on_kept(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -> Study:

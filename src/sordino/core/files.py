@@ -29,19 +29,13 @@ def said_clearly(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise DiskFull(path) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise StudyError(
                 f"{path}: not allowed to write there. Choose another folder with --out"
             ) from error
-        if error.errno in (
-            errno.ENOENT,
-            errno.ENOTDIR,
-            errno.EEXIST,
-            errno.EISDIR,
-            errno.ENAMETOOLONG,
-            errno.ELOOP,
-            errno.EINVAL,
-        ):
+        places = FileNotFoundError, NotADirectoryError, FileExistsError, IsADirectoryError
+        odd = errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL
+        if isinstance(error, places) or error.errno in odd:
             raise StudyError(
                 f"{path}: nothing can be written there ({error.strerror}). Choose another "
                 "folder with --out"

@@ -195,7 +195,7 @@ class KernelSnapshot(Generic[S]):
         own = self.packed()
         rest = _Rest(
             time=self.time,
-            flights=list(self.flights),
+            flights=self.flights,
             away=dict(self.away),
             blocks=dict(self.blocks),
             count=self.count,
@@ -209,7 +209,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of a moment that is no vector."""
 
     time: float
-    flights: list[Flight]
+    flights: tuple[Flight, ...]
     away: dict[int, int]
     blocks: dict[int, tuple[Block, ...]]
     count: int
@@ -224,17 +224,9 @@ def unpacked(packed: EncodedSnapshot) -> tuple[EncodedSnapshot, dict[str, Any]]:
         ValueError: if it cannot be one.
     """
     rest = msgspec.json.decode(packed.rest, type=_Rest)
-    own = {
-        "time": rest.time,
-        "flights": tuple(rest.flights),
-        "away": rest.away,
-        "blocks": rest.blocks,
-        "count": rest.count,
-    }
-    return EncodedSnapshot(packed.vectors, bytes(rest.state)), {
-        **own,
-        "epsilon": float(rest.epsilon),
-    }
+    kernel = msgspec.structs.asdict(rest) | {"epsilon": float(rest.epsilon)}
+    del kernel["state"]
+    return EncodedSnapshot(packed.vectors, bytes(rest.state)), kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from sordino.core.run.folder import (
     MODEL,
     REMEDY,
     STUDY,
+    Difference,
     RunFolder,
     RunLog,
     differences,
@@ -327,9 +328,15 @@ def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin)
         {key: value for key, value in each.items() if key not in _FREE}
         for each in (before.environment, environment(study))
     )
-    if found := [*found, *differences("environment", there, here)]:
-        last = f"{place.path}: a run can be resumed only without changes. {REMEDY}"
-        raise ResumeError("\n".join((*map(str, found), last)))
+    _refuse(
+        [*found, *differences("environment", there, here)],
+        f"{place.path}: a run can be resumed only without changes. {REMEDY}",
+    )
+
+
+def _refuse(found: Sequence[Difference], remedy: str) -> None:
+    if found:
+        raise ResumeError("\n".join((*map(str, found), remedy)))
 
 
 def _refuse_other_data(folder: Path, built: PreparedRun, run: str, before: Begin) -> None:
@@ -342,12 +349,10 @@ def _refuse_other_data(folder: Path, built: PreparedRun, run: str, before: Begin
     """
     now = promise(records.plain(describe(built, run)))
     noted = {key: value for key, value in now.items() if key in before.promise}
-    if found := differences("", before.promise, noted):
-        last = (
-            f"{folder}: its data, or a file that it reads, has changed since the run began. "
-            f"{REMEDY}"
-        )
-        raise ResumeError("\n".join((*map(str, found), last)))
+    _refuse(
+        differences("", before.promise, noted),
+        f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}",
+    )
 
 
 def _refuse_another_key(place: RunFolder, before: Begin, *, ended: bool) -> None:
@@ -424,11 +429,11 @@ def _finish(
         replace_file(folder / METRICS, records.dumped(measured, indent=1).encode())
     outcome, done = _end(folder, about, built, moment, seconds, spent)
     seal = place.seal(records.plain(done), model, spent)
-    if before is not None and (
-        found := place.changed_since_seal(records.plain(before), records.plain(done), seal.files)
-    ):
-        last = "The run had ended and was sealed in its ledger. Restore the folder from a copy"
-        raise ResumeError("\n".join((*map(str, found), last)))
+    if before is not None:
+        _refuse(
+            place.changed_since_seal(records.plain(before), records.plain(done), seal.files),
+            "The run had ended and was sealed in its ledger. Restore the folder from a copy",
+        )
     replace_file(folder / MODEL, model)
     sim.ledgers.seal(run, records.plain(seal))
     seq, digest = sim.ledgers.head()

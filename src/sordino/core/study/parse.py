@@ -135,17 +135,28 @@ def _chosen(
     try:
         kind = registry.chosen(section)
     except StudyError as error:
-        return _with(table, registry.keys, _REFUSED), [str(error)]
+        return with_value(table, registry.keys, _REFUSED), [str(error)]
     try:
-        return _with(table, registry.keys, kind.model_validate(section)), []
+        return with_value(table, registry.keys, kind.model_validate(section)), []
     except ValidationError as error:
-        return _with(table, registry.keys, _REFUSED), _explained(error, registry.keys, kind, shape)
+        return with_value(table, registry.keys, _REFUSED), _explained(
+            error, registry.keys, kind, shape
+        )
 
 
-def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """The same table of tables with another value at one place."""
+def with_value(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return the same table of tables with another value at one place.
+
+    Raises:
+        StudyError: if the place lies below a value.
+    """
     key, *below = keys
-    return {**table, key: _with(table.get(key, {}), below, value) if below else value}
+    if not below:
+        return {**table, key: value}
+    inner = {} if table.get(key) is None else table[key]
+    if not isinstance(inner, Mapping):
+        raise StudyError(f"'{key}' is a value, not a section")
+    return {**table, key: with_value(inner, below, value)}
 
 
 def read(
@@ -302,10 +313,10 @@ def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
         raise StudyError(
             f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three"
         )
-    for depth in range(1, len(path) + 1):
-        if not isinstance(_below(table, *path[:depth]), Mapping | None):
-            raise StudyError(f"--set {change}: '{path[depth - 1]}' is a value, not a section")
-    return _with(table, (*path, last), value)
+    try:
+        return with_value(table, (*path, last), value)
+    except StudyError as error:
+        raise StudyError(f"--set {change}: {error}") from None
 
 
 def write(study: Study) -> str:
