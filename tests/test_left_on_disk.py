@@ -17,9 +17,9 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import Bunch
 
 from command import sordino
-from sordino.api import tuning
 from sordino.api.given import kept
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
+from sordino.comparison import runner
 from sordino.core import study as studies
 from sordino.core.regimes import named
 from sordino.core.run import session
@@ -179,7 +179,7 @@ def test_tuning_on_rows_that_somebody_else_names_is_declared_and_booked(
     def stop(*_: object) -> None:
         raise StudyError("here candidates train")
 
-    monkeypatch.setattr(tuning, "play", stop)
+    monkeypatch.setattr(runner, "play_tasks", stop)
     (ours / "study.toml").write_text(studies.write(sampled(ours, 'file="train.npz"')))
     vary = ("tune", "study.toml", "--vary", "method.learning_rate=0.1,0.5", "--on", "ours:OURS")
     assert "--declared-public" in sordino(ours, *vary, "-q").stderr

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import sordino as so
 from federations import laid
-from sordino.api import tuning
 from sordino.base.errors import BudgetExceeded, DataError, LedgerError, StudyError
 from sordino.cli import app
+from sordino.comparison import runner
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
@@ -336,7 +336,7 @@ def tuned(tmp_path: Path, patch: pytest.MonkeyPatch, *more: str) -> str:
     def stop(*_: object) -> None:
         raise StudyError("here candidates train")
 
-    patch.setattr(tuning, "play", stop)
+    patch.setattr(runner, "play_tasks", stop)
     asked = ["tune", str(tmp_path / "study.toml"), "--vary", "method.learning_rate=0.1,0.5"]
     asked += [
         "--jobs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,111 +48,81 @@ class Tuned:
         return {"study": str(self.path), "chosen": chosen, "accuracy": self.accuracy}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicTrials:
-    """Trials of candidates on public data, which cost no privacy.
+def choose_publicly(
+    path: Path,
+    found: Sequence[Candidate],
+    vary: Sequence[str],
+    on: str,
+    say: Say,
+    table: Callable[[str, Sequence[public.Scored]], None],
+    *,
+    declared: bool,
+    count: int,
+    out: Path | None,
+    runs: Path | None,
+    jobs: int | None,
+    quiet: bool,
+    only_plan: bool,
+) -> Tuned | None:
+    """Try candidates on public data, which costs no privacy, and write the study with the best.
 
-    Attributes:
+    Args:
         path: of the study.
         found: the candidates.
         vary: what they are made of, as ``KEY=V1,V2``.
         on: the public data: a data set, a file, or "validation".
+        table: is told a title and what each candidate came to.
         declared: whether the user declares its rows public.
         count: seeds of each candidate.
         out: the study file to write; named after the study unless given.
         runs: folder of all trials; named after the study unless given.
         jobs: runs at once; as many as there are cores unless given.
+
+    Returns:
+        what was written; None where only the plan was asked for.
     """
-
-    path: Path
-    found: Sequence[Candidate]
-    vary: Sequence[str]
-    on: str
-    declared: bool = False
-    count: int = 1
-    out: Path | None = None
-    runs: Path | None = None
-    jobs: int | None = None
-
-    def run(
-        self, say: Say, table: Callable[[str, Sequence[public.Scored]], None], *, quiet: bool
-    ) -> Tuned:
-        """Try every candidate, and write the study with the best one.
-
-        Args:
-            table: is told a title and what each candidate came to.
-        """
-        target, tasks, at_once = self._prepared(say, only_plan=False)
-        warning = public.book(self.found[0].study, self.on, declared=self.declared)
-        if warning is not None:
-            say(warning)
-        with locked(self._folder, make=True):
-            runner.sweep(task.folder for task in tasks)
-            failed = runner.play_tasks(tasks, at_once, quiet)
-        scored = public.scored(tasks, failed)
-        table(f"Accuracy on {self.on}", scored)
-        best = public.best(scored)
-        note = {
-            "source": "public",
-            "grid": list(self.vary),
-            "data": public.called(self.on),
-            "measure": public.MEASURE,
-            "seeds": list(dict.fromkeys(task.seed for task in tasks)),
-            "trials": len(tasks),
-        }
-        return _written(target, tuned(self.found[best], note), scored[best].mean)
-
-    def show(self, say: Say) -> None:
-        """Say what would be tried, and run nothing."""
-        self._prepared(say, only_plan=True)
-
-    @property
-    def _folder(self) -> Path:
-        named = schedule.slug(self.found[0].study.name)
-        usual = Path("runs") / f"tune-{named}-on-{schedule.slug(self.on)}"
-        return usual if self.runs is None else self.runs
-
-    def _prepared(self, say: Say, *, only_plan: bool) -> tuple[Path, list[schedule.Task], int]:
-        """Return the file to write, all trials, and how many run at once."""
-        target = _free(self.out, self.found[0].study)
-        folder = self._folder
-        runner.refuse_file(folder)
-        with public.place_of(self.on, folder, only_plan=only_plan) as place:
-            sides = public.sides(self.found, self.path, self.on, place, declared=self.declared)
-            seeds = schedule.seeds_of(sides[0].study, self.count)
-            at_once = runner.jobs_at_once(
-                self.jobs, [side.study.execution.threads for side in sides]
-            )
-            tasks = schedule.tasks(sides, seeds, folder)
-            runner.states(tasks)
-        if (file := public.file_of(self.on)) is not None:
-            public.keep_digest(file, folder / "data.sha256", write=not only_plan)
-        say(
-            f"{len(self.found)} candidates, {len(tasks)} trials on public data ({self.on}): no "
-            "privacy is spent"
-        )
-        return target, tasks, at_once
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateChoice:
-    """The outcome of a choice on private data: a run that is released, or none.
-
-    Attributes:
-        chosen: values by key; None where no trial was made.
-        run: folder of the released run.
-        report: its page.
-    """
-
-    chosen: dict[str, object] | None
-    run: Path | None
-    report: Path | None
+    study = found[0].study
+    target = _free(out, study)
+    usual = Path("runs") / f"tune-{schedule.slug(study.name)}-on-{schedule.slug(on)}"
+    folder = usual if runs is None else runs
+    runner.refuse_file(folder)
+    with public.place_of(on, folder, only_plan=only_plan) as place:
+        sides = public.sides(found, path, on, place, declared=declared)
+        seeds = schedule.seeds_of(sides[0].study, count)
+        at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+        tasks = schedule.tasks(sides, seeds, folder)
+        runner.states(tasks)
+    if (file := public.file_of(on)) is not None:
+        public.keep_digest(file, folder / "data.sha256", write=not only_plan)
+    say(f"{len(found)} candidates, {len(tasks)} trials on public data ({on}): no privacy is spent")
+    if only_plan:
+        return None
+    if (warning := public.book(study, on, declared=declared)) is not None:
+        say(warning)
+    with locked(folder, make=True):
+        runner.sweep(task.folder for task in tasks)
+        failed = runner.play_tasks(tasks, at_once, quiet)
+    scored = public.scored(tasks, failed)
+    table(f"Accuracy on {on}", scored)
+    best = public.best(scored)
+    note = {
+        "source": "public",
+        "grid": list(vary),
+        "data": public.called(on),
+        "measure": public.MEASURE,
+        "seeds": list(seeds),
+        "trials": len(tasks),
+    }
+    return _written(target, tuned(found[best], note), scored[best].mean)
 
 
 def choose_privately(
     priced: Price, path: Path, changes: Sequence[str], out: Path, say: Say
-) -> PrivateChoice:
+) -> tuple[Mapping[str, object] | None, Path | None]:
     """Book a choice on private data, run its trials, and release the best.
+
+    Returns:
+        values by key, None where no trial was made; and the folder of the released run, if any.
 
     Raises:
         StudyError, BudgetExceeded: if it cannot be made, or is not paid for.
@@ -162,13 +132,11 @@ def choose_privately(
     except KeyboardInterrupt as stopped:
         stopped.add_note(f"The same command with --out {out} goes on, and pays nothing twice")
         raise
-    if done.run is None:
-        private.ageless(out)
-        return PrivateChoice(done.chosen, None, None)
-    run = out / done.run
-    found = PrivateChoice(done.chosen, run, write_report(run))
+    run = None if done.run is None else out / done.run
+    if run is not None:
+        write_report(run)
     private.ageless(out)
-    return found
+    return done.chosen, run
 
 
 def by_rules(

@@ -218,21 +218,23 @@ def tune(
         priced = price(found, vary or (), law, trials)
         _private(priced, path, change or (), out, only_plan, as_json)
         return
-    asked = tuning.PublicTrials(
-        path=path,
-        found=found,
-        vary=vary or (),
-        on=on,
+    tuned = tuning.choose_publicly(
+        path,
+        found,
+        vary or (),
+        on,
+        say.result if only_plan else say.people,
+        _scores,
         declared=declared,
         count=count,
         out=out,
         runs=runs,
         jobs=jobs,
+        quiet=quiet,
+        only_plan=only_plan,
     )
-    if only_plan:
-        asked.show(say.result)
-        return
-    _show_tuned(asked.run(say.people, _scores, quiet=quiet), as_json)
+    if tuned is not None:
+        _show_tuned(tuned, as_json)
 
 
 def _scores(title: str, scored: Sequence[Scored]) -> None:
@@ -253,6 +255,7 @@ def _private(
 ) -> None:
     """Show what the choice costs; then make it."""
     from sordino.api import tuning
+    from sordino.core.run.folder import PAGE
     from sordino.tune.price import told
     from sordino.tune.private import NOBODY
 
@@ -267,16 +270,16 @@ def _private(
             "--on private needs --out FOLDER: after a kill, the same command with the same folder "
             "goes on and pays nothing twice"
         )
-    done = tuning.choose_privately(priced, path, changes, out, say.people)
-    if done.run is None:
+    chosen, run = tuning.choose_privately(priced, path, changes, out, say.people)
+    if run is None:
         say.result(NOBODY)
     else:
-        values = ", ".join(f"{key} = {value}" for key, value in (done.chosen or {}).items())
-        say.result(f"chosen: {values}. The run: {done.run}")
-        say.result(f"Report: {done.report}")
+        values = ", ".join(f"{key} = {value}" for key, value in (chosen or {}).items())
+        say.result(f"chosen: {values}. The run: {run}")
+        say.result(f"Report: {run / PAGE}")
     if as_json:
-        run = None if done.run is None else str(done.run)
-        say.machine({**_numbers(priced), "chosen": done.chosen, "run": run})
+        where = None if run is None else str(run)
+        say.machine({**_numbers(priced), "chosen": chosen, "run": where})
 
 
 def _numbers(priced: Price) -> dict[str, object]:
