@@ -24,10 +24,10 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
 from sordino.core.prepared import PreparedRun, PrepareRun
-from sordino.core.statements import adjacency, assumptions
 from sordino.core.run import session
 from sordino.core.run.environment import sources
 from sordino.core.run.session import Outcome
+from sordino.core.statements import adjacency, assumptions
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
