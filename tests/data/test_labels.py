@@ -13,7 +13,7 @@ from sklearn.preprocessing import LabelEncoder, minmax_scale
 
 from sordino.base.errors import DataError
 from sordino.data import load
-from sordino.data.labels import encode, encode_labels
+from sordino.data.labels import encode
 
 DIABETES = load_diabetes(scaled=False)
 
@@ -51,7 +51,7 @@ def test_a_range_is_never_looked_up() -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0.0, 0.5, 1.0], r"row 1 has the label 0\.5, which is no class number"),
+        ([0.0, 0.5, 1.0], r"row 1 .* has the label 0\.5, which is no class number"),
         (["yes", "YES", "no"], r"labels 'YES' and 'yes' differ only in case or blanks"),
         (["yes", "yes ", "no"], r"labels 'yes' and 'yes ' differ only"),
         ([1990, 2001, 2001], r"a label of 2001 means 2002 classes, and 2 of them occur"),
@@ -68,7 +68,8 @@ def test_what_may_be_no_class_is_refused(labels: list[Any], message: str) -> Non
 def test_who_says_classes_gets_classes(labels: list[Any]) -> None:
     values = np.array(labels)
     found = encode((values,), "x.csv", "classes")
-    assert found.parts[0].tolist() == encode_labels((values,), "x.csv")[0][0].tolist()
+    known = np.unique(values).tolist() if values.dtype.kind == "U" else list(range(max(labels) + 1))
+    assert found.parts[0].tolist() == [known.index(label) for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -97,11 +98,11 @@ def test_binary_is_two_values(labels: list[Any], count: int) -> None:
 def test_text_is_no_number() -> None:
     with pytest.raises(DataError, match=r"labels hold <U1, not numbers"):
         encode((np.array(["a", "b"]),), "x.csv", "number", (0.0, 1.0))
-    with pytest.raises(DataError, match=r"row 1 has the label nan; every label must be finite"):
+    with pytest.raises(DataError, match=r"row 1 .* has the label nan; every label must be finite"):
         encode((np.array([0.0, np.nan]),), "x.csv", "number", (0.0, 1.0))
 
 
 def test_a_label_that_no_float_measures_is_refused() -> None:
     for value in (1e300, -1.7e308):
-        with pytest.raises(DataError, match=r"row 1 has the label .* too far"):
+        with pytest.raises(DataError, match=r"row 1 .* has the label .* too far"):
             encode((np.array([0.5, value]),), "x.csv", "number", (0.0, 1.0))

@@ -122,11 +122,11 @@ def test_scale_divides_by_public_constants(tmp_path: Path) -> None:
         ({"outcome": ["x"] * 6 + [None] + ["x"] * 33}, r"row 6 .*, column 'outcome' is empty"),
         (
             {"outcome": [0] * 5 + [-1] + [0] * 34},
-            r"row 5 has the label -1; class numbers start at 0",
+            r"row 5 .* has the label -1; class numbers start at 0",
         ),
         (
             {"outcome": [0.0] * 5 + [0.5] + [0.0] * 34},
-            r"row 5 has the label 0\.5, which is no class number: set data\.target = 'number'",
+            r"row 5 .* has the label 0\.5, which is no class number: set data\.target = 'number'",
         ),
         (
             {"outcome": [0] * 5 + [10**9] + [0] * 34},
@@ -252,8 +252,8 @@ def test_npz_faults_are_named(tmp_path: Path) -> None:
     fails("x_test and y_test must come together", x=x, y=y, x_test=x)
     fails("x must hold numbers", x=x.astype(str), y=y)
     fails("x must have a row for each example", x=x[:, 0], y=y)
-    fails("row 3 has the label -1", x=x, y=np.array([0, 1, 0, -1, 0, 1]))
-    fails("row 2 has no label", x=x, y=np.array(["a", "b", "", "a", "b", "a"]))
+    fails(r"row 3 .* has the label -1", x=x, y=np.array([0, 1, 0, -1, 0, 1]))
+    fails(r"row 2 .* has no label", x=x, y=np.array(["a", "b", "", "a", "b", "a"]))
     fails("class numbers or text, found .V3", x=x, y=np.zeros(6, "V3"))
     fails(f"label {2**64 - 1} would mean", x=x, y=np.full(6, 2**64 - 1, np.uint64))
     fails("bytes that are not ASCII", x=x, y=np.array([b"a", b"\xff"] * 3))

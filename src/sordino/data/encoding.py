@@ -131,7 +131,7 @@ class Encoding:
         """One column of 0 and 1 for each category."""
         name, known = series.name, self.categories[series.name]
         values = _texts(series)
-        listed: npt.NDArray[Any] = np.array([spelled(each) for each in known])
+        listed: npt.NDArray[Any] = np.array([identity.spelled(each) for each in known])
         x = (values[:, None] == listed).astype(np.float32)
         strange = ~x.any(axis=1)
         if self.unknown == OTHER:
@@ -201,25 +201,9 @@ def _words(series: pl.Series) -> identity.Words:
 
 def _texts(series: pl.Series) -> npt.NDArray[Any]:
     """Values as text, spelled as categories are; a gap is empty."""
-    return np.array(["" if each is None else spelled(str(each)) for each in series.to_list()])
-
-
-def spelled(text: str) -> str:
-    """Text without blanks around it; a number as Python writes it, so that 3, 3.0 and "3" are one.
-
-    >>> spelled(" red "), spelled("3.0"), spelled("3"), spelled("TRUE"), spelled("NaN")
-    ('red', '3', '3', 'true', 'nan')
-    """
-    text = identity.pointed(text.strip())
-    if text.lower() in ("true", "false"):
-        return text.lower()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    if not np.isfinite(number):
-        return str(number)
-    return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
+    return np.array(
+        ["" if each is None else identity.spelled(str(each)) for each in series.to_list()]
+    )
 
 
 def refuse_text(series: pl.Series, place: str, hint: str = "") -> None:

@@ -146,6 +146,19 @@ def pointed(text: str) -> str:
     return _COMMA.sub(r"\1.\2", text)
 
 
+def spelled(text: str) -> str:
+    """Text without blanks around it; a number in the one way that it is written, so that 3, 3.0 and
+    "3" are one.
+
+    >>> spelled(" red "), spelled("3.0"), spelled("3,50"), spelled("TRUE"), spelled("NaN")
+    ('red', '3', '3.5', 'true', 'nan')
+    """
+    text = pointed(text.strip())
+    if text.lower() in ("true", "false", "nan"):
+        return text.lower()
+    return number_in_text(text) or text
+
+
 def persons(values: npt.NDArray[Any]) -> Words:
     """A word for each row's person, as streams know entities: 12 is one in CSV and in Parquet."""
     names, places = np.unique(values, return_inverse=True)

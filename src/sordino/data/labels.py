@@ -43,7 +43,7 @@ import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.data.dataset import Labels, Span
-from sordino.data.identity import number_in_text, pointed
+from sordino.data.identity import number_in_text, spelled
 from sordino.data.notices import notice
 
 Target = Literal["classes", "binary", "number"]
@@ -90,48 +90,22 @@ def encode(
     Raises:
         DataError: where they are something else, with what to set.
     """
+    labels = _Labels(np.concatenate(parts), place, len(parts[0]))
+    values: Column
+    names: tuple[str, ...] = ()
     if target == "number":
-        return _numbers(parts, place, label_range)
-    if classes is not None:
-        return _stated(parts, place, tuple(classes), binary=target == "binary")
-    if target == "binary":
-        return _two(parts, place)
-    if target is None:
-        _refuse_odd(parts, place)
-    numbers, classes = encode_labels(parts, place)
-    return Encoded(numbers, classes)
-
-
-def _numbers(parts: Sequence[Column], place: str, label_range: Span | None) -> Encoded:
-    if label_range is None:
-        raise DataError(
-            f"{place}: data.target = 'number' needs data.label_range = [low, high], public bounds "
-            "of the label that do not come from this data: looked up in it, they would tell of "
-            "single rows"
-        )
-    low, high = label_range
-    found = []
-    for values in parts:
-        if values.dtype.kind not in "buif":
-            raise DataError(
-                f"{place}: data.target = 'number', and labels hold {values.dtype}, not numbers; "
-                "leave data.target out for classes"
-            )
-        exact = values.astype(np.float64)
-        if (bad := np.flatnonzero(~np.isfinite(exact))).size:
-            raise DataError(
-                f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; every label must be "
-                "finite. Drop the row"
-            )
-        with np.errstate(over="ignore"):
-            scaled = (2.0 * ((exact - low) / (high - low)) - 1.0).astype(np.float32)
-        if (bad := np.flatnonzero(~np.isfinite(scaled))).size:
-            raise DataError(
-                f"{place}: row {int(bad[0])} has the label {values[bad[0]]}, which is too far from "
-                f"data.label_range = [{low:g}, {high:g}] to be measured. Correct or drop the row"
-            )
-        found.append(scaled)
-    return Encoded(tuple(found), (), (low, high))
+        values = labels.numbers(label_range)
+    elif classes is not None:
+        values, names = labels.stated(classes, binary=target == "binary"), tuple(classes)
+    elif target == "binary":
+        values, names = labels.two()
+    else:
+        if target is None:
+            labels.refuse_odd()
+        values, names = labels.classes()
+    cuts = np.cumsum([len(part) for part in parts])[:-1]
+    span = label_range if target == "number" else None
+    return Encoded(tuple(np.split(values, cuts)), names, span)
 
 
 def clamped(values: Column) -> Column:
@@ -139,7 +113,164 @@ def clamped(values: Column) -> Column:
     return np.clip(values, np.float32(-1.0), np.float32(1.0))
 
 
-_TRUTH = ("true", "false")
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labels:
+    """Labels of all parts, one after another.
+
+    Attributes:
+        values: as they are written.
+        place: the file, for refusals.
+        first: how many the first part has.
+    """
+
+    values: Column
+    place: str
+    first: int
+
+    @property
+    def kind(self) -> str:
+        """Of numbers or text, as numpy calls it."""
+        return self.values.dtype.kind
+
+    def refuse(self, bad: Column, fault: str) -> None:
+        """Refuse the first of the labels that are ``bad`` (n,)."""
+        if (rows := np.flatnonzero(bad)).size:
+            row = int(rows[0])
+            where = f"row {row}" if row < self.first else f"row {row - self.first} of the test set"
+            label = self.values[row].item()
+            found = f"has the label {label!r}" if label not in ("", b"") else "has no label"
+            raise DataError(f"{self.place}: {where} (the first is 0) {found}{fault}")
+
+    def numbers(self, label_range: Span | None) -> npt.NDArray[np.float32]:
+        """Numbers in units of half a range."""
+        if label_range is None:
+            raise DataError(
+                f"{self.place}: data.target = 'number' needs data.label_range = [low, high], "
+                "public bounds of the label that do not come from this data: looked up in it, they "
+                "would tell of single rows"
+            )
+        if self.kind not in "buif":
+            raise DataError(
+                f"{self.place}: data.target = 'number', and labels hold {self.values.dtype}, not "
+                "numbers; leave data.target out for classes"
+            )
+        low, high = label_range
+        exact = self.values.astype(np.float64)
+        self.refuse(~np.isfinite(exact), "; every label must be finite. Drop the row")
+        with np.errstate(over="ignore"):
+            scaled = (2.0 * ((exact - low) / (high - low)) - 1.0).astype(np.float32)
+        self.refuse(
+            ~np.isfinite(scaled),
+            f", which is too far from data.label_range = [{low:g}, {high:g}] to be measured. "
+            "Correct or drop the row",
+        )
+        return scaled
+
+    def stated(self, classes: Sequence[str], *, binary: bool) -> Labels:
+        """Numbers of the stated classes."""
+        number, values = class_numbers(classes, binary=binary), self.values
+        if self.kind == "f":
+            self._refuse_fractions()
+            values = values.astype(np.int64)
+        numbers = [number(label) for label in self._texts(values).tolist()]
+        self.refuse(
+            np.array([each is None for each in numbers], bool),
+            f", and data.classes lists {_listed(classes)}. Add it there if it is public that there "
+            "is such a class, or drop the row",
+        )
+        return np.array(numbers, np.int64)
+
+    def two(self) -> tuple[Labels, tuple[str, ...]]:
+        """Numbers of two values, text without regard to case and blanks, and their names."""
+        values = self.values
+        if self.kind in "SU":
+            values = np.array([text.strip().casefold() for text in self._texts().tolist()])
+            self.refuse(values == "", "")
+        elif self.kind == "f":
+            self.refuse(~np.isfinite(values), ", which is no finite number; drop the row")
+        names, numbers = np.unique(values, return_inverse=True)
+        if len(names) != 2:
+            shown = ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")
+            raise DataError(
+                f"{self.place}: data.target = 'binary' needs labels of two values, and there "
+                f"{'is' if len(names) == 1 else 'are'} {len(names)} ({shown}); {_SAY}"
+            )
+        even = self.kind == "f" and bool((names == np.round(names)).all())
+        return numbers.astype(np.int64), tuple(
+            str(int(name) if even else name) for name in names.tolist()
+        )
+
+    def classes(self) -> tuple[Labels, tuple[str, ...]]:
+        """Class numbers as they stand, or numbers of texts in sorted order, and names."""
+        if self.kind == "f":
+            self._refuse_fractions()
+        if self.kind not in "buifSU":
+            raise DataError(
+                f"{self.place}: labels must be class numbers or text, found {self.values.dtype}"
+            )
+        if self.kind not in "uif":
+            texts = self._texts()
+            self.refuse(texts == "", "")
+            names, numbers = np.unique(texts, return_inverse=True)
+            return numbers.astype(np.int64), tuple(names.tolist())
+        if (largest := int(self.values.max())) >= MOST_CLASSES:  # before it overflows an int64
+            raise DataError(
+                f"{self.place}: label {largest} would mean {largest + 1} classes; number the "
+                "classes 0, 1, 2, ... or use text"
+            )
+        self.refuse(self.values < 0, "; class numbers start at 0 (use 0 and 1, not -1 and 1)")
+        return self.values.astype(np.int64), tuple(map(str, range(largest + 1)))
+
+    def refuse_odd(self) -> None:
+        """Refuse labels that look like something other than classes."""
+        values, text = self.values, self.kind in "SU"
+        if self.kind not in "uifSU":
+            return
+        if self.kind == "f":
+            fractions = np.isfinite(values) & (values != np.round(values))
+            self.refuse(fractions, f", which is no class number: {_SAY}")
+        names = np.unique(self._texts() if text else values)
+        if len(names) > max(MANY, len(values) / 10):
+            raise DataError(
+                f"{self.place}: the labels of {len(values)} rows have {len(names)} distinct "
+                f"values, which is many for classes: {_SAY}"
+            )
+        if text:
+            _refuse_alike(names, self.place)
+        elif np.isfinite(names[-1]):
+            most = int(names[-1]) + 1
+            if MANY < most <= MOST_CLASSES and 2 * len(names) < most:
+                raise DataError(
+                    f"{self.place}: a label of {most - 1} means {most} classes, and {len(names)} "
+                    f"of them occur: {_SAY}; or number the classes 0, 1, 2, ... without gaps"
+                )
+
+    def _texts(self, values: Column | None = None) -> Column:
+        try:
+            return (self.values if values is None else values).astype(str)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.place}: labels must be class numbers or text, but some are bytes that are "
+                "not ASCII"
+            ) from error
+
+    def _refuse_fractions(self) -> None:
+        values = self.values
+        bad = ~np.isfinite(values) | (values != np.round(values)) | (np.abs(values) > 2**53)
+        self.refuse(bad, "; labels must be class numbers or text")
+
+
+def _refuse_alike(names: Column, place: str) -> None:
+    """Refuse two names that differ only in case or blanks."""
+    seen: dict[str, str] = {}
+    for name in map(str, names):
+        other = seen.setdefault(name.strip().casefold(), name)
+        if other != name:
+            raise DataError(
+                f"{place}: the labels {other!r} and {name!r} differ only in case or blanks. Spell "
+                "them alike; or set data.target = 'binary', which takes them for one, or "
+                "'classes', which keeps them apart"
+            )
 
 
 def class_numbers(classes: Sequence[str], *, binary: bool = False) -> Callable[[str], int | None]:
@@ -161,9 +292,7 @@ def class_numbers(classes: Sequence[str], *, binary: bool = False) -> Callable[[
     """
 
     def plain(label: str) -> str:
-        label = label.strip()
-        text = pointed(label.casefold() if binary else label)
-        return number_in_text(text) or (text.lower() if text.lower() in _TRUTH else text)
+        return spelled(label.casefold() if binary else label)
 
     numbers = {plain(name): number for number, name in enumerate(classes)}
     if len(numbers) < len(classes):
@@ -173,30 +302,6 @@ def class_numbers(classes: Sequence[str], *, binary: bool = False) -> Callable[[
     if not any(map(number_in_text, map(str.strip, classes))):
         numbers = {**{str(number): number for number in range(len(classes))}, **numbers}
     return lambda label: numbers.get(plain(label))
-
-
-def _stated(
-    parts: Sequence[Column], place: str, classes: tuple[str, ...], *, binary: bool
-) -> Encoded:
-    """Numbers of the stated classes."""
-    number, found = class_numbers(classes, binary=binary), []
-    for values in parts:
-        if values.dtype.kind == "f":
-            _whole_numbers(values, place)
-            labels = values.astype(np.int64).tolist()
-        else:
-            _refuse_bytes((values,), place)
-            labels = values.tolist()
-        numbers = [number(str(label)) for label in labels]
-        if None in numbers:
-            row = numbers.index(None)
-            raise DataError(
-                f"{place}: row {row} (the first is 0) has the label {str(values[row])!r}, and "
-                f"data.classes lists {_listed(classes)}. Add it there if it is public that there "
-                "is such a class, or drop the row"
-            )
-        found.append(np.array(numbers, np.int64))
-    return Encoded(tuple(found), classes)
 
 
 def notice_classes(classes: Sequence[str]) -> None:
@@ -212,130 +317,6 @@ def notice_classes(classes: Sequence[str]) -> None:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, map(shown_name, names[:MANY])))
     return shown + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
-
-
-def _two(parts: Sequence[Column], place: str) -> Encoded:
-    if any(values.dtype.kind in "SU" for values in parts):
-        _refuse_bytes(parts, place)
-        parts = [np.array([str(each).strip().casefold() for each in values]) for values in parts]
-        _refuse_empty(parts, place)
-    else:
-        for values in parts:
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise DataError(f"{place}: a label is no finite number; drop its row")
-    names = np.unique(np.concatenate([np.asarray(values) for values in parts]))
-    if len(names) != 2:
-        shown = ", ".join(str(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
-        raise DataError(
-            f"{place}: data.target = 'binary' needs labels of two values, and there "
-            f"{'is' if len(names) == 1 else 'are'} {len(names)} ({shown}); {_SAY}"
-        )
-    whole = names.dtype.kind == "f" and bool((names == np.round(names)).all())
-    return Encoded(
-        tuple(np.searchsorted(names, values).astype(np.int64) for values in parts),
-        tuple(str(int(name) if whole else name) for name in names.tolist()),
-    )
-
-
-def _refuse_odd(parts: Sequence[Column], place: str) -> None:
-    """Refuse labels that look like something other than classes."""
-    if any(values.dtype.kind not in "uifSU" for values in parts):
-        return
-    text = any(values.dtype.kind in "SU" for values in parts)
-    if text:
-        _refuse_bytes(parts, place)
-    for values in parts:
-        fractions = (
-            values.dtype.kind == "f"
-            and (bad := np.flatnonzero(np.isfinite(values) & (values != np.round(values)))).size
-        )
-        if fractions:
-            raise DataError(
-                f"{place}: row {int(bad[0])} has the label {values[bad[0]]}, which is no class "
-                f"number: {_SAY}"
-            )
-    rows = sum(map(len, parts))
-    whole = np.concatenate([values.astype(str) if text else values for values in parts])
-    names = np.unique(whole)
-    if len(names) > max(MANY, rows / 10):
-        raise DataError(
-            f"{place}: the labels of {rows} rows have {len(names)} distinct values, which is many "
-            f"for classes: {_SAY}"
-        )
-    if not text and np.isfinite(names[-1]):
-        most = int(names[-1]) + 1
-        if MANY < most <= MOST_CLASSES and 2 * len(names) < most:
-            raise DataError(
-                f"{place}: a label of {most - 1} means {most} classes, and {len(names)} of them "
-                f"occur: {_SAY}; or number the classes 0, 1, 2, ... without gaps"
-            )
-    if text:
-        _refuse_alike(names, place)
-
-
-def _refuse_alike(names: Column, place: str) -> None:
-    """Refuse two names that differ only in case or blanks."""
-    seen: dict[str, str] = {}
-    for name in map(str, names):
-        other = seen.setdefault(name.strip().casefold(), name)
-        if other != name:
-            raise DataError(
-                f"{place}: the labels {other!r} and {name!r} differ only in case or blanks. Spell "
-                "them alike; or set data.target = 'binary', which takes them for one, or "
-                "'classes', which keeps them apart"
-            )
-
-
-def _refuse_bytes(parts: Sequence[Column], place: str) -> None:
-    for values in parts:
-        try:
-            values.astype(str)
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{place}: labels must be class numbers or text, but some are bytes that are not "
-                "ASCII"
-            ) from error
-
-
-def _refuse_empty(parts: Sequence[Column], place: str) -> None:
-    for values in parts:
-        if (empty := np.flatnonzero(values == "")).size:
-            raise DataError(f"{place}: row {int(empty[0])} has no label")
-
-
-def encode_labels(
-    parts: Sequence[npt.NDArray[Any]], place: str
-) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
-    """Class numbers for each of ``parts`` (training, test) under one list of class names."""
-    for values in parts:
-        if values.dtype.kind == "f":
-            _whole_numbers(values, place)
-    if odd := [values.dtype for values in parts if values.dtype.kind not in "buifSU"]:
-        raise DataError(f"{place}: labels must be class numbers or text, found {odd[0]}")
-    if all(values.dtype.kind in "uif" for values in parts):
-        for values in parts:
-            if (most := int(values.max())) >= MOST_CLASSES:  # before it overflows an int64
-                raise DataError(
-                    f"{place}: label {most} would mean {most + 1} classes; number the "
-                    "classes 0, 1, 2, ... or use text"
-                )
-        numbers = tuple(values.astype(np.int64) for values in parts)
-        for values in numbers:
-            row = int(np.argmin(values))
-            if values[row] < 0:
-                raise DataError(
-                    f"{place}: row {row} has the label {values[row]}; class numbers start at "
-                    "0 (use 0 and 1, not -1 and 1)"
-                )
-        largest = max(int(values.max()) for values in numbers)
-        return numbers, tuple(str(i) for i in range(largest + 1))
-    _refuse_bytes(parts, place)
-    texts = [values.astype(str) for values in parts]
-    _refuse_empty(texts, place)
-    names = np.unique(np.concatenate(texts))
-    return tuple(np.searchsorted(names, values).astype(np.int64) for values in texts), tuple(
-        str(name) for name in names
-    )
 
 
 def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
@@ -398,14 +379,3 @@ def shown_name(text: str) -> str:
         ).split()
     )
     return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
-
-
-def _whole_numbers(values: npt.NDArray[Any], place: str) -> None:
-    bad = np.flatnonzero(
-        ~np.isfinite(values) | (values != np.round(values)) | (np.abs(values) > 2**53)
-    )
-    if bad.size:
-        raise DataError(
-            f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; labels must be "
-            "class numbers or text"
-        )

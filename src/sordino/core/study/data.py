@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sordino.base.registry import Section, did_you_mean
-from sordino.data.encoding import OTHER, REST, Encoding, Unknown, spelled
+from sordino.data.encoding import OTHER, REST, Encoding, Unknown
 from sordino.data.features.front import FrontEnd, shape_of
+from sordino.data.identity import spelled
 from sordino.data.labels import Target
 from sordino.data.partition import Dirichlet, Iid, Partition, Shards
 from sordino.data.sets import NAMES, PUBLISHED, SPANS, is_ours

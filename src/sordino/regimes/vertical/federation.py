@@ -40,7 +40,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import ServerSide
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, refuse_non_finite, single
-from sordino.data.labels import encode_labels
+from sordino.data.labels import encode
 from sordino.data.source import read_arrays
 from sordino.data.table import columns_of, in_order
 from sordino.regimes.vertical import plan as prices
@@ -426,7 +426,8 @@ def _column(path: Path, label: str) -> NDArray[Any]:
 
 
 def _numbered(labels: NDArray[Any], classes: Sequence[str], path: Path) -> NDArray[np.int64]:
-    (y,), names = encode_labels((labels,), str(path))  # so that 1.0 and True mean class 1
+    found = encode((labels,), str(path), "classes")  # so that 1.0 and True mean class 1
+    (y,), names = found.parts, found.classes
     where = {name: number for number, name in enumerate(classes)}
     if unknown := [names[number] for number in np.unique(y) if names[number] not in where]:
         raise DataError(
