@@ -195,6 +195,17 @@ def test_finished_runs_are_kept_and_one_seed_shows_nothing(
     assert "quick: one seed: nothing can be concluded." in said.out
 
 
+def test_tables_as_latex_with_names_that_are_no_commands(copied: Path) -> None:
+    asked = ("slow.toml", "quick.toml", "--seeds", "2", "--out", "out", *SETS)
+    assert here(*asked, "--latex", "tables.tex") == 0
+    written = (copied / "tables.tex").read_text()
+    assert written.count(r"\begin{table}") == written.count(r"\end{table}") == 2
+    assert r"\caption{Differences to slow}" in written
+    assert r"\%" in written
+    with pytest.raises(StudyError, match=r"--latex none/t\.tex: give a file name in a folder"):
+        here(*asked, "--latex", "none/t.tex")
+
+
 def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:
     before = bytes_of(copied)
     with pytest.raises(StudyError) as refused:

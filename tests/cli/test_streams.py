@@ -84,3 +84,31 @@ def test_a_run_tells_its_rows_as_it_goes_and_ends_with_the_result(folder: Path) 
 def test_the_extra_that_trackers_need_is_named_whole(folder: Path) -> None:
     said = " ".join(sordino(folder, "run", "--help").stdout.replace("│", " ").split())
     assert "pip install 'sordino[track]'" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
+)
+def test_figures_of_a_run_as_files_of_equal_bytes(
+    folder: Path, tmp_path: Path, kind: str, head: bytes
+) -> None:
+    written = []
+    for place in ("a", "b"):
+        done = sordino(
+            folder, "report", "run", "--figures", str(tmp_path / place), "--format", kind
+        )
+        assert done.returncode == 0, done.stderr
+        files = [Path(line) for line in done.stdout.splitlines()]
+        assert files == [tmp_path / place / each.name for each in files]
+        written.append({file.name: file.read_bytes() for file in files})
+    assert f"learning-round.{kind}" in written[0]
+    assert all(content.startswith(head) for content in written[0].values())
+    assert written[0] == written[1]
+
+
+def test_figures_are_of_one_run_and_a_known_format(folder: Path) -> None:
+    several = sordino(folder, "report", "run", "run", "--figures", "f")
+    assert "--figures is for one run" in several.stderr
+    odd = sordino(folder, "report", "run", "--figures", "f", "--format", "gif")
+    assert "--format must be one of svg, pdf, png; got 'gif'" in odd.stderr
+    assert not (folder / "f").exists()

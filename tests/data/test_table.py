@@ -11,6 +11,7 @@ import pytest
 
 from sordino.base.errors import DataError
 from sordino.data import Corpus, load
+from sordino.data.encoding import Encoding
 
 RNG = np.random.default_rng(11)
 ROWS = 40
@@ -286,3 +287,28 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     path.write_text("a,b,a,label\n1,2,3,0\n4,5,6,1\n")
     with pytest.raises(DataError, match=r"twice\.csv: two columns are called 'a'; rename one"):
         load("", file=path)
+
+
+@pytest.mark.parametrize("rules", [{}, {"encoding": Encoding(categories={"smoker": ("true",)})}])
+def test_the_mistakes_of_all_columns_are_told_together(
+    tmp_path: Path, rules: dict[str, object]
+) -> None:
+    gaps: list[object] = [None, *range(ROWS - 1)]
+    frame = table(dose=gaps, age=[f"{i} years" for i in range(ROWS)]).with_columns(
+        outcome=pl.when(pl.int_range(ROWS) == 3).then(None).otherwise(pl.col("outcome"))
+    )
+    with pytest.raises(DataError) as refused:
+        read(write(frame, tmp_path / "t.csv"), **rules)
+    told = str(refused.value).splitlines()
+    assert len(told) == 3 + len(rules)
+    assert "row 3 (the first is 0), column 'outcome' is empty" in told[0]
+    assert any("'age' holds String" in line for line in told)
+    assert any("row 0 (the first is 0), column 'dose' is empty" in line for line in told)
+
+
+def test_of_a_thousand_mistakes_twenty_are_told(tmp_path: Path) -> None:
+    words = {f"word {i}": ["a"] * ROWS for i in range(1000)}
+    with pytest.raises(DataError) as refused:
+        read(write(table(**words), tmp_path / "t.parquet"))
+    told = str(refused.value).splitlines()
+    assert (len(told), told[-1]) == (21, "and 980 more columns that cannot be read")

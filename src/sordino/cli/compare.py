@@ -71,12 +71,17 @@ def compare(
             help="With --over data.clients: the accuracy to reach and keep, or loss=LOSS.",
         ),
     ] = None,
+    latex: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the tables as LaTeX there.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run several studies with the same seeds, and estimate their differences."""
     if at not in ("true", "claimed"):
         raise StudyError(f"--at must be true or claimed; got {at!r}")
+    if latex is not None and (latex.is_dir() or not latex.parent.is_dir()):
+        raise StudyError(f"--latex {latex}: give a file name in a folder that exists")
     from sordino.api.comparing import of_files, play_sides
 
     comparison = play_sides(
@@ -92,6 +97,12 @@ def compare(
         warn=say.warn,
     )
     _show_comparison(comparison)
+    if latex is not None:
+        from sordino.comparison.tables import latex as latex_of
+        from sordino.core.files import replace_file
+
+        replace_file(latex, latex_of(comparison).encode())
+        say.result(f"LaTeX: {latex}")
     if as_json:
         from sordino.comparison.result import recorded
 

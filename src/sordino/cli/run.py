@@ -126,16 +126,34 @@ def report(
             "their code; without the option no code of a run folder runs."
         ),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the figures of one run as files, and no page."),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--format", metavar="svg|pdf|png", help="The files of --figures.")
+    ] = "svg",
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
+    from sordino.report.page import write_figures
+
+    if figures is not None and (len(runs) > 1 or out is not None):
+        raise StudyError("--figures is for one run, and makes no page: leave out --out")
 
     if modules is not None:
         from sordino.core.run.folder import about_of
 
         for folder in runs:
             about_of(folder, modules)
+    if figures is not None:
+        files = write_figures(runs[0], figures, kind)
+        for file in files:
+            say.result(str(file))
+        if as_json:
+            say.machine({"figures": [str(file) for file in files]})
+        return
     page = (
         write(runs[0], say.warn)
         if len(runs) == 1 and out is None

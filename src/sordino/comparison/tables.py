@@ -191,6 +191,14 @@ def runs(comparison: Comparison) -> Table:
     )
 
 
+def latex(comparison: Comparison) -> str:
+    """The tables of a page as LaTeX, those that have rows."""
+    found = content(comparison)
+    tables = {"Studies": found.studies, "Beside what is reported": found.reported}
+    tables |= {found.against: found.differences}
+    return "\n\n".join(each.latex(title) for title, each in tables.items() if each.rows) + "\n"
+
+
 def write(comparison: Comparison) -> None:
     """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
     replace_file(

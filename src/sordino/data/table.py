@@ -30,7 +30,8 @@ alone, which every study reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 WIDE = ("Int128", "UInt128")
+MOST_MISTAKES = 20
+"""Columns whose mistakes are named."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,34 +137,57 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
     # a dictionary, for a frame of many columns needs a time for each that grows with their number
     held = dict(zip(frame.columns, frame.get_columns(), strict=True))
     del frame
-    y = _plain(held.pop(label), place)
-    client = None if client_column is None else _plain(held.pop(client_column), place)
-    who = (
-        client
-        if person == client_column
-        else None
-        if person is None
-        else _named(held.pop(person), place)
-    )
-    for role, values in (("client_column", client), ("person", who)):
-        if values is not None:
-            refuse_nobody(values, role, place)
+    mistakes: list[str] = []
+    y = client = who = None
+    with _noted(mistakes):
+        y = _plain(held.pop(label), place)
+    if client_column is not None:
+        with _noted(mistakes):
+            client = _plain(held.pop(client_column), place)
+            refuse_nobody(client, "client_column", place)
+    if person is not None:
+        with _noted(mistakes):
+            who = client if person == client_column else _named(held.pop(person), place)
+            if who is not None:
+                refuse_nobody(who, "person", place)
     if not held:
         raise DataError(f"{place}: no feature columns beside {label!r}")
     others = (y, client, None if person == client_column else who)
     columns = in_order(list(held), how.columns, place, how.whose)
     if how.encoding.plain:
-        x, names, words = _numbers(held, columns, how, place), tuple(columns), None
+        x, names, words = _numbers(held, columns, how, place, mistakes), tuple(columns), None
     else:
-        x, names, words = _encoded(held, columns, how.encoding, place)
+        x, names, words = _encoded(held, columns, how.encoding, place, mistakes)
+    _refuse(mistakes)
+    assert y is not None
     found = _identified(x if words is None else words, others, who) if how.identify else None
     _rescale(x, how.scale, place)
     refuse_non_finite(x, place, names)
     return Raw(x, y, client, found, names, tuple(columns))
 
 
+@contextmanager
+def _noted(mistakes: list[str]) -> Iterator[None]:
+    """Keep the mistake of one column, so that those of all are told together."""
+    try:
+        yield
+    except DataError as error:
+        mistakes.append(str(error))
+
+
+def _refuse(mistakes: Sequence[str]) -> None:
+    if mistakes:
+        more = len(mistakes) - MOST_MISTAKES
+        rest = [f"and {more} more columns that cannot be read"] if more > 0 else []
+        raise DataError("\n".join([*mistakes[:MOST_MISTAKES], *rest]))
+
+
 def _numbers(
-    held: dict[str, pl.Series], columns: Sequence[str], how: ReadOptions, place: str
+    held: dict[str, pl.Series],
+    columns: Sequence[str],
+    how: ReadOptions,
+    place: str,
+    mistakes: list[str],
 ) -> npt.NDArray[np.float32]:
     """Columns of numbers, (n, k); ``held`` is emptied."""
     x = np.empty((len(held[columns[0]]), len(columns)), dtype=np.float32)
@@ -172,14 +198,19 @@ def _numbers(
     )
     for j, column in enumerate(columns):
         series = held.pop(column)
-        refuse_text(series, place, hint)
-        refuse_gaps(series, place)
-        x[:, j] = single(_array(series))  # an infinity is refused by the caller with its place
+        with _noted(mistakes):
+            refuse_text(series, place, hint)
+            refuse_gaps(series, place)
+            x[:, j] = single(_array(series))  # an infinity is refused by the caller with its place
     return x
 
 
 def _encoded(
-    held: dict[str, pl.Series], columns: Sequence[str], rules: Encoding, place: str
+    held: dict[str, pl.Series],
+    columns: Sequence[str],
+    rules: Encoding,
+    place: str,
+    mistakes: list[str],
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
     """Columns by public rules, (n, k), their names, and each row's word of them as they stand."""
     rules.fits(columns, place)
@@ -188,10 +219,11 @@ def _encoded(
     words = np.zeros(len(x), np.uint64)
     names: list[str] = []
     for column in columns:
-        made = rules.column(held.pop(column), place)
-        x[:, len(names) : len(names) + len(made.names)] = made.x
-        names += made.names
-        words += made.words
+        with _noted(mistakes):
+            made = rules.column(held.pop(column), place)
+            x[:, len(names) : len(names) + len(made.names)] = made.x
+            names += made.names
+            words += made.words
     return x, tuple(names), words
 
 
@@ -308,7 +340,10 @@ def _encoded_array(
 
     names = [str(j) for j in range(x.shape[1])]
     held = {name: pl.Series(name, x[:, j]) for j, name in enumerate(names)}
-    return _encoded(held, names, rules, place)
+    mistakes: list[str] = []
+    found = _encoded(held, names, rules, place, mistakes)
+    _refuse(mistakes)
+    return found
 
 
 def _frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:

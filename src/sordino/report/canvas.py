@@ -146,6 +146,14 @@ def svg(
     )
 
 
+def saved(drawn: Figure, kind: str) -> bytes:
+    """The drawing as a file: "pdf" or "png", of equal bytes for equal drawings."""
+    file = io.BytesIO()
+    made = ("CreationDate", "Creator", "Producer") if kind == "pdf" else ("Software",)
+    drawn.savefig(file, format=kind, metadata=dict.fromkeys(made), dpi=200, facecolor="white")
+    return file.getvalue()
+
+
 def inline(picture: str) -> str:
     """The picture as part of a page: colours from its style sheet, no ids but those in use."""
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))

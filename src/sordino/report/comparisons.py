@@ -16,6 +16,7 @@ from sordino.core.run.reading import Run
 from sordino.core.statements import Costs, Figure, Panel, Series
 from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report import curves, words
+from sordino.report.canvas import clean
 from sordino.report.page import Picture, Say, loaded, picture_of, silent, template
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
@@ -260,6 +261,59 @@ class Table:
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+    def latex(self, caption: str) -> str:
+        """Return a LaTeX table; names may hold any characters.
+
+        >>> print(Table(("study", "ε"), [["a_b & c", "50 %"]]).latex("Results"))
+        \\begin{table}
+        \\caption{Results}
+        \\begin{tabular}{lr}
+        \\hline
+        study & $\\varepsilon$ \\\\
+        \\hline
+        a\\_b \\& c & 50 \\% \\\\
+        \\hline
+        \\end{tabular}
+        \\end{table}
+        """
+        lines = [" & ".join(map(escaped, row)) + r" \\" for row in (self.head, *self.rows)]
+        return "\n".join(
+            (
+                r"\begin{table}",
+                rf"\caption{{{escaped(caption)}}}",
+                rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}",
+                r"\hline",
+                lines[0],
+                r"\hline",
+                *lines[1:],
+                r"\hline",
+                r"\end{tabular}",
+                r"\end{table}",
+            )
+        )
+
+
+LATEX = str.maketrans(
+    {
+        **{each: f"\\{each}" for each in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "∞": r"$\infty$",
+        "ε": r"$\varepsilon$",
+    }
+)
+
+
+def escaped(text: str) -> str:
+    """Return text as LaTeX prints it.
+
+    >>> escaped("50 % of $x_1$")
+    '50 \\\\% of \\\\$x\\\\_1\\\\$'
+    """
+    return clean(text, len(text)).translate(LATEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from sordino.report.canvas import (
     canvas,
     clean,
     numbers_of,
+    saved,
     shortened,
     svg,
 )
@@ -40,6 +41,7 @@ from sordino.report.canvas import figure as empty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
 
 COLOURS: Mapping[Colour, str] = {
     **dict(zip(PALETTE, SERIES, strict=True)),
@@ -59,38 +61,51 @@ NAMED = 5  # characters of a name beside a bar, for each inch of the figure
 WORDY, LONGEST = 34, 70  # characters of a name in the legend, in columns and on a line of its own
 
 
+Drawing = tuple["Drawn", list[dict[str, Any]], dict[str, Any] | None]
+"""A figure as it was drawn, the axes and series of its panels, and its table."""
+
+
 def draw(figure: Figure | Matrix) -> str:
     """Return a figure as SVG text."""
+    with canvas(figure.key):
+        drawn, panels, table = _drawing(figure)
+        return svg(drawn, figure.label, panels, table)
+
+
+def export(figure: Figure | Matrix, kind: str) -> bytes:
+    """Return a figure as a file of a kind: "svg", "pdf" or "png"."""
+    if kind == "svg":
+        return draw(figure).encode()
+    with canvas(figure.key):
+        return saved(_drawing(figure)[0], kind)
+
+
+def _drawing(figure: Figure | Matrix) -> Drawing:
     if isinstance(figure, Matrix):
         return _shares(figure) if figure.kind == "shares" else _numbers(figure)
     names = _legend(figure)
     longest = max(map(len, names), default=0)
     columns = 1 if longest > WORDY else 2 if longest > WORDY // 2 else 3
-    with canvas(figure.key):
-        height = _height(figure) + (0.06 + 0.19 * -(-len(names) // columns) if names else 0.0)
-        drawn, axes = empty(len(figure.panels), height, width=figure.width)
-        for axis, panel in zip(axes, figure.panels, strict=True):
-            for series in panel.series:
-                DRAW[series.kind](axis, series, panel, figure)
-            axis.set_ylabel("" if figure.lying else panel.label)
-            _limit(axis, panel, figure)
-        axes[-1].set_xlabel(figure.x)
-        _place(axes, figure)
-        for axis, panel in zip(axes, figure.panels, strict=True):
-            _mark_levels(axis, panel)
-        marks = [mark for panel in figure.panels for mark in panel.marks if mark.axis == "x"]
-        _mark_places(axes, marks)
-        if figure.note:
-            axes[-1].annotate(
-                figure.note, (1, 0.12), xycoords="axes fraction", ha="right", size=9
-            )  # fmt: skip
-        if len(axes) > 1:
-            drawn.align_ylabels()
-        if names:
-            drawn.legend(
-                loc="outside lower left", ncols=columns, columnspacing=1.2, handlelength=1.6
-            )  # fmt: skip
-        return svg(drawn, figure.label, _numbers_below(axes, figure), _table(figure))
+    height = _height(figure) + (0.06 + 0.19 * -(-len(names) // columns) if names else 0.0)
+    drawn, axes = empty(len(figure.panels), height, width=figure.width)
+    for axis, panel in zip(axes, figure.panels, strict=True):
+        for series in panel.series:
+            DRAW[series.kind](axis, series, panel, figure)
+        axis.set_ylabel("" if figure.lying else panel.label)
+        _limit(axis, panel, figure)
+    axes[-1].set_xlabel(figure.x)
+    _place(axes, figure)
+    for axis, panel in zip(axes, figure.panels, strict=True):
+        _mark_levels(axis, panel)
+    marks = [mark for panel in figure.panels for mark in panel.marks if mark.axis == "x"]
+    _mark_places(axes, marks)
+    if figure.note:
+        axes[-1].annotate(figure.note, (1, 0.12), xycoords="axes fraction", ha="right", size=9)
+    if len(axes) > 1:
+        drawn.align_ylabels()
+    if names:
+        drawn.legend(loc="outside lower left", ncols=columns, columnspacing=1.2, handlelength=1.6)
+    return drawn, _numbers_below(axes, figure), _table(figure)
 
 
 def _legend(figure: Figure) -> list[str]:
@@ -490,58 +505,54 @@ SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 PAPER = "#fbfbf8"  # behind a map: on a dark page the darkest cells would vanish
 
 
-def _numbers(shown: Matrix) -> str:
+def _numbers(shown: Matrix) -> Drawing:
     """Dots while there are few rows, else a map of averaged rows."""
     names = [clean(str(name), 24) for name in shown.columns] or [""]
     rows = [[*row, *[0] * len(names)][: len(names)] for row in shown.counts]
     called = [clean(name, 24) for name in shown.rows] or [str(i) for i in range(len(rows))]
     many = shown.many
-    with canvas(shown.key):
-        height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
-        drawn, (axis,) = empty(1, height)
-        if many:
-            _heat(drawn, axis, rows)
-        else:
-            _bubbles(axis, rows, called)
-        if len(names) <= 40:
-            _name_columns(axis, names, sum(map(len, names)) > 60)
-        axis.set_xlim(-0.6, len(names) - 0.4)
-        axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_xlabel(shown.x)
-        axis.set_ylabel(shown.y)
-        order = (
-            sorted(range(len(rows)), key=lambda i: _commonest(rows[i]))
-            if many
-            else range(len(rows))
-        )
-        table = {
-            "head": [shown.corner, *names],
-            "rows": [[called[i], *rows[i]] for i in order],
-            "cells": True,
-        }
-        return svg(drawn, shown.label, [axes_of(axis) | {"series": []}], table)
+    height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
+    drawn, (axis,) = empty(1, height)
+    if many:
+        _heat(drawn, axis, rows)
+    else:
+        _bubbles(axis, rows, called)
+    if len(names) <= 40:
+        _name_columns(axis, names, sum(map(len, names)) > 60)
+    axis.set_xlim(-0.6, len(names) - 0.4)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_xlabel(shown.x)
+    axis.set_ylabel(shown.y)
+    order = (
+        sorted(range(len(rows)), key=lambda i: _commonest(rows[i])) if many else range(len(rows))
+    )
+    table = {
+        "head": [shown.corner, *names],
+        "rows": [[called[i], *rows[i]] for i in order],
+        "cells": True,
+    }
+    return drawn, [axes_of(axis) | {"series": []}], table
 
 
-def _shares(shown: Matrix) -> str:
+def _shares(shown: Matrix) -> Drawing:
     """A map of each row's shares, with the counts written out while there are few."""
     rows, names = ([clean(name, 24) for name in each] for each in (shown.rows, shown.columns))
     shares = [[n / max(sum(row), 1) for n in row] for row in shown.counts]
-    with canvas(shown.key):
-        side = 0.4 * len(names) + 1.4
-        drawn, (axis,) = empty(1, min(max(side, 2.4), 5.6))
-        axis.grid(visible=False)
-        axis.set_facecolor(PAPER)
-        axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
-        for i, row in enumerate(shown.counts if len(names) <= MOST_NUMBERS else ()):
-            for j, n in enumerate(row):
-                colour = "#ffffff" if shares[i][j] > 0.55 else "#1b1e22"
-                axis.text(j, i, str(n), ha="center", va="center", size=8.5, color=colour)
-        _name_columns(axis, names, sum(map(len, names)) > 40)
-        axis.set_yticks(range(len(rows)), rows)
-        axis.tick_params(length=0, labelcolor=INK)
-        axis.set_xlabel(shown.x)
-        axis.set_ylabel(shown.y)
-        return svg(drawn, shown.label, [axes_of(axis) | {"series": []}])
+    side = 0.4 * len(names) + 1.4
+    drawn, (axis,) = empty(1, min(max(side, 2.4), 5.6))
+    axis.grid(visible=False)
+    axis.set_facecolor(PAPER)
+    axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
+    for i, row in enumerate(shown.counts if len(names) <= MOST_NUMBERS else ()):
+        for j, n in enumerate(row):
+            colour = "#ffffff" if shares[i][j] > 0.55 else "#1b1e22"
+            axis.text(j, i, str(n), ha="center", va="center", size=8.5, color=colour)
+    _name_columns(axis, names, sum(map(len, names)) > 40)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.tick_params(length=0, labelcolor=INK)
+    axis.set_xlabel(shown.x)
+    axis.set_ylabel(shown.y)
+    return drawn, [axes_of(axis) | {"series": []}], None
 
 
 def _name_columns(axis: Axes, names: Sequence[str], turned: bool) -> None:

@@ -18,21 +18,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sordino.base.errors import StudyError
 from sordino.base.files import there
 from sordino.core import regimes
-from sordino.core.files import locked, replace_file
+from sordino.core.files import locked, replace_file, said_clearly
 from sordino.core.records import OfClass, Owners, at, known, number, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Colour, Course, Figure, Matrix, Panel, Series
 from sordino.report import words
 from sordino.report.canvas import clean, inline
-from sordino.report.drawing import draw
+from sordino.report.drawing import draw, export
 
 PAGE = "report.html"
 HOME = Path(__file__).parent
 MOST_CLIENTS = 500
 FEW_CLIENTS = 12
 MOST_TAU = 24
+KINDS = ("svg", "pdf", "png")
 
 Say = Callable[[str], None]
 
@@ -129,10 +131,35 @@ class Picture:
     mark: str = ""
 
 
-def pictures(run: Run) -> list[Picture]:
+def figures(run: Run) -> Iterator[Figure | Matrix]:
     """The figures of a run, those that have something to show."""
-    figures = (*regimes.teller(run.about.regime).figures(run), *model_figures(run))
-    return [picture_of(each) for each in figures]
+    yield from regimes.teller(run.about.regime).figures(run)
+    yield from model_figures(run)
+
+
+def pictures(run: Run) -> list[Picture]:
+    """The figures of a run as its page shows them."""
+    return [picture_of(each) for each in figures(run)]
+
+
+def write_figures(folder: Path, out: Path, kind: str) -> list[Path]:
+    """Write each figure of a run into a folder of its own, which is made; the files.
+
+    Args:
+        kind: "svg", "pdf" or "png".
+
+    Raises:
+        StudyError: if ``folder`` is no run folder, or of another kind.
+    """
+    if kind not in KINDS:
+        raise StudyError(f"--format must be one of {', '.join(KINDS)}; got {kind!r}")
+    run = load(folder)
+    with said_clearly(out):
+        out.mkdir(parents=True, exist_ok=True)
+    found = {out / f"{each.key}.{kind}": each for each in figures(run)}
+    for path, each in found.items():
+        replace_file(path, export(each, kind))
+    return list(found)
 
 
 def picture_of(figure: Figure | Matrix) -> Picture:
