@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from sordino.audit.bounds import (
     Counts,
+    OneRun,
+    Scores,
     at_least,
     at_most,
-    gaussian_epsilon,
-    gaussian_mu,
-    two_worlds,
-)
-from sordino.audit.onerun import (
-    Gaussians,
     audited,
     chance,
-    gaussian,
+    gaussian_epsilon,
+    gaussian_mu,
     of_curve,
     one_run,
     refuted,
+    two_worlds,
 )
 from sordino.base.errors import StudyError
 from sordino.mechanisms.response import RandomisedResponse
@@ -94,6 +94,24 @@ def test_scores_that_are_none_are_refused() -> None:
 # 3. One run.
 
 
+def gaussian(mu: float) -> Callable[[float], float]:
+    """b of a Gaussian release whose sensitivity is mu deviations."""
+    return lambda r: float(stats.norm.cdf(stats.norm.ppf(r) - mu))
+
+
+def against_gaussians(scores: Scores, coins: NDArray[np.bool_], *shares: float) -> OneRun:
+    """Bounds at 1e-5 from scores, if releases are Gaussian."""
+    return audited(
+        scores,
+        coins,
+        1e-5,
+        0.05,
+        lambda noise: gaussian(1.0 / noise),
+        lambda noise: gaussian_epsilon(1.0 / noise, 1e-5),
+        shares,
+    )
+
+
 def test_one_run_agrees_with_closed_forms() -> None:
     for r, alpha in ((10, 0.05), (100, 0.01)):  # all right: p^r = alpha
         p = alpha ** (1.0 / r)
@@ -122,7 +140,7 @@ def test_one_run_is_wrong_as_seldom_as_it_says() -> None:
     for _ in range(times):
         coins = rng.random(m) < 0.5
         scores = rng.standard_normal(m) + mu * coins
-        told = audited(scores, coins, 1e-5, 0.05, Gaussians(1e-5), (0.2,))
+        told = against_gaussians(scores, coins, 0.2)
         wrong += max(told.low_curve, told.low) > gaussian_epsilon(mu, 1e-5)
     assert stats.binom.sf(wrong - 1, times, 0.05) > 1e-3
 
@@ -131,13 +149,11 @@ def test_one_run_has_power_and_a_curve_more_than_a_point() -> None:
     rng, m = np.random.default_rng(7), 4000
     coins = rng.random(m) < 0.5
     epsilon = gaussian_epsilon(1.0, 1e-5)
-    told = audited(
-        rng.standard_normal(m) + coins, coins, 1e-5, 0.05, Gaussians(1e-5), (0.02, 0.05, 0.1)
-    )
+    told = against_gaussians(rng.standard_normal(m) + coins, coins, 0.02, 0.05, 0.1)
     assert epsilon / 2.5 < told.low_curve <= epsilon
     assert told.low < told.low_curve
     # somebody who guesses by chance shows nothing
-    none = audited(rng.standard_normal(m), coins, 1e-5, 0.05, Gaussians(1e-5), (0.02, 0.05, 0.1))
+    none = against_gaussians(rng.standard_normal(m), coins, 0.02, 0.05, 0.1)
     assert none.low_curve < 0.3
 
 

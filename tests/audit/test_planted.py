@@ -109,7 +109,7 @@ def test_what_is_seen_is_what_the_client_released() -> None:
     examples = Examples(x, torch.zeros(6, dtype=torch.int64))
     places, noise = torch.tensor([4, 9]), Gaussian(clip=1.0, noise_multiplier=1e-4)
     planted = PlantedSum(flat, loss, 4, np.array([True, False]), places)
-    watched = Watched(noise, planted, places)
+    watched = Watched(noise, planted.without, places)
     client = PrivateClient(
         index=0,
         unit="client:0",
@@ -122,13 +122,13 @@ def test_what_is_seen_is_what_the_client_released() -> None:
         entropy=Seeded(3),
     )
     start = flat.weights.clone()
-    made = trained(client, start, 2, 3)
+    weights, spent = trained(client, start, 2, 3)
     assert len(watched.seen) == 6
     for rest, deviation in watched.seen:
         assert rest == pytest.approx([1.0, 0.0], abs=1e-3)
         assert deviation == noise.noise_multiplier
-    assert [count for _, count in made.spent] == [3, 3]
-    assert not torch.equal(made.weights, start)
+    assert [count for _, count in spent] == [3, 3]
+    assert not torch.equal(weights, start)
 
 
 def test_likelihoods_are_those_of_a_mixture() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sordino.audit import mechanisms, worlds
+from sordino.audit import mechanisms
 from sordino.audit.intervals import failed
 from sordino.audit.mechanisms import Effort, Subject, audited, sigma_of, subject, subjects
 from sordino.mechanisms.gaussian import Gaussian, Single
@@ -48,7 +48,7 @@ def test_a_gaussian_is_audited_within_a_fifth(epsilon: float) -> None:
     assert found.low <= found.ledger <= 1.2 * found.low
 
 
-def _with(one: Subject, draw: worlds.Draw) -> Subject:
+def _with(one: Subject, draw: mechanisms.Draw) -> Subject:
     return replace(one, draw=draw)
 
 
@@ -59,13 +59,13 @@ def test_less_noise_than_is_booked_is_found() -> None:
     haar = subject("haar", HaarNoise(), sigma, 2**14, cheap=True)
     weaker = subject("haar", HaarNoise(), 0.85 * sigma, 2**14, cheap=True)
     wrong = [
-        _with(plain, worlds.releases(Gaussian(clip=0.7, noise_multiplier=0.85 * sigma))),
+        _with(plain, mechanisms.releases(Gaussian(clip=0.7, noise_multiplier=0.85 * sigma))),
         _with(haar, weaker.draw),
         Subject("shared", True, "sample", Booked(noise_multiplier=sigma),
-                Booked(noise_multiplier=sigma), worlds.shared(2, 0.85 * sigma), True),
+                Booked(noise_multiplier=sigma), mechanisms.shared_noise(2, 0.85 * sigma), True),
         Subject("row", True, "entity", Booked(noise_multiplier=sigma),
                 Booked(noise_multiplier=sigma),
-                worlds.rows(Single(clip=1.0, noise_multiplier=0.85 * sigma)), True),
+                mechanisms.single_rows(Single(clip=1.0, noise_multiplier=0.85 * sigma)), True),
         replace(_labels(2.0), draw=_labels(2.2).draw),
     ]  # fmt: skip
     found = mechanisms.table(wrong, Effort(cheap=200_000), 5, ALPHA)
@@ -76,7 +76,7 @@ def test_less_noise_than_is_booked_is_found() -> None:
 def _labels(epsilon: float) -> Subject:
     made = RandomisedResponse(epsilon=epsilon, classes=4)
     return Subject(
-        "labels", True, "label", made.event(), made.event(), worlds.labels(made), cheap=True
+        "labels", True, "label", made.event(), made.event(), mechanisms.answers(made), cheap=True
     )
 
 

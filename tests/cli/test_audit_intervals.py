@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.audit import mechanisms, worlds
+from sordino.audit import mechanisms
 from sordino.audit.mechanisms import Effort, sigma_of, subject
 from sordino.base.errors import Interrupted, StudyError
 from sordino.cli import app
@@ -129,7 +129,7 @@ def test_without_a_study_all_mechanisms_are_looked_at(
     assert audit("--attack", "mechanism", "--out", "here.svg", "--json") == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == first  # seeded
     # a mechanism that adds less noise than it books ends with a status of its own
-    object.__setattr__(one, "draw", worlds.releases(Gaussian(clip=0.7, noise_multiplier=0.5)))
+    object.__setattr__(one, "draw", mechanisms.releases(Gaussian(clip=0.7, noise_multiplier=0.5)))
     assert audit("--attack", "mechanism") == 1
     assert "FAILED: gaussian" in capfd.readouterr().err
 

@@ -1,8 +1,8 @@
-r"""Lower bounds of epsilon from guesses in two worlds, at a stated confidence.
+r"""Lower bounds of epsilon from guesses, at a stated confidence: in two worlds, and in one run.
 
-An adversary sees a release and says whether a record was in it. Over n releases with the record and
-n without, it is right k_1 times with it and wrong k_0 times without it. Clopper and Pearson's
-bounds (1934) hold for any n: the share of hits p_1 is at least the alpha quantile of
+**Two worlds.** An adversary sees a release and says whether a record was in it. Over n releases
+with the record and n without, it is right k_1 times with it and wrong k_0 times without it. Clopper
+and Pearson's bounds (1934) hold for any n: the share of hits p_1 is at least the alpha quantile of
 Beta(k_1, n - k_1 + 1), the share of false alarms p_0 at most the 1 - alpha quantile of
 Beta(k_0 + 1, n - k_0). Both hold together with probability 1 - 2 alpha. A release that keeps its
 promise has, for every way of guessing (Kairouz, Oh, Viswanath 2015; Dong, Roth, Su 2022),
@@ -25,25 +25,59 @@ The threshold of the guess is chosen on other releases than those that are count
 >>> [round(bound, 4) for bound in (at_least(0, 100, 0.05), at_most(0, 100, 0.05))]
 [0.0, 0.0295]
 
+**One run** with many canaries. Each of m canaries is in the run or not, by a fair coin of its own.
+The adversary guesses some of the coins, r of them, and is right v times.
+
+**(epsilon, delta)** (Steinke, Nasr, Jagielski 2023, their main theorem). If the run is (epsilon,
+delta)-private for each canary, then with W ~ Binomial(r, p), p = e^epsilon / (1 + e^epsilon),
+
+    P(right >= v)  <=  P(W >= v)  +  2 m delta  max over i = 1..v of  P(v - i <= W < v) / i.
+
+**f** (Mahloujifar, Melis, Chaudhuri 2024). Let b(r) be the least probability that an event can have
+without a record which has probability r with it, and the other way round. Suppose that
+P(right >= v) = alpha. Then the sequences
+
+    h_v = alpha (r - v)/m,         r_v = alpha v/m
+    h_i = max(h_{i+1}, b(r_{i+1})),    r_i = r_{i+1} + i/(r - i) (h_i - h_{i+1}),   i = v-1 .. 0
+
+bound from below what guesses of fewer hits must have in probability; where h_0 + r_0 exceeds r/m,
+alpha is impossible and so is every larger one. b follows from all that a ledger can say, delta at
+every epsilon, and not from one of its points alone:
+
+    b(r)  =  max over epsilon of  e^-epsilon (r - delta(epsilon))
+             and  1 - delta(epsilon) - e^epsilon (1 - r).
+
+What is sought is then how much noise the ledger would have to believe in for its curve to be
+refuted; and that noise's epsilon at delta is told. It is much tighter.
+
+The first needs nothing but the promise at delta. The second refutes a whole curve; the epsilon that
+it tells takes the true curve to be of the ledger's kind.
+
+>>> round(one_run(100, 100, 100, 0.0, 0.05), 4)  # p^100 = 0.05
+3.493
+
 References:
     Clopper, Pearson 1934, The Use of Confidence or Fiducial Limits Illustrated in the Case of the
     Binomial. Kairouz, Oh, Viswanath 2015, The Composition Theorem for Differential Privacy. Balle,
     Wang 2018, Improving the Gaussian Mechanism for Differential Privacy. Dong, Roth, Su 2022,
     Gaussian Differential Privacy. Nasr et al. 2023, Tight Auditing of Differentially Private
-    Machine Learning.
+    Machine Learning. Steinke, Nasr, Jagielski 2023, Privacy Auditing with One (1) Training Run.
+    Mahloujifar, Melis, Chaudhuri 2024, Auditing f-Differential Privacy in One Run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
+from sordino.privacy import loss
+from sordino.privacy.step import Kind
 
 Scores = NDArray[np.float64]
 Curve = Literal["any", "pure", "gaussian"]
@@ -51,7 +85,16 @@ Curve = Literal["any", "pure", "gaussian"]
 
 CANDIDATES = 64
 """Thresholds that are tried."""
-_STEPS = 60  # of a bisection: to the last bit that matters
+MOST = 50.0
+"""Epsilons of one run above it are not told apart."""
+CURVES = 0.75
+"""Share of the chance of error that the refutation of a whole curve has: it tells more."""
+WIDE = 0.25
+"""Share of the canaries that are guessed against (epsilon, delta) alone: of few guesses, the part
+with delta would leave nothing.
+"""
+TradeOff = Callable[[float], float]
+"""b."""
 
 
 def at_least(count: int, of: int, alpha: float) -> float:
@@ -66,37 +109,25 @@ def at_most(count: int, of: int, alpha: float) -> float:
     return 1.0 - at_least(of - count, of, alpha)
 
 
-def bisected(refuted: Callable[[float], bool], high: float) -> float:
+def bisected(refuted: Callable[[float], bool], high: float, steps: int = 60) -> float:
     """The largest number in [0, high] that is refuted, where all smaller ones are; 0 if none is."""
     low = 0.0
-    for _ in range(_STEPS):
+    for _ in range(steps):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta of a Gaussian release whose sensitivity is mu deviations, at epsilon."""
-    from scipy.special import log_ndtr, ndtr
-
-    if mu <= 0.0:
-        return 0.0
-    second = epsilon + float(log_ndtr(-mu / 2.0 - epsilon / mu))
-    return float(ndtr(mu / 2.0 - epsilon / mu)) - math.exp(min(second, 0.0))
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """epsilon of a Gaussian release whose sensitivity is mu deviations, at delta."""
-    if mu <= 0.0:
-        return 0.0
-    # beyond it, Phi(mu/2 - epsilon/mu) alone is below delta
-    high = mu * (mu / 2.0 + math.sqrt(2.0 * math.log(1.0 / delta)))
-    return bisected(lambda epsilon: gaussian_delta(mu, epsilon) > delta, high)
+    return loss.epsilon(((Kind(1.0, sigma=1.0 / mu), 1),), delta) if mu > 0.0 else 0.0
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """mu of the Gaussian release that has this epsilon at delta."""
-    return bisected(lambda mu: gaussian_delta(mu, epsilon) <= delta, 10.0 + 2.0 * epsilon)
+    return bisected(
+        lambda mu: float(loss.gaussian_delta(mu, epsilon)) <= delta, 10.0 + 2.0 * epsilon
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +217,127 @@ def two_worlds(
     first, second = int(len(inside) * held), int(len(outside) * held)
     threshold = best_threshold(inside[:first], outside[:second], curve, delta, alpha)
     return counted(inside[first:], outside[second:], threshold).bound(curve, delta, alpha)
+
+
+def chance(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the chance of v right guesses of r, with m canaries."""
+    from scipy.special import bdtr, bdtrc
+
+    _checked(m, r, v)
+    if v == 0:
+        return 1.0
+    p = 1.0 / (1.0 + math.exp(-epsilon))
+    above = float(bdtrc(v - 1, r, p))
+    if delta == 0.0:
+        return above
+    below = bdtr(np.arange(v), r, p)  # P(W <= 0), ..., P(W <= v - 1)
+    # P(v - i <= W < v) for i = 1, ..., v
+    parts = below[-1] - np.concatenate([below[:-1][::-1], [0.0]])
+    return min(above + 2.0 * m * delta * float((parts / np.arange(1, v + 1)).max()), 1.0)
+
+
+def one_run(m: int, r: int, v: int, delta: float, alpha: float) -> float:
+    """epsilon at ``delta`` that the true one is below with probability at most alpha.
+
+    Args:
+        m: canaries.
+        r: guesses; which are made must not depend on the coins.
+        v: right ones.
+        delta: of the promise.
+        alpha: in (0, 1).
+    """
+    return bisected(lambda epsilon: chance(m, r, v, epsilon, delta) <= alpha, MOST)
+
+
+def of_curve(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> TradeOff:
+    """b of a promise of delta (k,) at each epsilon (k,)."""
+    shrunk, grown = np.exp(-epsilons), np.exp(epsilons)
+
+    def least(r: float) -> float:
+        own, others = (shrunk * (r - deltas)).max(), (1.0 - deltas - grown * (1.0 - r)).max()
+        return max(float(own), float(others), 0.0)
+
+    return least
+
+
+def refuted(m: int, r: int, v: int, other: TradeOff, alpha: float) -> bool:
+    """Return whether v right guesses of r are less probable than alpha here."""
+    _checked(m, r, v)
+    if v == 0:
+        return False
+    hit, miss = alpha * v / m, alpha * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        grown = max(miss, other(hit))
+        hit += i / (r - i) * (grown - miss)
+        miss = grown
+        if hit + miss > r / m:
+            return True
+    return False
+
+
+def least_noise(refuted_at: Callable[[float], bool]) -> float:
+    """The least noise in [1/32, 1e6] that is refuted, where all larger is; infinite if none is."""
+    high = math.log(1e6)
+    if not refuted_at(math.exp(high)):
+        return math.inf
+    width = high - math.log(1.0 / 32.0)
+    return math.exp(high - bisected(lambda less: refuted_at(math.exp(high - less)), width, 24))
+
+
+def _checked(m: int, r: int, v: int) -> None:
+    if not 0 <= v <= r <= m:
+        raise StudyError(f"of {m} canaries, {r} guesses cannot be right {v} times")
+
+
+class OneRun(NamedTuple):
+    """Lower bounds from one run; either of them is wrong with at most the stated probability.
+
+    Attributes:
+        low: from the promise of (epsilon, delta) alone.
+        low_curve: the same if the run's trade-off is of the family that was asked about.
+    """
+
+    low: float
+    low_curve: float
+
+
+def guessed(scores: Scores, coins: NDArray[np.bool_], r: int) -> int:
+    """Return how many of r guesses are right: "in" for the r/2 highest scores, else "out"."""
+    order = np.argsort(scores, kind="stable")
+    lowest, highest = order[: r // 2], order[len(order) - (r - r // 2) :]
+    return int((~coins[lowest]).sum() + coins[highest].sum())
+
+
+def audited(
+    scores: Scores,
+    coins: NDArray[np.bool_],
+    delta: float,
+    alpha: float,
+    curve: Callable[[float], TradeOff],
+    epsilon: Callable[[float], float],
+    shares: Sequence[float],
+) -> OneRun:
+    """Lower bounds from scores (m,) of canaries that were in where ``coins`` (m,) say so.
+
+    Args:
+        scores: higher where a canary seems to be in.
+        coins: fair and independent, and not used for the scores.
+        delta: at which epsilons are told.
+        alpha: divided among both bounds and the numbers of guesses.
+        curve: b of promises by how much noise there is; the least noise that is refuted is told.
+        epsilon: of these promises, at ``delta``.
+        shares: parts of m that are tried as r against curves, fixed in advance.
+    """
+    m, each = len(scores), CURVES * alpha / len(shares)
+    numbers = [max(int(share * m), 1) for share in shares]
+    tried = [(r, guessed(scores, coins, r)) for r in numbers]
+    wide = max(int(WIDE * m), 1)
+    right = guessed(scores, coins, wide)
+
+    def any_refutes(noise: float) -> bool:
+        other = curve(noise)
+        return any(refuted(m, r, v, other, each) for r, v in tried)
+
+    noise = least_noise(any_refutes)
+    low = one_run(m, wide, right, delta, (1.0 - CURVES) * alpha)
+    return OneRun(low, 0.0 if math.isinf(noise) else epsilon(noise))

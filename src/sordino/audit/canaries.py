@@ -11,24 +11,24 @@ import torch
 from sordino import data as datasets
 from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval, Row
-from sordino.audit.mechanisms import Subject
+from sordino.audit.mechanisms import Subject, releases
 from sordino.audit.planted import (
     Coins,
     PlantedSum,
     Promised,
-    Trained,
     Watched,
+    dirac,
     likelihoods,
+    refuse_uneven,
     trained,
 )
-from sordino.audit.worlds import releases
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.pricing import Trial
 from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian, Learning
+from sordino.mechanisms.gaussian import Bounded, Gaussian, Learning
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
@@ -93,27 +93,27 @@ def prepared(study: HorizontalStudy) -> Prepared:
             f"method.name = {study.method.name!r}: {study.method.unpriced}, which nothing has to "
             "be planted for: no epsilon is promised. Use form = 'sound'"
         )
-    divided = federation(study)
-    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    full, divided, flat, noise = _calibrated(study)
     if regime.schedule(full, divided.sizes).staged:
         raise StudyError(
             "privacy: --attack canaries keeps clip and noise as they are from the first round to "
             "the last; leave the schedule out"
         )
-    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
-    noise = mechanism_of(full, divided, flat)
-    if not isinstance(noise, Gaussian | CountedGaussian) or noise.measure != "flat":
-        raise StudyError(
-            f"privacy.mechanism.kind = {full.privacy.mechanism.kind!r}: --attack canaries needs "
-            "the same noise on every number and clipping as a whole. Use kind = 'gaussian', or "
-            "--attack mechanism for the others"
-        )
+    refuse_uneven(noise)
     price = regime.price(full, divided.sizes, flat.dim)
     charges = full.horizon if price.used is None else price.used
     steps = getattr(full.method, "tau", None) or 1
     rounds = max(charges // steps, 1)
     rate = regime.rates(full, divided.sizes)[0]
     return Prepared(full, flat, flat.weights.clone(), noise, divided, rate, rounds, steps)
+
+
+def _calibrated(study: HorizontalStudy) -> tuple[HorizontalStudy, Federation, Flat, Bounded]:
+    """Return the study with its noise filled in, its data, its model and its first mechanism."""
+    divided, regime = federation(study), horizontal.of(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
+    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
+    return full, divided, flat, mechanism_of(full, divided, flat)
 
 
 def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
@@ -128,19 +128,13 @@ def rows(study: HorizontalStudy, canaries: int, name: str) -> Sequence[Row]:
 def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
     """One run with Dirac canaries, by an adversary who sees every release."""
     m = min(canaries, found.flat.dim, MOST)
-    entropy = Seeded(found.study.seed)
-    coins = _coins(found, "dirac", m)
-    order = entropy.at("audit", "canaries", "places").permutation(found.flat.dim)[:m]
-    places = torch.from_numpy(np.sort(order))
-    part = found.divided.parts[0]
-    shape = (m, *part.x.shape[1:])
-    x = np.concatenate([part.x, np.zeros(shape, part.x.dtype)])
-    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
-    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, places)
-    watched = Watched(found.noise, kernel, places)
-    made = _run(found, kernel, watched, _examples(x, y), "dirac")
-    scores = likelihoods(watched.seen, found.rate)
-    return _interval(found, made, scores, coins, alpha, f"{name}, every release seen", "white box")
+    coins, part = _coins(found, "dirac", m), found.divided.parts[0]
+    rng = Seeded(found.study.seed).at("audit", "canaries", "places")
+    kernel, examples = dirac(found.flat, loss_of(found.study), part, coins, rng)
+    assert kernel.places is not None
+    watched = Watched(found.noise, kernel.without, kernel.places)
+    _, promised = _run(found, kernel, watched, examples, "dirac", f"{name}, every release seen")
+    return promised.interval(likelihoods(watched.seen, found.rate), coins, alpha)
 
 
 def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interval:
@@ -166,12 +160,12 @@ def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interv
     labels = rng.integers(0, len(test.classes), m)
     coins = _coins(found, "examples", m)
     x, y = np.concatenate([part.x, noise]), np.concatenate([part.y, labels])
+    examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
     kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, None)
-    made = _run(found, kernel, found.noise, _examples(x, y), "examples")
-    before, after = (_losses(found, w, noise, labels) for w in (found.start, made.weights))
-    return _interval(
-        found, made, before - after, coins, alpha, f"{name}, model at the end", "black box"
-    )
+    name = f"{name}, model at the end"
+    end, promised = _run(found, kernel, found.noise, examples, "examples", name)
+    before, after = (_losses(found, w, noise, labels) for w in (found.start, end))
+    return promised.interval(before - after, coins, alpha)
 
 
 def _coins(found: Prepared, kind: str, m: int) -> Coins:
@@ -180,14 +174,20 @@ def _coins(found: Prepared, kind: str, m: int) -> Coins:
     return coins
 
 
-def _examples(x: datasets.Features, y: datasets.Labels) -> Examples:
-    return Examples(torch.from_numpy(x), torch.from_numpy(y))
+BOX = {"dirac": "white box", "examples": "black box"}
+"""What the adversary of each kind of canary sees."""
 
 
 def _run(
-    found: Prepared, kernel: PlantedSum, mechanism: Bounded, examples: Examples, kind: str
-) -> Trained:
-    method = found.study.method
+    found: Prepared,
+    kernel: PlantedSum,
+    mechanism: Bounded,
+    examples: Examples,
+    kind: str,
+    name: str,
+) -> tuple[torch.Tensor, Promised]:
+    """Play the client's rounds; its weights at the end, and the row that its ledger promises."""
+    method, privacy = found.study.method, found.study.privacy
     seed = int(Seeded(found.study.seed).at("audit", "canaries", "run", kind).integers(2**62))
     client = PrivateClient(
         index=0,
@@ -200,7 +200,9 @@ def _run(
         kernels=ModelKernels(found.flat, kernel, MeanGradient(found.flat, loss_of(found.study))),
         entropy=Seeded(seed),
     )
-    return trained(client, found.start, found.rounds, found.steps)
+    weights, spent = trained(client, found.start, found.rounds, found.steps)
+    how, delta = f"one run, {BOX[kind]}", privacy.delta or 1e-5
+    return weights, Promised(name, "sample", how, spent, delta, privacy.accountant)
 
 
 def _losses(
@@ -213,27 +215,6 @@ def _losses(
     return kept
 
 
-def _interval(
-    found: Prepared,
-    made: Trained,
-    scores: Scores,
-    coins: Coins,
-    alpha: float,
-    name: str,
-    how: str,
-) -> Interval:
-    privacy = found.study.privacy
-    promised = Promised(
-        name=name,
-        unit="sample",
-        how=f"one run, {how}",
-        spent=made.spent,
-        delta=privacy.delta or 1e-5,
-        accountant=privacy.accountant,
-    )
-    return promised.interval(scores, coins, alpha)
-
-
 def own_mechanism(study: HorizontalStudy) -> Subject:
     """A study's mechanism at its own noise, for an audit of one release in two worlds.
 
@@ -242,11 +223,8 @@ def own_mechanism(study: HorizontalStudy) -> Subject:
     """
     if study.privacy.unit == "none":
         raise StudyError("privacy.unit = 'none': there is no mechanism to audit")
-    divided = federation(study)
-    regime = horizontal.of(study)
-    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
-    flat = Flat(model(full, divided.test.shape, divided.test.outputs))
-    made, asked = mechanism_of(full, divided, flat), full.privacy.mechanism
+    full, _, flat, made = _calibrated(study)
+    asked = full.privacy.mechanism
     try:
         draw = releases(made)
     except TypeError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -124,16 +122,13 @@ def rows(study: Study, canaries: int, name: str) -> Sequence[Row]:
     Raises:
         StudyError: if its regime has none, or they do not fit it.
     """
-    package = regimes.package(study.regime)
-    found = importlib.import_module(package)
-    if hasattr(found, "__path__") and importlib.util.find_spec(f"{package}.audit") is not None:
-        found = importlib.import_module(f"{package}.audit")
-    made: Rows | None = getattr(found, "ROWS", None)
-    if made is None:
+    try:
+        made: Rows = regimes.part(study.regime, "audit", "ROWS")
+    except StudyError as error:
         raise StudyError(
             f"method.name = {study.method.name!r}: --attack canaries does not know how to plant "
             f"anything in regime {study.regime!r}; its package may have a module `audit` with ROWS"
-        )
+        ) from error
     return made(study, canaries, name)
 
 

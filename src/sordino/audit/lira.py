@@ -18,7 +18,7 @@ Two bounds of epsilon follow, from runs that served no other score and no thresh
 * Clopper and Pearson's (:mod:`sordino.audit.bounds`) at one threshold, chosen on the shadow runs,
   each scored by the others. It counts guesses about records of one run as if they were independent,
   which one model's noise makes them only nearly.
-* that of one run (:func:`sordino.audit.onerun.one_run`), which needs no such thing: every coin is
+* that of one run (:func:`sordino.audit.bounds.one_run`), which needs no such thing: every coin is
   fair and of its own, and what is guessed follows from the models. Several runs are one: a coin
   bears on one of them only.
 
@@ -38,8 +38,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.audit.bounds import Scores, best_threshold, counted
-from sordino.audit.onerun import guessed, one_run
+from sordino.audit.bounds import Scores, best_threshold, counted, guessed, one_run
 from sordino.base.errors import StudyError
 
 Form = Literal["online", "offline"]

@@ -19,21 +19,22 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.audit.bounds import Scores
+from sordino.audit.bounds import Scores, TradeOff, audited, of_curve
 from sordino.audit.intervals import Interval
-from sordino.audit.onerun import Other, audited, of_curve
+from sordino.base.errors import StudyError
 from sordino.base.message import Train
-from sordino.mechanisms.gaussian import Bounded, Measure
+from sordino.data import Dataset
+from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Measure
+from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import (
     Budget,
     Charge,
@@ -46,6 +47,7 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
+from sordino.training.client import Examples
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
@@ -58,14 +60,6 @@ EPSILONS: NDArray[np.float64] = np.concatenate(
     [np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)]
 )
 """At which a curve is looked at; a promise between two of them is not needed."""
-
-
-class Others(Protocol):
-    """A source of what others than canaries add."""
-
-    def without(self, total: Tensor) -> Tensor:
-        """Return a sum (d,) at the canaries' places (m,) without canaries; asked once of it."""
-        ...
 
 
 class PlantedSum(ClippedSum):
@@ -83,7 +77,7 @@ class PlantedSum(ClippedSum):
         self, flat: Flat, loss: Loss, real: int, coins: Coins, places: Tensor | None
     ) -> None:
         super().__init__(flat, loss)
-        self._real, self._places = real, places
+        self._real, self.places = real, places
         self._there = torch.from_numpy(np.flatnonzero(coins)) + real
         self.others = torch.zeros(0, dtype=torch.float64)
         """The last sum on the canaries' places without any of them, (m,)."""
@@ -101,14 +95,14 @@ class PlantedSum(ClippedSum):
         expected: float = UNKNOWN,
     ) -> Clipped:
         present = chosen[(chosen < self._real) | torch.isin(chosen, self._there)]
-        if self._places is None:
+        if self.places is None:
             return super().of(examples, present, bound, out, expected=expected)  # type: ignore[arg-type]
         real = present[present < self._real]
         found = super().of(examples, real, bound, out, expected=expected)  # type: ignore[arg-type]
-        self.others = out[self._places].clone()
+        self.others = out[self.places].clone()
         drawn = present[present >= self._real] - self._real
         out.index_add_(
-            0, self._places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
+            0, self.places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
         )
         none_more = torch.full((len(drawn),), found.clip, dtype=found.norms.dtype)
         return Clipped(torch.cat([found.norms, none_more]), found.clip, found.loss)
@@ -120,15 +114,18 @@ class Watched:
 
     Attributes:
         mechanism: whose noise is the same on every number.
-        kernel: knows what the others added.
+        others: a sum (d,) at the canaries' places (m,) without any of them; asked once of it.
         places: (m,).
         seen: of every release, (b C + noise) (m,) and the noise's deviation, both in units of C.
     """
 
     mechanism: Bounded
-    kernel: Others
+    others: Callable[[Tensor], Tensor]
     places: Tensor
     seen: list[tuple[Scores, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        refuse_uneven(self.mechanism)
 
     @property
     def clip(self) -> float:
@@ -154,7 +151,7 @@ class Watched:
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
         """The same with another C and sigma, and the same memory."""
         other = self.mechanism.scaled(clip, noise_multiplier)
-        return Watched(other, self.kernel, self.places, self.seen)
+        return Watched(other, self.others, self.places, self.seen)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         return self.mechanism.bounded(vector)
@@ -162,11 +159,36 @@ class Watched:
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
-        others = self.kernel.without(total)
+        others = self.others(total)
         noisy, count = self.mechanism.release_counted(total, excess, rng)
         rest = (noisy[self.places].double() - others).numpy() / self.clip
         self.seen.append((rest, self.vector_multiplier))
         return noisy, count
+
+
+def refuse_uneven(mechanism: Bounded) -> None:
+    """Refuse a mechanism whose noise or clipping is not the same for every number.
+
+    Raises:
+        StudyError: if it is none of those that canaries on single numbers are for.
+    """
+    if not isinstance(mechanism, SameNoise | CountedGaussian) or mechanism.measure != "flat":
+        raise StudyError(
+            "privacy.mechanism.kind: --attack canaries needs the same noise on every number and "
+            "clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the others"
+        )
+
+
+def dirac(
+    flat: Flat, loss: Loss, part: Dataset, coins: Coins, rng: np.random.Generator
+) -> tuple[PlantedSum, Examples]:
+    """Canaries (m,) behind a client's examples, each with a gradient on one number of its own."""
+    m = len(coins)
+    places = torch.from_numpy(np.sort(rng.permutation(flat.dim)[:m]))
+    x = np.concatenate([part.x, np.zeros((m, *part.x.shape[1:]), part.x.dtype)])
+    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
+    return PlantedSum(flat, loss, len(part), coins, places), examples
 
 
 def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
@@ -178,23 +200,15 @@ def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
     return total
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """The outcome of a client's rounds.
-
-    Attributes:
-        weights: (d,), after the last.
-        spent: what the ledger has booked.
-    """
-
-    weights: Tensor
-    spent: tuple[tuple[Event, int], ...]
-
-
-def trained(client: PrivateClient, start: Tensor, rounds: int, steps: int) -> Trained:
+def trained(
+    client: PrivateClient, start: Tensor, rounds: int, steps: int
+) -> tuple[Tensor, tuple[tuple[Event, int], ...]]:
     """One client alone for some rounds of ``steps`` steps, from weights (d,), charged to a ledger.
 
     The ledger lasts as long as the run.
+
+    Returns:
+        weights (d,) after the last, and what the ledger has booked.
     """
     weights = start.detach().cpu().numpy().copy()
     spent: list[tuple[Event, int]] = []
@@ -221,31 +235,7 @@ def trained(client: PrivateClient, start: Tensor, rounds: int, steps: int) -> Tr
                 spent += price
         finally:
             ledger.close()
-    return Trained(torch.from_numpy(weights), tuple(spent))
-
-
-@dataclass(frozen=True, slots=True)
-class Booked:
-    """The ledger of the same run with so many times the noise.
-
-    Attributes:
-        spent: what it has booked.
-        delta: at which epsilon is told.
-    """
-
-    spent: tuple[tuple[Event, int], ...]
-    delta: float
-
-    def other(self, noise: float) -> Other:
-        spent = self._with(noise)
-        chosen = accountant("pld")
-        return of_curve(EPSILONS, np.array([chosen.delta(spent, e) for e in EPSILONS.tolist()]))
-
-    def epsilon(self, noise: float) -> float:
-        return accountant("pld").epsilon(self._with(noise), self.delta)
-
-    def _with(self, noise: float) -> list[tuple[Event, int]]:
-        return [(quieter(event, noise), count) for event, count in self.spent]
+    return torch.from_numpy(weights), tuple(spent)
 
 
 MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
@@ -280,9 +270,22 @@ class Promised:
 
     def interval(self, scores: Scores, coins: Coins, alpha: float) -> Interval:
         """The row, from scores (m,) of canaries that were in where ``coins`` (m,) say so."""
+        price = accountant("pld")
+
+        def spent(noise: float) -> list[tuple[Event, int]]:
+            return [(quieter(event, noise), count) for event, count in self.spent]
+
+        def curve(noise: float) -> TradeOff:
+            history = spent(noise)
+            deltas = [price.delta(history, epsilon) for epsilon in EPSILONS.tolist()]
+            return of_curve(EPSILONS, np.array(deltas))
+
+        def epsilon(noise: float) -> float:
+            return price.epsilon(spent(noise), self.delta)
+
         shares = MANY if len(coins) >= 2000 else FEW
-        told = audited(scores, coins, self.delta, alpha, Booked(self.spent, self.delta), shares)
-        return self.told(told.low_curve, told.low, len(coins))
+        found = audited(scores, coins, self.delta, alpha, curve, epsilon, shares)
+        return self.told(found.low_curve, found.low, len(coins))
 
     def told(self, low: float, plain: float, canaries: int) -> Interval:
         """The row, from both lower bounds."""

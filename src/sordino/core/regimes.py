@@ -15,6 +15,7 @@ first asks.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -179,7 +180,7 @@ def named(name: str) -> Regime[Any]:
     Raises:
         StudyError: if there is none.
     """
-    found: Regime[Any] = _part(name, "regime", "REGIME")
+    found: Regime[Any] = part(name, "regime", "REGIME")
     return found
 
 
@@ -199,7 +200,7 @@ def facts(name: str | None) -> type[Facts]:
     Raises:
         StudyError: if there is no such regime.
     """
-    found: type[Facts] = _part(name, "records", "FACTS")
+    found: type[Facts] = part(name, "records", "FACTS")
     if name is not None and found.__struct_config__.tag != name:
         raise StudyError(f"regime {name!r}: its FACTS must have this name as their tag")
     return found
@@ -211,7 +212,7 @@ def row(name: str | None) -> type[Round]:
     Raises:
         StudyError: if there is no such regime.
     """
-    found: type[Round] = _part(name, "records", "ROUND")
+    found: type[Round] = part(name, "records", "ROUND")
     return found
 
 
@@ -221,7 +222,7 @@ def vocabulary(name: str | None) -> Vocabulary:
     Raises:
         StudyError: if there is no such regime.
     """
-    found: Vocabulary = _part(name, "records", "WORDS")
+    found: Vocabulary = part(name, "records", "WORDS")
     return found
 
 
@@ -231,7 +232,7 @@ def teller(name: str | None) -> RegimeReport:
     Raises:
         StudyError: if there is no such regime.
     """
-    found: RegimeReport = _part(name, "report", "TELLER")
+    found: RegimeReport = part(name, "report", "TELLER")
     return found
 
 
@@ -252,11 +253,15 @@ def package(name: str | None) -> str:
     return found
 
 
-def _part(name: str | None, module: str, constant: str) -> Any:
-    """Return what a module of a regime says; of a regime of one file, that file."""
+def part(name: str | None, module: str, constant: str) -> Any:
+    """Return what a module of a regime says; of a regime of one file, that file.
+
+    Raises:
+        StudyError: if there is no such regime, or it does not say this.
+    """
     place = package(name)
     found = importlib.import_module(place)
-    if hasattr(found, "__path__"):
+    if hasattr(found, "__path__") and importlib.util.find_spec(f"{place}.{module}") is not None:
         found = importlib.import_module(f"{place}.{module}")
     if not hasattr(found, constant):
         raise StudyError(f"regime {name!r}: {found.__name__} has no {constant}; see own-regime.md")

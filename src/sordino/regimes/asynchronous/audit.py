@@ -14,19 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from sordino.audit.intervals import Interval, Row, alone, played
-from sordino.audit.planted import PlantedSum, Promised, Watched, likelihoods
+from sordino.audit.planted import Promised, Watched, dirac, likelihoods
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
 from sordino.clients.simulation import Simulation
-from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.asynchronous.regime import REGIME
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 
 
 def rows(study: AsynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
@@ -76,29 +74,18 @@ def _planted(
     study: AsynchronousStudy, divided: Federation, edge: PrivateEdge, canaries: int
 ) -> tuple[PrivateEdge, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """The edge with canaries behind its examples, and their coins (m,)."""
-    if not isinstance(edge.mechanism, Gaussian | CountedGaussian) or (
-        edge.mechanism.measure != "flat"
-    ):
-        raise StudyError(
-            f"privacy.mechanism.kind = {study.privacy.mechanism.kind!r}: --attack canaries needs "
-            "the same noise on every number and clipping as a whole. Use kind = 'gaussian', or "
-            "--attack mechanism for the others"
-        )
     flat, part = edge.kernels.flat, divided.parts[0]
     m, entropy = min(canaries, flat.dim), Seeded(study.seed)
     coins = entropy.at("audit", "arrivals", "coins").random(m) < 0.5
-    order = entropy.at("audit", "arrivals", "places").permutation(flat.dim)[:m]
-    places = torch.from_numpy(np.sort(order))
-    loss = loss_of(study)
-    kernel = PlantedSum(flat, loss, len(part), coins, places)
-    x = np.concatenate([part.x, np.zeros((m, *part.x.shape[1:]), part.x.dtype)])
-    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    rng = entropy.at("audit", "arrivals", "places")
+    kernel, examples = dirac(flat, loss_of(study), part, coins, rng)
+    assert kernel.places is not None
     return (
         replace(
             edge,
-            examples=Examples(torch.from_numpy(x), torch.from_numpy(y)),
+            examples=examples,
             kernels=ModelKernels(flat, kernel, edge.kernels.mean),
-            mechanism=Watched(edge.mechanism, kernel, places),
+            mechanism=Watched(edge.mechanism, kernel.without, kernel.places),
         ),
         coins,
     )

@@ -29,7 +29,6 @@ from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
-from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
@@ -43,7 +42,7 @@ MOST = 4000
 
 @dataclass(eq=False)
 class Sent:
-    """The sum of what canaries have added to a round; see :class:`~sordino.audit.planted.Others`.
+    """The sum of what canaries have added to a round.
 
     Attributes:
         places: (m,), the number of the vector that each one's update lies on.
@@ -183,19 +182,12 @@ def _planted(
     assert isinstance(rules, Synchronous)
     aggregator = rules.aggregator
     assert aggregator is not None
-    if not isinstance(aggregator.mechanism, Gaussian | CountedGaussian) or (
-        aggregator.mechanism.measure != "flat"
-    ):
-        raise StudyError(
-            "privacy.mechanism: --attack canaries needs the same noise on every number and "
-            "clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the others"
-        )
     sent = Sent(torch.arange(len(coins)))
     planted = [
         CanaryClient(**_told(each), canary=i, there=bool(coins[i]), sent=sent)
         for i, each in enumerate(simulation.clients[real:])
     ]
-    watched = Watched(aggregator.mechanism, sent, sent.places)
+    watched = Watched(aggregator.mechanism, sent.without, sent.places)
     regime = replace(rules, aggregator=replace(aggregator, mechanism=watched))
     everybody = [*simulation.clients[:real], *planted]
     return replace(built, simulation=replace(simulation, regime=regime, clients=everybody)), watched

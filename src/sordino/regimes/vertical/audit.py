@@ -28,9 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.audit.bounds import Scores
+from sordino.audit.bounds import Scores, one_run
 from sordino.audit.intervals import Interval, Row, alone, played
-from sordino.audit.onerun import one_run
 from sordino.audit.planted import Coins, Promised
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
