@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
 import command
+from accountants import gaussian_delta
 from pixels import pixels
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -23,7 +24,6 @@ from sordino.mechanisms.contract import ContractBroken, check_pure_noise, looks_
 from sordino.mechanisms.kinds import KNormNoise, NoiseRequest
 from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
-from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 

@@ -11,13 +11,13 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from accountants import gaussian_delta
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise
 from sordino.mechanisms.gaussian import Gaussian as OfSums
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Gaussian, Repeated, accountant
-from sordino.privacy.contract import gaussian_delta
 
 D = 20_000
 

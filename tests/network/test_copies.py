@@ -30,8 +30,8 @@ from sordino.network.secure_client import SecureSumClient, setting
 from sordino.network.site import JoinOptions, opened, prepare_site
 from sordino.network.site_session import SiteSession
 from sordino.network.storage import AnswerStore
+from sordino.privacy import Ledger
 from sordino.privacy import encode as written
-from sordino.privacy.reading import LedgerReader
 
 from .conftest import Makes
 from .test_events_between_sites import ENTITY, read
@@ -281,7 +281,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
         assert isinstance(desk._answered(task), Masked)
         desk.answers.close()
         desk._site.ledgers.close()
-    with LedgerReader.open(tmp_path / "ledger" / "ledger.sqlite", readonly=True) as ledger:
+    with Ledger.open(tmp_path / "ledger" / "ledger.sqlite", readonly=True) as ledger:
         assert [each.round for each in ledger.entries()] == [1, 1]
 
 

@@ -34,7 +34,7 @@ from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
 from sordino.network.site import JoinOptions, prepare_site, promised
 from sordino.network.transport import Event, Lost, Mailbox
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger
 
 STUDY = """
 name = "between sites"
@@ -206,7 +206,7 @@ def play(laid: demo.DemoFederation, *, scripted: bool, breaking: Any = None) -> 
 
 
 def entries(folder: Path) -> list[tuple[str, str, int, int]]:
-    with LedgerReader.open(folder / "ledger.sqlite", readonly=True) as found:
+    with Ledger.open(folder / "ledger.sqlite", readonly=True) as found:
         return sorted(
             (each.unit, str(each.event), each.count, each.round) for each in found.entries()
         )

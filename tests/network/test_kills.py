@@ -33,8 +33,7 @@ from sordino.network.storage import JOURNAL as NAME
 from sordino.network.storage import AnswerStore, Input, Journal
 from sordino.network.sums import LiveSums, opened
 from sordino.network.transport import Mailbox
-from sordino.privacy import LedgerSession
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger, LedgerSession
 
 from .conftest import Makes, some
 
@@ -195,7 +194,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
 def refuse_below(found: Federation, name: str) -> None:
     """Each site's ledger holds every answer that it sent, and nothing twice."""
     for site, numbers in found.answers().items():
-        with LedgerReader.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
+        with Ledger.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
             charges = [(each.round, each.count) for each in ledger.entries()]
         blocks = name == "asynchronous"
         booked = [first + i for first, count in charges for i in range(count if blocks else 1)]

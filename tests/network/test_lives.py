@@ -20,7 +20,7 @@ from sordino.network.site_session import SiteSession
 from sordino.network.status import Shown
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger
 
 Tasks = dict[str, Callable[[int], Train | Compute]]
 TASKS: Tasks = {
@@ -65,7 +65,7 @@ def life(found: DemoFederation, folder: Path, name: str) -> bytes:
 
 
 def charges(folder: Path) -> list[tuple[int, int]]:
-    with LedgerReader.open(folder / "ledger.sqlite", readonly=True) as ledger:
+    with Ledger.open(folder / "ledger.sqlite", readonly=True) as ledger:
         return [(each.round, each.count) for each in ledger.entries()]
 
 

@@ -20,7 +20,7 @@ from sordino.network.storage import JOURNAL as NAME
 from sordino.network.storage import TOKENS as KEY
 from sordino.network.storage import ProgressTokens
 from sordino.network.storage import kept_tokens as kept
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger
 
 from .conftest import Makes
 from .test_hostile import attacked as attacked
@@ -113,7 +113,7 @@ def test_a_journal_that_lost_its_end_is_gone_past_and_no_task_is_asked_for_again
     given = state.given if name == "asynchronous" else [steps // tau for steps in state.steps]
     for ever, known in zip(asked, given, strict=True):
         assert ever <= known  # no less was counted than a capture shows
-    with LedgerReader.open(found.server / "ledger.sqlite", readonly=True) as ledger:
+    with Ledger.open(found.server / "ledger.sqlite", readonly=True) as ledger:
         for unit, ever in zip(("client:0", "client:1", "client:2"), asked, strict=True):
             entries = list(ledger.entries(unit)) or list(ledger.entries())
             assert sum(each.count for each in entries) >= ever

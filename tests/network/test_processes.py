@@ -19,12 +19,12 @@ from federations import STUDIES, study_of
 from sordino.core import study as studies
 from sordino.network import demo
 from sordino.network.demo import DemoFederation
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger
 
 
 def spent(ledger: Path, unit: str) -> list[tuple[int, int, str]]:
     """Round, count and event of each charge of a unit."""
-    with LedgerReader.open(ledger, readonly=True) as found:
+    with Ledger.open(ledger, readonly=True) as found:
         return sorted((each.round, each.count, str(each.event)) for each in found.entries(unit))
 
 
@@ -35,7 +35,7 @@ def held(ledger: Path, unit: str) -> list[tuple[int, int, str]]:
 
 def units(ledger: Path) -> set[str]:
     """Units that anything was charged to."""
-    with LedgerReader.open(ledger, readonly=True) as found:
+    with Ledger.open(ledger, readonly=True) as found:
         return {each.unit for each in found.entries()}
 
 

@@ -33,7 +33,7 @@ from sordino.network.server import ServerOptions, prepare_server
 from sordino.network.server_session import ServerSession
 from sordino.network.storage import Input
 from sordino.network.transport import Mailbox
-from sordino.privacy.reading import LedgerReader
+from sordino.privacy import Ledger
 from sordino_mqtt import broker
 
 EVENTS = """
@@ -171,7 +171,7 @@ def refuse_below(found: Deaths, regime: str) -> None:
 
 def charged(ledger: Path, unit: str | None) -> list[tuple[int, int]]:
     """Round and count of what was charged to a unit, or to the only one that there is."""
-    with LedgerReader.open(ledger, readonly=True) as found:
+    with Ledger.open(ledger, readonly=True) as found:
         entries = list(found.entries())
     named = [each for each in entries if each.unit == unit] or entries
     return [(each.round, each.count) for each in named]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accountants import ContractBroken, check_accountant, gaussian_delta
 from sordino.base.errors import StudyError
 from sordino.privacy import (
     NAMES,
@@ -25,7 +26,6 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
-from sordino.privacy.contract import ContractBroken, check_accountant, gaussian_delta
 from sordino.privacy.renyi import divergence
 from sordino.privacy.step import Kind
 

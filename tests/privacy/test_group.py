@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from accountants import gaussian_delta, pure_delta
 from sordino.privacy import (
     Chosen,
     Composed,
@@ -21,7 +22,6 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
-from sordino.privacy.contract import gaussian_delta, pure_delta
 from sordino.privacy.records.classes import Class, joined
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 

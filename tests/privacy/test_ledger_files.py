@@ -16,7 +16,7 @@ import pytest
 
 from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, LedgerSession, PoissonSampled, storage
-from sordino.privacy import reading as ledger_module
+from sordino.privacy import ledger as ledger_module
 from sordino.privacy.records import Records
 from sordino.privacy.storage import LedgerExists
 

@@ -23,7 +23,6 @@ from sordino.privacy import (
     Budget,
     Charge,
     Entry,
-    Event,
     Gaussian,
     Ledger,
     NonPrivate,
@@ -32,7 +31,7 @@ from sordino.privacy import (
     storage,
 )
 from sordino.privacy import ledger as ledgers
-from sordino.privacy.chain import Row, digest
+from sordino.privacy.chain import digest
 from sordino.privacy.formats import Adjacency, LedgerFormat
 
 STORED = Path(__file__).parents[1] / "golden" / "ledgers"
@@ -162,28 +161,14 @@ class PlacedEntry(Entry):
     place: str
 
 
-class Later(LedgerFormat):
-    """A later format, with one more column."""
-
-    columns = (*LedgerFormat.columns[:-2], ("place", str), *LedgerFormat.columns[-2:])
-
-    def read(self, row: Row, event: Event) -> Entry:
-        found = super().read((*row[:8], *row[9:]), event)
-        own = (found.unit, found.event, found.count, found.why, found.method, found.round)
-        return PlacedEntry(*own, found.key, found.seq, found.prev, found.digest, row[8])
-
-    def write(self, charge: Charge, seq: int, prev: str) -> Row:
-        assert isinstance(charge, Placed)
-        body = (*super().write(charge, seq, prev)[:8], charge.place, prev)
-        return (*body, digest(body))
-
-
 def test_a_new_field_is_a_new_format_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = dict(formats.NEWEST.tables)
     tables["entries"] = tables["entries"].replace("prev TEXT", "place TEXT NOT NULL, prev TEXT")
-    later = Later({"format": "4", "adjacency": "?"}, digest(["4"]), tables)
+    later = LedgerFormat(
+        {"format": "4", "adjacency": "?"}, digest(["4"]), tables, entry=PlacedEntry
+    )
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, later))
     for module in (storage, ledgers):
         monkeypatch.setattr(module, "NEWEST", later)
@@ -193,8 +178,9 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
         names = ("unit", "event", "count", "why", "method", "round")
         placed = Placed(**dict(zip(names, about, strict=True)), key="a", place="Rome")  # type: ignore[arg-type]
         ledger.charge([placed], FREE)
-        with pytest.raises(ResumeError):
-            ledger.charge([replace(placed, count=3)], FREE)
+        for other in (replace(placed, count=3), replace(placed, place="Oslo")):
+            with pytest.raises(ResumeError, match="booked before as"):
+                ledger.charge([other], FREE)
         ledger.note("begin", "run", {"a": 1})
         ledger.charge([replace(placed, key="b", event=NonPrivate(reason="raw"))], FREE)
     with Ledger.open(path, readonly=True) as ledger:

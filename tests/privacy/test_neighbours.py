@@ -14,7 +14,7 @@ from scipy import integrate, stats  # type: ignore[import-untyped]
 
 from sordino.core.statements import ADJACENCY
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.privacy.formats.v2 import V2
+from sordino.privacy.formats import V2
 
 Floats = NDArray[np.float64]
 DIRECTIONS = ("with against without", "without against with")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accountants import gaussian_delta
 from sordino.privacy import (
     NAMES,
     Chosen,
@@ -29,7 +30,6 @@ from sordino.privacy import (
 )
 from sordino.privacy import noise_multiplier as calibrated
 from sordino.privacy.accounting import Spent
-from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.step import Kind
 
 DELTA = 1e-5

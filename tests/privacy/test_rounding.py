@@ -94,7 +94,6 @@ def test_a_refusal_shows_no_less_than_was_asked_for() -> None:
 
 ALLOWED = {
     "sordino/privacy/rounding.py",  # which does it
-    "sordino/privacy/contract.py",  # for programmers
 }
 """Files in which an epsilon may be formatted by hand."""
 INPUTS = {"label_epsilon", "privacy.epsilon", "self.epsilon", "self.label_epsilon"}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
+from accountants import check_accountant
 from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy import (
     Budget,
@@ -22,7 +23,6 @@ from sordino.privacy import (
     noise_multiplier,
     trials,
 )
-from sordino.privacy.contract import check_accountant
 from sordino.privacy.records.group import grouped
 from sordino.privacy.trials import (
     NegativeBinomial,

@@ -27,8 +27,8 @@ from sordino.core.run.session import Outcome
 from sordino.network import certificates
 from sordino.network.kit import Agreed
 from sordino.network.storage import AnswerStore
+from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, RECORDS
-from sordino.privacy.reading import LedgerReader
 from sordino.privacy.rounding import epsilon_text
 
 NAME = "proof.json"
@@ -141,7 +141,7 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
         raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
     where = ledger or folder / "ledger.sqlite"
     if where.is_file():
-        with LedgerReader.open(where, readonly=True) as found:
+        with Ledger.open(where, readonly=True) as found:
             if not found.stands((statement.entries, statement.head)):
                 raise LedgerError(
                     f"{where}: it has no entry {statement.entries} with the digest that the proof "
@@ -153,7 +153,7 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
     return statement
 
 
-def _refuse_less(statement: Statement, ledger: LedgerReader) -> None:
+def _refuse_less(statement: Statement, ledger: Ledger) -> None:
     """Refuse a statement of less than what the run's ledger comes to, by the promise that stands in
     it. A ledger of the data has no price of one run: what `sordino ledger verify` holds against its
     seals.

@@ -18,7 +18,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sordino.base.errors import LedgerError
@@ -117,6 +117,10 @@ class Note:
         return found
 
 
+NOTE = tuple(field.name for field in fields(Note))
+"""Columns of a note, in the order of the digest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A ledger whose chain is whole.
@@ -169,7 +173,6 @@ class Walk:
         self.place, self.format = place, form
         self.head: Head = (0, form.start)
         self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
-        self._events: dict[str, Event] = {}
 
     def over(self, rows: Iterator[tuple[bool, Row]]) -> Iterator[Entry | Note]:
         """The links in ``rows`` (whether each is a charge, and its columns), checked one by one.
@@ -203,19 +206,15 @@ class Walk:
 
     def _entry(self, row: Row) -> Entry:
         where = f"{self.place}: entry {row[0]}"
-        wanted = [kind for _, kind in self.format.columns]
-        if [type(value) for value in row] != wanted:
+        if [type(value) for value in row] != self.format.types:
             raise LedgerError(
                 f"{where} does not hold what a charge holds: text and whole numbers. Restore "
                 "the ledger from a copy"
             )
-        text = row[self.format.names.index("event")]
-        if text not in self._events:
-            try:
-                self._events[text] = decode(text)
-            except LedgerError as error:
-                raise LedgerError(f"{where}: {error}") from error
-        link = self.format.read(row, self._events[text])
+        try:
+            link = self.format.read(row)
+        except LedgerError as error:
+            raise LedgerError(f"{where}: {error}") from error
         if not 1 <= link.count <= MOST:
             raise LedgerError(
                 f"{where} says that a release happened {link.count} times; it must be from 1 to "

@@ -3,7 +3,6 @@
 One SQLite file (write-ahead log, synchronous=FULL). A charge says which unit's data was used,
 by which event and how often, why, by which method and in which round. Units, and how runs began
 and ended, are links of the same chain (:mod:`sordino.privacy.chain`).
-:mod:`sordino.privacy.reading` reads it.
 
 ``charge`` checks the budget and appends in one transaction, so that two runs over the same data
 cannot both spend the last of it. It returns permits (:mod:`sordino.privacy.permit`); nothing may be
@@ -12,7 +11,9 @@ released without one.
 A charge has a key. Charging the same key again with the same content adds nothing: a resumed
 simulation replays the very same release. With other content it is refused.
 
-Queries open the file read-only and change nothing.
+A file is read along its chain: a link that does not fit is an error, never a smaller sum. Queries
+change nothing. Other processes may write the file meanwhile: every question first looks what they
+have added.
 """
 
 from __future__ import annotations
@@ -21,33 +22,302 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.base.files import refuse_odd
+from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy import storage
+from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
+    BEGIN,
+    DATA,
+    NOTE,
+    RECORDS,
     UNIT,
     Charge,
+    Entry,
     Head,
     Note,
+    Row,
+    Verified,
+    Walk,
     canonical,
     digest,
 )
-from sordino.privacy.event import Event, encode
-from sordino.privacy.formats import NEWEST, recognise
+from sordino.privacy.event import Event, decode
+from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.reading import LedgerReader
-from sordino.privacy.storage import said
+from sordino.privacy.storage import SECONDS, Clock, said
+
+BATCH = 64  # links read at once; a hostile one has megabytes
+
+_LOWEST = -(2**63)
 
 Admit = Callable[[Mapping[str, Budget]], None]
 """Refuses, by an error, charges on sets of records; their totals count them already."""
 
 
-class Ledger(LedgerReader):
+class Ledger:
     """One ledger file."""
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        form: LedgerFormat,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path, self.format = path, form
+        self._db, self._clock = connection, clock
+        self._version: int | None = None
+        self._forget()
+
+    @classmethod
+    def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Ledger:
+        """A ledger that exists, as it stood when opened, or live if somebody was writing then.
+
+        Raises:
+            LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when
+                its ``seconds`` are over.
+        """
+        _refuse_odd(path)
+        if not path.is_file():
+            raise LedgerError(f"{path}: there is no ledger here")
+        clock = Clock(seconds) if readonly else None
+        with said(path, clock):
+            return cls(path, *storage.connect(path, clock=clock), clock)
+
+    def noted(self, kind: str, name: str) -> Note | None:
+        """The note of this kind and name, if there is one."""
+        found = self._notes("kind = ? AND name = ?", kind, name)
+        return found[0] if found else None
+
+    def notes(self, kind: str) -> tuple[Note, ...]:
+        """All notes of a kind, in order."""
+        return self._notes("kind = ? ORDER BY seq", kind)
+
+    def _notes(self, where: str, *values: str) -> tuple[Note, ...]:
+        if "notes" not in self.format.tables:
+            return ()
+        with self._said():
+            found = self._db.execute(f"SELECT * FROM notes WHERE {where}", values).fetchall()
+            return tuple(Note(*row) for row in found)
+
+    def _said(self) -> AbstractContextManager[None]:
+        return said(self.path, self._clock)
+
+    def _forget(self) -> None:
+        self._walk = self._new_walk()
+        self._totals: dict[str, dict[Event, int]] = {unit: {} for unit in self._walk.units}
+        self._last: dict[str, int] = {}  # number of each unit's last entry
+
+    def _new_walk(self) -> Walk:
+        return Walk(self.path, self.format, self.format.units(self._db))
+
+    def _refresh(self) -> None:
+        """Bring memory up to the file, which other processes may have written, along the chain."""
+        if not self._stands(self._walk.head):
+            self._forget()
+        # The head is read first: what another process adds between the two queries is then next
+        # time's news.
+        until = self._head()
+        if until == self._walk.head:
+            return
+        try:
+            for link in self._walk.over(self._links(self._walk.head[0], until[0])):
+                self._learn(link)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _learn(self, link: Entry | Note) -> None:
+        if isinstance(link, Entry):
+            self._add(link.unit, link.event, link.count, link.seq)
+        elif link.kind == UNIT:
+            self._totals[link.name] = {}
+
+    def _add(self, unit: str, event: Event, count: int, seq: int) -> None:
+        totals = self._totals[unit]
+        totals[event] = totals.get(event, 0) + count
+        self._last[unit] = seq
+
+    def _stands(self, head: Head) -> bool:
+        if head[0] == 0:
+            return head[1] == self.format.start
+        found = self._db.execute(
+            f"SELECT digest FROM ({self.format.heads}) WHERE seq = ?", head[:1]
+        )
+        return bool(found.fetchall() == [(head[1],)])
+
+    def stands(self, head: Head) -> bool:
+        """Tell whether the chain, which is checked, holds just this link, noted elsewhere."""
+        with self._said():
+            self._refresh()
+            return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether a link of the chain, which is checked, has this digest."""
+        with self._said():
+            self._refresh()
+            found = self._db.execute(
+                f"SELECT 1 FROM ({self.format.heads}) WHERE digest = ?", (digest,)
+            )
+            return digest == self.format.start or found.fetchone() is not None
+
+    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
+        """Return what a unit has spent: events and how often; up to and with entry ``until`` if
+        given.
+
+        Raises:
+            LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
+                name must not read as "nothing spent".
+        """
+        with self._said():
+            self._refresh()
+            if unit not in self._totals:
+                raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
+            if until is None or until >= self._last.get(unit, 0):
+                return tuple(self._totals[unit].items())
+            totals = self._db.execute(
+                "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
+                "event ORDER BY MIN(seq)",
+                (unit, until),
+            )
+            return tuple((decode(text), int(count)) for text, count in totals.fetchall())
+
+    def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
+        """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant."""
+        spent = self.spent(unit, until)
+        try:
+            return accountant(name).epsilon(spent, delta)
+        except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
+            raise LedgerError(
+                f"{self.path}: what {unit!r} has spent cannot be priced ({error})"
+            ) from error
+
+    def units(self) -> dict[str, str]:
+        """Every unit and the fingerprint of its data."""
+        with self._said():
+            self._refresh()
+            return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
+
+    def labels(self) -> dict[str, str]:
+        """Return the units' names for people, of those that have one."""
+        with self._said():
+            self._refresh()
+            return {
+                unit: label for unit, (_, label) in self._walk.units.items() if label is not None
+            }
+
+    def head(self) -> Head:
+        """Number and digest of the last link."""
+        with self._said():
+            return self._head()
+
+    def _head(self) -> Head:
+        found = self._db.execute(f"{self.format.heads} ORDER BY 1 DESC LIMIT 1").fetchone()
+        return (0, self.format.start) if found is None else (int(found[0]), found[1])
+
+    def entries(self, unit: str | None = None) -> Iterator[Entry]:
+        """The charges in order, of one unit or all, up to the last one now; checked or not."""
+        for charge, row in self._links(0, self.head()[0]):
+            if charge:
+                found = self.format.read(row)
+                if unit is None or found.unit == unit:
+                    yield found
+
+    def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
+        # In batches: a query left half-read would hold this connection at an old state of the file,
+        # from which it could not charge; and with no fixed end, one who charges while reading would
+        # never be done.
+        first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
+        while True:
+            with self._said():
+                if self._clock is not None:
+                    self._clock.check()
+                rows = self._db.execute(
+                    self.format.links, {"first": first, "last": last, "batch": BATCH}
+                ).fetchall()
+            for row in rows:
+                yield bool(row[0]), row[1:] if row[0] else row[1 : 1 + len(NOTE)]
+            if not rows or rows[-1][1] >= last:
+                return
+            first = rows[-1][1] + 1
+
+    def verify(self, expected_digest: str | None = None) -> Verified:
+        """Walk the whole chain and hash every link again, after SQLite's own check of the file.
+
+        Raises:
+            LedgerError: naming the first link that does not fit, or if the last digest is not the
+                one expected.
+        """
+        with self._said():
+            (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if sound != "ok":
+                raise LedgerError(
+                    f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy"
+                )
+            walk, count = self._new_walk(), 0
+            for link in walk.over(self._links(0, self._head()[0])):
+                count += isinstance(link, Entry)
+            self.refuse_changed_records()
+        seq, last = walk.head
+        if expected_digest is not None and expected_digest != last:
+            raise LedgerError(
+                f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected "
+                f"{expected_digest[:16]}…: entries were cut off, or added since that digest was "
+                "noted"
+            )
+        return Verified(count, last)
+
+    def refuse_changed_records(self) -> None:
+        """Hold the tables of records against the chain, which holds a digest of them.
+
+        Raises:
+            LedgerError: if they are not as the last change by a run left them.
+        """
+        if not (told := self.notes(RECORDS)):
+            storage.refuse_records(self._db, self.path, self.format)
+            return
+        from sordino.privacy.records.store import digest  # arrays take a while to import
+
+        if told[-1].facts.get("digest") != digest(self._db):
+            raise LedgerError(
+                f"{self.path}: the records that it knows are not those that entry {told[-1].seq} "
+                "left: they were changed. Restore the ledger from a copy"
+            )
+
+    def refuse_other_data(self, run: str, data: str) -> None:
+        """Hold a fingerprint of all rows of a run against those that it began with.
+
+        Raises:
+            ResumeError: if they are others. A ledger that knows no such run says nothing here.
+        """
+        if (note := self.noted(BEGIN, run)) is not None:
+            before = str(note.facts.get(DATA, ""))
+            refuse_other_data(self.path, f"run {run}", before, data)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Look what other processes have booked."""
+        with self._said():
+            self._refresh()
+
+    # --- what changes the file
 
     @classmethod
     def create(
@@ -96,15 +366,10 @@ class Ledger(LedgerReader):
         Raises:
             LedgerError: if a unit was kept for other data.
         """
-        with self._writing():
+        with self.transaction():
             self._register(units, labels or {})
 
-    def registered_within(self, units: Mapping[str, str]) -> None:
-        """:meth:`register`, inside of a transaction."""
-        self._register(units, {})
-
     def _register(self, units: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        self._refresh()
         known = self._walk.units
         for unit, fingerprint in units.items():
             if unit not in known:
@@ -123,8 +388,7 @@ class Ledger(LedgerReader):
         Raises:
             ResumeError: if one says something else.
         """
-        with self._writing():
-            self._refresh()
+        with self.transaction():
             found = self.noted(kind, name)
             if found is None:
                 return self._note(kind, name, facts)
@@ -134,10 +398,6 @@ class Ledger(LedgerReader):
                     "content, and a note cannot be changed"
                 )
             return found
-
-    def noted_within(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
-        """Add a note that is new, inside of a transaction."""
-        return self._note(kind, name, facts)
 
     def _note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
         seq, prev = self._walk.head
@@ -172,7 +432,7 @@ class Ledger(LedgerReader):
                 nobody may charge by itself, a chain that is broken, or a file that cannot be
                 written.
         """
-        with self._writing():
+        with self.transaction():
             permits, touched = self._book(charges)
             if once and not touched:
                 raise StudyError(
@@ -214,7 +474,6 @@ class Ledger(LedgerReader):
 
     def _book(self, charges: Sequence[Charge]) -> tuple[tuple[Permit, ...], set[str]]:
         """Write the charges that are new, to be admitted before the transaction ends."""
-        self._refresh()
         permits, rows, touched = [], [], set[str]()
         new: dict[str, tuple[Charge, Head]] = {}
         seq, prev = self._walk.head
@@ -243,7 +502,7 @@ class Ledger(LedgerReader):
                 booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
             permits.append(issue(charge, *booked, new=fresh))
-        blanks = ", ".join("?" * len(self.format.columns))
+        blanks = ", ".join("?" * len(self.format.names))
         self._db.executemany(f"INSERT INTO entries VALUES ({blanks})", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
@@ -257,36 +516,29 @@ class Ledger(LedgerReader):
         return found.fetchone() is not None
 
     def _booked(self, charge: Charge) -> Head | None:
+        """Return the entry of this release, if it is booked with this content."""
+        names = self.format.names
         found = self._db.execute(
-            "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?",
-            (charge.key,),
+            f"SELECT {', '.join(names)} FROM entries WHERE key = ?", (charge.key,)
         ).fetchone()
         if found is None:
             return None
         # The words of "why" may change between versions without making it another release.
-        content = (charge.unit, encode(charge.event), charge.count, charge.method, charge.round)
-        if found[2:] != content:
+        said = [name not in ("seq", "why", "key", "prev", "digest") for name in names]
+        before, content = (
+            tuple(compress(row, said)) for row in (found, self.format.write(charge, 0, ""))
+        )
+        if before != content:
             raise ResumeError(
-                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it "
+                f"{self.path}: the release {charge.key!r} was booked before as {before}, now it "
                 f"would be {content}. The study or the data changed: begin a new run"
             )
-        return int(found[0]), str(found[1])
+        return int(found[0]), str(found[-1])
 
     @property
     def connection(self) -> sqlite3.Connection:
         """The file's connection, for tables that stand beside the ledger's own."""
         return self._db
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One durable change of tables beside the ledger's own; nobody charges meanwhile.
-
-        Raises:
-            LedgerError: if the file cannot be written.
-        """
-        with self._writing():
-            self._refresh()
-            yield self._db
 
     def booked(self, unit: str) -> Mapping[Event, int]:
         """Return what a unit has spent, as memory knows it; inside of a charge that includes the
@@ -294,9 +546,18 @@ class Ledger(LedgerReader):
         return self._totals.get(unit, {})
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A transaction that ends as a whole, over a schema that stands as it was checked."""
-        with said(self.path, self._clock):
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One durable change as a whole, over a schema that stands as it was checked.
+
+        Nobody charges meanwhile. Within another one it is a part of that.
+
+        Raises:
+            LedgerError: if the file cannot be written.
+        """
+        if self._db.in_transaction:
+            yield self._db
+            return
+        with self._said():
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 (version,) = self._db.execute("PRAGMA schema_version").fetchone()
@@ -304,10 +565,20 @@ class Ledger(LedgerReader):
                     if recognise(self._db, self.path) is not self.format:
                         raise LedgerError(f"{self.path}: another ledger stands in its place")
                     self._version = version
-                yield
+                self._refresh()
+                yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
                 self._forget()  # what memory holds may not have been committed
                 if self._db.in_transaction:  # a full disk has SQLite roll back by itself
                     self._db.execute("ROLLBACK")
                 raise
+
+
+def _refuse_odd(path: Path) -> None:
+    """SQLite opens by path and follows links: only plain files may stand where it works."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        try:
+            refuse_odd(path.with_name(path.name + ending))
+        except (StudyError, OSError) as error:
+            raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error

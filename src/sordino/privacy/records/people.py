@@ -152,7 +152,7 @@ def open_sets(
         ledger.refuse_changed_records()
         sets = {one.unit: one for one in store.sets(db)}
         called = {name: _called(ledger, sets, name, run, known=known) for name in told_apart}
-        ledger.registered_within({name: name for name in called.values()})
+        ledger.register({name: name for name in called.values()})
         free = max((one.number for one in sets.values()), default=0) + 1
         fresh = []
         for members_name, records in told_apart.items():
@@ -438,4 +438,4 @@ def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool, counte
     version = str(int(store.meta(db, "version")) + 1)
     store.put_meta(db, "version", version)
     facts = {"digest": store.digest(db), OUTSIDE: counted or counted_until(ledger)}
-    ledger.noted_within(RECORDS, version, facts)
+    ledger.note(RECORDS, version, facts)
