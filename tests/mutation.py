@@ -34,11 +34,11 @@ ROOMS: dict[str, tuple[str, str]] = {
         "privacy/test_ledger* privacy/test_people.py",
     ),
     "prices": (
-        "privacy/{accounting,grid,groups,loss,pure,renyi,step}",
+        "privacy/{accounting,grid,loss,parts,pure,renyi}",
         "privacy/test_{accounting,group,loss,loss_grid,pure,special}.py",
     ),
     "choices": (
-        "privacy/{budget,event,rounding,selection,trials}",
+        "privacy/{budget,event,rounding,trials}",
         "privacy/test_{budget,event,rounding,selection,accounting}.py",
     ),
     "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),

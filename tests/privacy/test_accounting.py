@@ -26,8 +26,8 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
+from sordino.privacy.pure import Kind
 from sordino.privacy.renyi import divergence
-from sordino.privacy.step import Kind
 
 GOLDEN = tomllib.loads((Path(__file__).parent.parent / "golden" / "steps.toml").read_text())
 STEP = PoissonSampled(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sordino.privacy import Gaussian, NonPrivate, PoissonSampled, Repeated, accountant, loss, renyi
 from sordino.privacy.accounting import flatten
 from sordino.privacy.event import Composed, Nothing, Pure
-from sordino.privacy.step import Kind, Steps
+from sordino.privacy.pure import Kind, Steps
 
 Floats = NDArray[np.float64]
 

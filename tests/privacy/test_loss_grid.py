@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import fft, signal  # type: ignore[import-untyped]
 
 from sordino.privacy import grid, renyi
-from sordino.privacy.step import Kind
+from sordino.privacy.pure import Kind
 
 CASES = [
     (0.015, 1.1, 2.0**-9),

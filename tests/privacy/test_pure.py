@@ -30,7 +30,7 @@ from sordino.privacy import (
 )
 from sordino.privacy import noise_multiplier as calibrated
 from sordino.privacy.accounting import Spent
-from sordino.privacy.step import Kind
+from sordino.privacy.pure import Kind
 
 DELTA = 1e-5
 

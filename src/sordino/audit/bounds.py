@@ -77,7 +77,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
 from sordino.privacy import loss
-from sordino.privacy.step import Kind
+from sordino.privacy.pure import Kind
 
 Scores = NDArray[np.float64]
 Curve = Literal["any", "pure", "gaussian"]

@@ -38,7 +38,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from sordino.base.errors import StudyError
-from sordino.privacy import groups, loss, pure, renyi, selection
+from sordino.privacy import loss, parts, pure, renyi
 from sordino.privacy.event import (
     Chosen,
     Composed,
@@ -52,7 +52,7 @@ from sordino.privacy.event import (
     Repeated,
     Selected,
 )
-from sordino.privacy.step import Kind, Steps, priced_rate
+from sordino.privacy.pure import Kind, Steps, priced_rate
 from sordino.privacy.trials import Trials, expected, named
 
 Spent = Iterable[tuple[Event, int]]
@@ -213,9 +213,9 @@ class _Named:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
         history = tuple(_apart(spent))
         if any(isinstance(event, Selected) and count for event, count in history):
-            return selection.among(self, history, delta, quick=quick)
+            return parts.selected_epsilon(self, history, delta, quick=quick)
         if any(isinstance(event, Grouped) for event, _ in history):
-            return groups.epsilon(self, history, delta, quick=quick)
+            return parts.grouped_epsilon(self, history, delta, quick=quick)
         steps = flatten(history, self.order)
         if steps is None:
             return math.inf
@@ -226,9 +226,9 @@ class _Named:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
         history = tuple(_apart(spent))
         if any(isinstance(event, Selected) and count for event, count in history):
-            return selection.delta_among(self, history, epsilon)
+            return parts.selected_delta(self, history, epsilon)
         if any(isinstance(event, Grouped) for event, _ in history):
-            return groups.delta(self, history, epsilon)
+            return parts.grouped_delta(self, history, epsilon)
         steps = flatten(history, self.order)
         if steps == () or (steps is not None and math.isinf(epsilon)):
             return 0.0
@@ -362,10 +362,10 @@ class _Best:
         )
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
-        return selection.epsilon(self.inner, tuple(spent), self.trials, delta, quick=quick)
+        return parts.best_epsilon(self.inner, tuple(spent), self.trials, delta, quick=quick)
 
     def delta(self, spent: Spent, epsilon: float) -> float:
-        return selection.delta(self.inner, tuple(spent), self.trials, epsilon)
+        return parts.best_delta(self.inner, tuple(spent), self.trials, epsilon)
 
 
 @lru_cache(maxsize=64)

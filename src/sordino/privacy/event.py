@@ -150,7 +150,7 @@ class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
 class Selected(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """The best of a random number of runs of the event, and nothing of the others.
 
-    See :mod:`sordino.privacy.selection`, which prices it.
+    See :mod:`sordino.privacy.parts`, which prices it.
 
     Attributes:
         event: one run, whatever candidate it tries.

@@ -54,8 +54,8 @@ from typing import Any
 from sordino.privacy import grid as grids
 from sordino.privacy import pure
 from sordino.privacy.grid import Losses, Side
+from sordino.privacy.pure import Kind, Steps
 from sordino.privacy.special import functions
-from sordino.privacy.step import Kind, Steps
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
 _SMALLEST_GRID = 2.0**-15  # below it, rounding in the cells outweighs what they gain

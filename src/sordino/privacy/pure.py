@@ -1,4 +1,4 @@
-r"""Pure releases on Poisson samples, composed: exactly as much as can be learned from them.
+r"""Steps of a flattened history; and pure ones, composed: exactly what can be learned from them.
 
 A pair of answers within e^epsilon of each other is a function of randomised response (Kairouz, Oh
 and Viswanath 2015, theorem 3.4): a bit that is 1 with probability e^epsilon / (1 + e^epsilon) with
@@ -35,15 +35,58 @@ Dong and Wang 2022, Optimal accounting of differential privacy via characteristi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-from sordino.privacy.step import Kind
 
 _MOST_TERMS = 4e6
 _LEAST = 1e-18  # probability that is put to infinity, or up to the lowest loss, when a grid is made
 _MARGIN = 1e-9  # relative, for rounding in the probabilities, which was seen to reach 6e-11
 _SLACK = 1e-15  # for rounding in a loss, relative to the largest
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """One step of a flattened history: a Gaussian and a pure release of one Poisson sample.
+
+    It is what all releases from one sample come to; equal kinds compose k-fold. Accountants work on
+    these, and no longer on events: a history is a sorted tuple of kinds of steps and how often each
+    was taken.
+
+    >>> Kind(0.015, sigma=1.1) < Kind(0.015, sigma=2.0) < Kind(1.0, epsilon=0.5)
+    True
+
+    Attributes:
+        rate: q in (0, 1]; 1 means not sampled.
+        sigma: noise multiplier of the Gaussian; infinite where there is none.
+        epsilon: of the pure release; 0 where there is none.
+    """
+
+    rate: float
+    sigma: float = math.inf
+    epsilon: float = 0.0
+
+    @property
+    def gaussian(self) -> bool:
+        """Tell whether there is nothing but a Gaussian."""
+        return self.epsilon == 0.0
+
+    @property
+    def pure(self) -> bool:
+        """Tell whether there is nothing but a pure release."""
+        return math.isinf(self.sigma)
+
+
+Steps = tuple[tuple[Kind, int], ...]  # each kind once, sorted
+
+
+def priced_rate(rate: float) -> float:
+    """A sampling rate that floating point can work with, never lower: a larger sample costs more.
+
+    >>> priced_rate(0.25), priced_rate(5e-324), priced_rate(1 - 2**-53)
+    (0.25, 1e-12, 1.0)
+    """
+    return 1.0 if rate > 1.0 - 1e-12 else max(rate, 1e-12)
 
 
 def losses(kind: Kind) -> tuple[float, float]:

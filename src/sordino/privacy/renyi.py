@@ -45,8 +45,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from sordino.privacy import pure
+from sordino.privacy.pure import Kind, Steps
 from sordino.privacy.special import functions
-from sordino.privacy.step import Kind, Steps
 
 _BLOCK = 128  # terms of a series that are formed at once
 _MOST = 1000  # terms of a series

@@ -1,6 +1,6 @@
 """Numbers of runs of a private choice: random, drawn in secret, whatever the data.
 
-See :mod:`sordino.privacy.selection` for what that costs.
+See :mod:`sordino.privacy.parts` for what that costs.
 
 >>> law("geometric", 10.0)
 NegativeBinomial(eta=1.0, gamma=0.1)

@@ -1,7 +1,23 @@
-r"""The best of a random number of runs: what a private choice among candidates costs.
+r"""Parts of a history that stand by themselves: groups of records, and the best of several runs.
 
-A base mechanism Q (pick a candidate at random, train it, measure it) is run K times, and only the
-best output is released. K has the generating function f(x) = E x^K and is drawn in secret, whatever
+Each part has a share of delta, and epsilons add up (Dwork and Roth 2014, theorem 3.16).
+
+**Group privacy** on an accountant's curve: what ``size`` steps of adjacency cost. If a history is
+(epsilon, delta(epsilon)) for one step, for all epsilon, it is for k steps
+
+    ( k epsilon,  delta(epsilon) (1 + e^epsilon + ... + e^((k-1) epsilon)) )
+
+(Vadhan 2017, "The complexity of differential privacy", lemma 2.2). Any epsilon gives a bound, so a
+search that does not find the best is still right. Parts of different k compose by adding up
+epsilons and deltas (Dwork and Roth 2014, theorem 3.16); each part gets an equal share of delta. Or
+everything is taken for a group of the largest k: the lower of the two is shown.
+
+The formula needs the curve at deltas far below the one that is asked for; the accountants have it
+down to what floats hold.
+
+**The best of a random number of runs**: what a private choice among candidates costs. A base
+mechanism Q (pick a candidate at random, train it, measure it) is run K times, and only the best
+output is released. K has the generating function f(x) = E x^K and is drawn in secret, whatever
 the data. Ties are broken at random, so that outputs are ordered completely. With F(y) = Q(at most
 y) and Q' and F' on a neighbour, the best has the density f'(F(y)) q(y): its distribution function
 is f(F). Hence
@@ -29,9 +45,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from sordino.privacy.event import Event, Selected
+from sordino.privacy.event import Event, Grouped, Selected
 from sordino.privacy.trials import Poisson, Trials, expected
 
+_LEAST = 1e-280  # of a delta: beyond it floats have nothing to say
+_ROUNDS = 60
 _PROFILE = 24  # points of the base's profile that T is made of
 _LOOKED_AT, _FARTHEST = 1e-6, 50.0  # a delta of the base; these epsilons are looked at up to it
 _MARGIN = 1e-9  # relative, for rounding in L
@@ -49,7 +67,74 @@ class Curve(Protocol):
     def delta(self, spent: History, epsilon: float) -> float: ...
 
 
-def epsilon(
+def _by_size(history: History) -> dict[int, list[tuple[Event, int]]]:
+    """The history by size of group; what is no group has size 1."""
+    found: dict[int, list[tuple[Event, int]]] = {}
+    for event, count in history:
+        size, inside = (event.size, event.event) if isinstance(event, Grouped) else (1, event)
+        found.setdefault(size, []).append((inside, count))
+    return found
+
+
+def grouped_epsilon(curve: Curve, history: History, delta: float, *, quick: bool = False) -> float:
+    """A bound at ``delta`` on a history with groups in it."""
+    by_size = _by_size(history)
+    share = delta / len(by_size)
+    apart = math.fsum(
+        _of_group(curve, spent, size, share, quick=quick) for size, spent in by_size.items()
+    )
+    if len(by_size) == 1:
+        return apart
+    together = _of_group(
+        curve,
+        [one for spent in by_size.values() for one in spent],
+        max(by_size),
+        delta,
+        quick=quick,
+    )
+    return min(apart, together)
+
+
+def grouped_delta(curve: Curve, history: History, epsilon: float) -> float:
+    """A bound on delta at ``epsilon``; everything is taken for a group of the largest size."""
+    by_size = _by_size(history)
+    size = max(by_size)
+    each = epsilon / size
+    found = curve.delta(tuple(one for spent in by_size.values() for one in spent), each)
+    factor = _factor(each, size)
+    return 1.0 if found and math.isinf(factor) else min(1.0, found * factor if found else 0.0)
+
+
+def _factor(epsilon: float, size: int) -> float:
+    try:
+        return math.fsum(math.exp(i * epsilon) for i in range(size)) * (1.0 + 1e-12)
+    except OverflowError:
+        return math.inf
+
+
+def _of_group(
+    curve: Curve, spent: Sequence[tuple[Event, int]], size: int, delta: float, *, quick: bool
+) -> float:
+    if size == 1:
+        return curve.epsilon(tuple(spent), delta, quick=quick)
+    # The smallest epsilon at which one step's delta, times the factor, is within delta: from below,
+    # each answer asks for a smaller delta than the one before. It is accepted only where it was
+    # checked.
+    tried = 0.0
+    for _ in range(_ROUNDS):
+        wanted = delta / _factor(tried, size)
+        if wanted < _LEAST:
+            return math.inf
+        needed = curve.epsilon(tuple(spent), wanted, quick=quick)
+        if needed <= tried:
+            return size * tried
+        if math.isinf(needed):
+            return math.inf
+        tried = needed * (1.0 + 1e-3)
+    return math.inf
+
+
+def best_epsilon(
     curve: Curve, base: History, trials: Trials, delta: float, *, quick: bool = False
 ) -> float:
     """A bound at ``delta`` on the best of a random number of runs that cost ``base`` each."""
@@ -59,7 +144,7 @@ def epsilon(
     return math.inf if math.isinf(one) else one + _ratio(curve, base, trials)
 
 
-def delta(curve: Curve, base: History, trials: Trials, epsilon: float) -> float:
+def best_delta(curve: Curve, base: History, trials: Trials, epsilon: float) -> float:
     """A bound on delta at ``epsilon``; 1 where there is none."""
     whole = curve.delta(base, 0.0)
     if whole == 0.0 or math.isinf(epsilon):
@@ -70,29 +155,30 @@ def delta(curve: Curve, base: History, trials: Trials, epsilon: float) -> float:
     return min(1.0, max(expected(trials), 1.0) * curve.delta(base, epsilon - least))
 
 
-def among(curve: Curve, history: History, delta: float, *, quick: bool = False) -> float:
+def selected_epsilon(curve: Curve, history: History, delta: float, *, quick: bool = False) -> float:
     """A bound at ``delta`` on a history with selections in it: each part has its share of delta,
     and epsilons add up (Dwork and Roth 2014, theorem 3.16).
     """
     chosen, rest = _parts(history)
     share = delta / (len(chosen) + bool(rest))
     each = {
-        one: epsilon(curve, ((one.event, 1),), one.trials, share, quick=quick) for one in chosen
+        one: best_epsilon(curve, ((one.event, 1),), one.trials, share, quick=quick)
+        for one in chosen
     }
     others = curve.epsilon(rest, share, quick=quick) if rest else 0.0
     return math.fsum((*(each[one] for one in chosen), others))
 
 
-def delta_among(curve: Curve, history: History, epsilon: float) -> float:
+def selected_delta(curve: Curve, history: History, epsilon: float) -> float:
     """A bound on delta at ``epsilon``, which is divided among the parts by what they cost."""
     chosen, rest = _parts(history)
-    costs = [among(curve, ((one, 1),), 1e-6) for one in chosen]
+    costs = [selected_epsilon(curve, ((one, 1),), 1e-6) for one in chosen]
     costs += [curve.epsilon(rest, 1e-6)] if rest else []
     whole = math.fsum(costs)
     if math.isinf(whole) or whole == 0.0:
         return 0.0 if whole == 0.0 else 1.0
     found = [
-        delta(curve, ((one.event, 1),), one.trials, epsilon * cost / whole)
+        best_delta(curve, ((one.event, 1),), one.trials, epsilon * cost / whole)
         for one, cost in zip(chosen, costs, strict=False)
     ]
     found += [curve.delta(rest, epsilon * costs[-1] / whole)] if rest else []
