@@ -22,8 +22,7 @@ import warm
 from sordino.base.errors import DataError, StudyError
 from sordino.base.files import allowed
 from sordino.data import load
-from sordino.data.formats import read_idx, read_libsvm
-from sordino.data.source import Source
+from sordino.data.formats import Source, read_idx, read_libsvm
 from sordino.data.stream.table import TableStream
 
 ZEROS = 3 << 28  # bytes: more than any of these files may expand to

@@ -13,8 +13,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from sordino.base.errors import DataError
 from sordino.data import identity, load
 from sordino.data.encoding import Encoding, uneven
-from sordino.data.source import form_of
-from sordino.data.table import ReadOptions, from_arrays, read_frame
+from sordino.data.table import ReadOptions, form_of, from_arrays, read_frame
 
 COLOURS = ("red", "green", "blue")
 

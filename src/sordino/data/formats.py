@@ -1,4 +1,14 @@
-"""The forms in which the papers' data sets are published.
+"""The bytes of a data file, and the forms in which the papers' data sets are published.
+
+**Bytes.** A download that broke off is the commonest fault of a data file, and the reader must not
+turn half a file into a smaller data set: the ledger would then bind a budget to data that nobody
+has. So every reader states in advance how many bytes it expects, asks :class:`Source` for exactly
+those, and at the end asks for the end. Compression is recognised by the first bytes, not by the
+name, and its checksum is verified because the stream is always read to its end. Pieces of 64 KiB
+are expanded as they are asked for, 256 KiB at a time, straight into the caller's array. A header
+that announces an absurd size is refused before anything is allocated: no gzip stream expands more
+than about 1032 times. What is read whole expands at most to what
+:func:`sordino.base.files.allowed` allows: a small file cannot fill the memory.
 
 **IDX**, of MNIST and Fashion-MNIST. A file is one array: two zero bytes, a type code (0x08:
 unsigned byte, the only one these data sets use), the number of dimensions, each dimension as a
@@ -48,22 +58,168 @@ References:
 from __future__ import annotations
 
 import bisect
+import bz2
+import gzip
 import io
 import math
 import pickle
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.base.files import allowed, too_large
+from sordino.base.files import allowed, open_plain, too_large
 from sordino.data.dataset import Labels
-from sordino.data.source import AGAIN, Source
+
+AGAIN = "The file is damaged or incomplete: get it again"
+
+_PIECE = 1 << 16
+_STEP = 1 << 18
+_GZIP = b"\x1f\x8b"
+_BZIP2 = b"BZh"
+_GZIP_EXPANDS = 1_100
+_BZIP2_EXPANDS = 25_000
+
+
+class Source:
+    """A data file read once, from front to back."""
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        """Look at the file's first bytes.
+
+        Args:
+            whole: whether its content is to be held in memory, and hence must not expand without
+                limit.
+        """
+        self.path = path
+        self.expands = 1
+        self._most = self._allowed() if whole else None
+        self._given = 0
+        self._pieces = self._open()
+        self._rest = b""
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        out = bytearray(size)
+        filled = self._into(memoryview(out))
+        return bytes(out[:filled])
+
+    def exactly(self, size: int, what: str) -> bytes:
+        """``size`` bytes of ``what``, or a DataError that counts what there is."""
+        out = bytearray(size)
+        self.fill(memoryview(out), what)
+        return bytes(out)
+
+    def fill(self, out: memoryview, what: str) -> None:
+        """Fill ``out`` (bytes) with ``what``, or say how many bytes were found."""
+        filled = self._into(out)
+        if filled < len(out):
+            raise self.damaged(
+                f"expected {len(out)} bytes of {what}", f"the file ends after {filled} of them"
+            )
+
+    def end(self, what: str) -> None:
+        """Insist that nothing follows ``what``; also verifies the checksum of a compressed file."""
+        if self.read(1):
+            raise self.damaged(f"expected the end of the file after {what}", "more bytes follow")
+
+    def drain(self) -> None:
+        """Read to the end, so that a compressed file's own checksum is verified."""
+        while self.read(_PIECE):
+            pass
+
+    def whole(self) -> bytes:
+        """Everything that is left, if it is not too much."""
+        if self._most is None:
+            self._most = self._allowed()
+        return b"".join([self._rest[self._at :], *self._pieces])
+
+    def check_room(self, size: int, what: str) -> None:
+        """Refuse a header that announces more than the file can possibly hold."""
+        held = self.path.stat().st_size
+        if size > held * self.expands:
+            raise self.damaged(
+                f"expected {size} bytes of {what}, as the header says",
+                f"the file has only {held} bytes",
+            )
+
+    def damaged(self, expected: str, found: str) -> DataError:
+        """The one form in which a damaged file is reported."""
+        return DataError(f"{self.path}: {expected}, but {found}. {AGAIN}")
+
+    def _into(self, out: memoryview) -> int:
+        filled = 0
+        while filled < len(out):
+            if self._at == len(self._rest):
+                self._rest, self._at = next(self._pieces, b""), 0
+                if not self._rest:
+                    break
+            take = min(len(out) - filled, len(self._rest) - self._at)
+            out[filled : filled + take] = self._rest[self._at : self._at + take]
+            filled += take
+            self._at += take
+        return filled
+
+    def _allowed(self) -> int:
+        try:
+            return allowed(self.path.stat().st_size)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _count(self, more: int) -> None:
+        self._given += more
+        if self._most is not None and self._given > self._most:
+            raise DataError(
+                too_large(self.path, "it expands to more than", self._given - more, self._most)
+            )
+
+    def _open(self) -> Iterator[bytes]:
+        # Not a generator itself: the file's kind must be known before the first read.
+        try:
+            with open_plain(self.path) as file:
+                head = file.read(4)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+        if head.startswith(_GZIP):
+            self.expands = _GZIP_EXPANDS
+            return self._expanded(lambda file: gzip.GzipFile(fileobj=file), "gzip")
+        if head.startswith(_BZIP2):
+            self.expands = _BZIP2_EXPANDS
+            return self._expanded(bz2.BZ2File, "bzip2")
+        return self._stored()
+
+    def _stored(self) -> Iterator[bytes]:
+        try:
+            with open_plain(self.path) as file:
+                while piece := file.read(_PIECE):
+                    yield piece
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _expanded(
+        self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str
+    ) -> Iterator[bytes]:
+        try:
+            with open_plain(self.path) as file, opened(file) as content:
+                while plain := content.read(_STEP):
+                    self._count(len(plain))
+                    yield plain
+        except EOFError as error:
+            raise self.damaged(
+                f"expected a complete {kind} stream", "it breaks off before its end mark"
+            ) from error
+        except (zlib.error, OSError, ValueError) as error:
+            raise self.damaged(
+                f"expected a {kind} stream", f"expanding it failed ({error})"
+            ) from error
+
 
 _UNSIGNED_BYTE = 0x0800
 

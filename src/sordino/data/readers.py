@@ -27,7 +27,7 @@ from sordino.data.formats import read_labels
 from sordino.data.identity import words
 from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
-from sordino.data.table import SUFFIXES, Raw, ReadOptions, read_npz, read_table
+from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
 
 
 def names() -> tuple[str, ...]:
@@ -163,11 +163,7 @@ def _own(
 
 
 def _read(file: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
-    if file.suffix.lower() not in SUFFIXES:
-        raise DataError(
-            f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
-        )
-    if file.suffix.lower() == ".npz":
+    if ending(file) == ".npz":
         return read_npz(file, how)
     return read_table(file, how), None
 

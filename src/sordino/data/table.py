@@ -22,6 +22,14 @@ refused, one that breaks off elsewhere cannot be recognised. Parquet and npz can
 **Memory.** Columns are copied into the one feature matrix and dropped from the table one
 at a time, so that there is never a second float copy of the whole.
 
+**Files that announce more than they hold** are refused before memory is asked for. An npz file is a
+zip archive: what its members expand to, and what the header of each array announces, are compared
+with each other and with what may be read. Only stored and deflated members are read, as NumPy
+writes them, and no pickles. Parquet says how many rows and columns it has; a constant column of any
+length takes a few bytes. What a single page inside claims is known to the library alone, which asks
+for up to 2 GiB for one: that is not looked at here. CSV may be compressed, and has as many columns
+as its first line has commas.
+
 **Two files about the same people** (:func:`paired`). A row has two words, (n, 2). In a table both
 are over all of its columns, whichever of them a study takes for the label. In an npz file a study
 reads the array that names people only where it asks for it: there one word is over the features
@@ -30,21 +38,27 @@ alone, which every study reads.
 
 from __future__ import annotations
 
+import csv
+import math
+import re
+import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
+from sordino.base.files import MIB, allowed, open_plain, too_large
 from sordino.data import identity
 from sordino.data.dataset import Features, Scale, Span, Words, constants, refuse_non_finite, single
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
+from sordino.data.formats import Source
 from sordino.data.labels import Target, refuse_nobody
-from sordino.data.source import csv_input, read_arrays, refuse_large, refuse_long
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,6 +68,17 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 WIDE = ("Int128", "UInt128")
 MOST_MISTAKES = 20
 """Columns whose mistakes are named."""
+MOST_COLUMNS = 1 << 17
+MOST_TEXT = 1 << 10
+"""Bytes of a label or an owner."""
+HEADER = 16 * MIB
+"""Bytes of a CSV file's first line."""
+
+_SAMPLE, _LINES = 1 << 16, 50
+"""Bytes, and lines of them, that tell how a CSV file is written."""
+
+_PACKED = (b"\x1f\x8b", b"BZh")
+_UNKNOWN = (b"\x28\xb5\x2f\xfd", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\xfd7zXZ", b"PK\x03\x04")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,10 +155,9 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
                 f"{place}: no column {column!r} (data.{role}); its columns are "
                 f"{_listed(frame.columns)}"
             )
-    if label == client_column:
-        raise DataError(f"{place}: column {label!r} cannot be both the label and the client")
-    if label == person:
-        raise DataError(f"{place}: column {label!r} cannot be both the label and the person")
+    for other, column in (("client", client_column), ("person", person)):
+        if label == column:
+            raise DataError(f"{place}: column {label!r} cannot be both the label and the {other}")
     # a dictionary, for a frame of many columns needs a time for each that grows with their number
     held = dict(zip(frame.columns, frame.get_columns(), strict=True))
     del frame
@@ -152,7 +176,6 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
                 refuse_nobody(who, "person", place)
     if not held:
         raise DataError(f"{place}: no feature columns beside {label!r}")
-    others = (y, client, None if person == client_column else who)
     columns = in_order(list(held), how.columns, place, how.whose)
     if how.encoding.plain:
         x, names, words = _numbers(held, columns, how, place, mistakes), tuple(columns), None
@@ -160,10 +183,36 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
         x, names, words = _encoded(held, columns, how.encoding, place, mistakes)
     _refuse(mistakes)
     assert y is not None
-    found = _identified(x if words is None else words, others, who) if how.identify else None
-    _rescale(x, how.scale, place)
-    refuse_non_finite(x, place, names)
-    return Raw(x, y, client, found, names, tuple(columns))
+    made = _made(place, how, x, names, words, y, client, who)
+    return replace(made, columns=tuple(columns))
+
+
+def _made(
+    place: str,
+    how: ReadOptions,
+    x: npt.NDArray[Any],
+    names: tuple[str, ...],
+    words: Words | None,
+    y: npt.NDArray[Any],
+    client: npt.NDArray[Any] | None,
+    who: npt.NDArray[Any] | None,
+) -> Raw:
+    """Examples, once their features are numbers; ``words`` are what features add to theirs."""
+    found = None
+    if how.identify:
+        others = (client, None if who is client else who)
+        found = identity.words(
+            x if words is None else words, y, *(each for each in others if each is not None)
+        )
+        if who is not None:
+            found = np.concatenate([found, identity.persons(who)[:, None]], axis=1)
+    if x.dtype != np.uint8:
+        divisor = constants(how.scale, x.shape[1:], f"{place}: data.scale")
+        if divisor is not None:
+            with np.errstate(over="ignore"):  # a warning would tell of a row
+                x /= divisor
+        refuse_non_finite(x, place, names)
+    return Raw(x[:, None] if x.ndim == 3 else x, y, client, found, names)
 
 
 @contextmanager
@@ -227,23 +276,22 @@ def _encoded(
     return x, tuple(names), words
 
 
-def _identified(
-    x: npt.NDArray[Any], others: Sequence[npt.NDArray[Any] | None], who: npt.NDArray[Any] | None
-) -> Words:
-    """(n, 2), or (n, 3) with persons; of features (n, ...) as they are in the file, or of the
-    words (n,) that they add up to.
+def ending(path: Path) -> str:
+    """The ending of a file's name, by which its kind is known.
+
+    Raises:
+        DataError: if it is another.
     """
-    found = identity.words(x, *(values for values in others if values is not None))
-    return found if who is None else np.concatenate([found, identity.persons(who)[:, None]], axis=1)
-
-
-def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Every column of a CSV or Parquet file, (n,); of an npz those it trains on, and ``also``."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
         )
-    if path.suffix.lower() == ".npz":
+    return path.suffix.lower()
+
+
+def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Every column of a CSV or Parquet file, (n,); of an npz those it trains on, and ``also``."""
+    if ending(path) == ".npz":
         return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
     frame = _frame(path, () if also is None else (also,))
     if frame.height == 0:
@@ -315,16 +363,11 @@ def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: Read
             refuse_nobody(values, role, place)
     if x.dtype != np.uint8 or how.scale is not None:
         x = single(x)
-    others = (y, client, None if how.person == "client" else who)
     names: tuple[str, ...] = ()
     words: Words | None = None
     if not how.encoding.plain:
         x, names, words = _encoded_array(x, how.encoding, f"{place}: x{suffix}")
-    found = _identified(x if words is None else words, others, who) if how.identify else None
-    if x.dtype != np.uint8:
-        _rescale(x, how.scale, place)
-        refuse_non_finite(x, f"{place}: x{suffix}", names)
-    return Raw(x[:, None] if x.ndim == 3 else x, y, client, found, names)
+    return _made(f"{place}: x{suffix}", how, x, names, words, y, client, who)
 
 
 def _encoded_array(
@@ -416,14 +459,6 @@ def _array(series: pl.Series) -> npt.NDArray[Any]:
     return (series.cast(pl.Float64) if str(series.dtype) in WIDE else series).to_numpy()
 
 
-def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, place: str) -> None:
-    """Divide by public constants, in place."""
-    divisor = constants(scale, x.shape[1:], f"{place}: data.scale")
-    if divisor is not None:
-        with np.errstate(over="ignore"):  # a warning would tell of a row
-            x /= divisor
-
-
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:12]) or "none"
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
@@ -459,6 +494,174 @@ def in_order(found: Sequence[str], wanted: Sequence[str], place: str, whose: str
 def _few(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:SHOWN]))
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def read_arrays(
+    path: Path, wanted: Collection[str]
+) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """The arrays of these names in an npz archive, and the names of all that it has.
+
+    Raises:
+        DataError: if it is damaged, or would expand to more than may be read.
+    """
+    try:
+        with open_plain(path) as content, zipfile.ZipFile(content) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = {name: info for name, info in members.items() if name in wanted}
+            total = sum(info.file_size for info in chosen.values())
+            most = allowed(path.stat().st_size)
+            if total > most:
+                raise DataError(too_large(path, "its arrays expand to", total, most))
+            return {name: _member(archive, info) for name, info in chosen.items()}, list(members)
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Exception as error:
+        # zip, zlib and header parsers each have their own errors for damaged bytes
+        raise DataError(
+            f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
+            "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
+        ) from error
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is compressed in a way that NumPy does not write")
+    with archive.open(info) as member:
+        announced = _announced(member)
+        held = info.file_size - member.tell()
+    if announced != held:
+        raise ValueError(
+            f"the header of {info.filename} announces {announced} bytes, and {held} follow"
+        )
+    with archive.open(info) as member:
+        found: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return found
+
+
+def _announced(member: IO[bytes]) -> int:
+    """Bytes of the numbers of an array, from its header."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    version = np.lib.format.read_magic(member)
+    if version not in readers:
+        raise ValueError(
+            f"its header has version {version}, which arrays of plain numbers do not need"
+        )
+    shape, _, dtype = readers[version](member)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if any(side < 0 for side in shape):
+        raise ValueError(f"its header announces the shape {shape}")
+    return math.prod(shape) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class CsvForm:
+    """The form of a CSV file.
+
+    Attributes:
+        separator: between two cells.
+        decimal_comma: whether 1,5 is a number: with semicolons, as spreadsheets write it in much of
+            Europe. Cells of the first lines decide it, and can change no feature of another row: in
+            the other form a column with such numbers is refused as text.
+    """
+
+    separator: str = ","
+    decimal_comma: bool = False
+
+
+_COMMA = re.compile(rb"^\s*[+-]?\d+,\d+\s*$")
+
+
+def form_of(head: bytes) -> CsvForm:
+    """The form of a CSV file, by its first lines: commas, unless its header has none and parts its
+    names by semicolons or tabs.
+
+    >>> form_of(b"a;b\\n1,5;2\\n"), form_of(b"a,b\\n1,2\\n").separator
+    (CsvForm(separator=';', decimal_comma=True), ',')
+    """
+    first, *others = head.splitlines()[:_LINES] or [b""]
+    if b"," in first or not (parted := [mark for mark in (b";", b"\t") if mark in first]):
+        return CsvForm()
+    cells = [cell for line in others for cell in line.split(parted[0])]
+    return CsvForm(parted[0].decode(), any(map(_COMMA.match, cells)))
+
+
+def csv_input(path: Path) -> tuple[Path | bytes, CsvForm]:
+    """Return the input for a CSV reader, which is the path of plain text, or what compressed text
+    expands to; and its form.
+
+    Raises:
+        DataError: if it is compressed in a way that is not known here, expands too far, or has too
+            many columns, or two of one name.
+    """
+    with open_plain(path) as file:
+        head = file.read(HEADER)
+    if head.startswith(_UNKNOWN):
+        raise DataError(
+            f"{path}: this is no text but a compressed file; expand it first (gzip and bzip2 "
+            "are read as they are)"
+        )
+    content = Source(path, whole=True).whole() if head.startswith(_PACKED) else None
+    start = head if content is None else content[:HEADER]
+    first, form = start.partition(b"\n")[0], form_of(start[:_SAMPLE])
+    if first.count(form.separator.encode()) >= MOST_COLUMNS:
+        raise DataError(
+            f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?"
+        )
+    _refuse_twice(path, first, form)
+    return (path if content is None else content), form
+
+
+def _refuse_twice(path: Path, header: bytes, form: CsvForm) -> None:
+    """Refuse two columns of one name, the second of which a reader would call otherwise."""
+    try:
+        names = next(
+            csv.reader([header.decode("utf-8-sig")], delimiter=form.separator, strict=True), []
+        )
+    except (UnicodeDecodeError, csv.Error):
+        return  # the reader says it better
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
+
+
+def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
+    """Refuse a Parquet file with more rows and columns than may be read."""
+    import polars as pl
+
+    schema = frame.collect_schema()
+    if len(schema) > MOST_COLUMNS:
+        raise DataError(
+            f"{path}: it has {len(schema):,} columns, and at most {MOST_COLUMNS:,} are read"
+        )
+    if nested := [name for name, kind in schema.items() if kind.is_nested()]:
+        raise DataError(
+            f"{path}: column {nested[0]!r} holds {schema[nested[0]]}, not a number or a text "
+            "in each row; drop it"
+        )
+    rows = int(frame.select(pl.len()).collect().item())
+    # eight bytes as stored, four as a feature
+    size, most = 12 * rows * len(schema), allowed(path.stat().st_size)
+    if size > most:
+        raise DataError(
+            too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most)
+        )
+
+
+def refuse_long(series: pl.Series, place: str) -> None:
+    """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
+    import polars as pl
+
+    longest = series.str.len_bytes().max() if series.dtype == pl.String else 0
+    if isinstance(longest, int) and longest > MOST_TEXT:
+        raise DataError(
+            f"{place}: column {series.name!r} has a text of {longest:,} bytes; labels and "
+            f"owners have at most {MOST_TEXT:,}"
+        )
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:

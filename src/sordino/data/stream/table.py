@@ -42,11 +42,12 @@ from sordino.base.errors import DataError
 from sordino.base.registry import did_you_mean
 from sordino.data.dataset import Scale, constants, refuse_non_finite, single
 from sordino.data.encoding import refuse_gaps
+from sordino.data.formats import AGAIN, Source
 from sordino.data.identity import entity as entity_of
 from sordino.data.labels import class_numbers
-from sordino.data.source import AGAIN, MOST_COLUMNS, Source, refuse_long
 from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined, room
+from sordino.data.table import MOST_COLUMNS, refuse_long
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling

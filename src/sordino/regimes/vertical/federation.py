@@ -41,8 +41,7 @@ from sordino.core.world import ServerSide
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
-from sordino.data.source import read_arrays
-from sordino.data.table import columns_of, in_order
+from sordino.data.table import columns_of, in_order, read_arrays
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Server
 from sordino.regimes.vertical.models import (
