@@ -317,19 +317,19 @@ def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
 def test_a_sites_own_settings(tmp_path: Path) -> None:
     path = tmp_path / local.NAME
     with pytest.raises(StudyError, match="there is no such file"):
-        local.read(tmp_path, "three", local.OfSite)
+        local.read(tmp_path, "three", local.SiteTable)
     path.write_text('[three]\nkit = "kits/north"\ndata = "/data/north.csv"\nepsilon_limit = 3.0\n')
-    found = local.read(tmp_path, "three", local.OfSite)
+    found = local.read(tmp_path, "three", local.SiteTable)
     assert (found.kit, found.data) == (tmp_path / "kits/north", Path("/data/north.csv"))
     assert (found.epsilon_limit, found.ledger) == (3.0, None)
     with pytest.raises(StudyError, match=r"no table \[four\]"):
-        local.read(tmp_path, "four", local.OfSite)
+        local.read(tmp_path, "four", local.SiteTable)
     path.write_text('[three]\nkit = "kits/north"\nepsilon = 3.0\n')
-    with pytest.raises(StudyError, match=r"three\.data: Field required\n.*three\.epsilon: Extra"):
-        local.read(tmp_path, "three", local.OfSite)
+    with pytest.raises(StudyError, match=r"SiteTable\.data: field required\n.*\.epsilon: extra"):
+        local.read(tmp_path, "three", local.SiteTable)
     path.write_text("[three")
     with pytest.raises(StudyError, match=r"sordino\.toml"):
-        local.read(tmp_path, "three", local.OfSite)
+        local.read(tmp_path, "three", local.SiteTable)
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_a_site_lets_its_nvflare_run_a_federation(kits: Path, workspace: Path) -
     assert policy["class_allow_list"] == ["a.B", *job.ALLOWED]
     assert policy["allow_log_streaming"] is False
     federation = Agreed(own / "site-0").agreement.name
-    settings = local.read(found, federation, local.OfSite)
+    settings = local.read(found, federation, local.SiteTable)
     assert (settings.data, settings.epsilon_limit) == (kits / "new.csv", 2.0)
 
 

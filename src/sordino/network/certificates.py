@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -27,6 +28,7 @@ from sordino.base.files import MIB, read_below
 DAYS = 365
 AUTHORITY_DAYS = 3650
 Kind = Literal["server", "site"]
+T = TypeVar("T")
 _SKEW = dt.timedelta(minutes=5)
 
 
@@ -53,9 +55,21 @@ def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder(issuer_name=issuer, subject_name=_name(name), public_key=key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
 def authority(name: str, now: dt.datetime) -> Pair:
     """A new authority, which trusts itself."""
     key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key()
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -68,19 +82,12 @@ def authority(name: str, now: dt.datetime) -> Pair:
         decipher_only=False,
     )
     made = (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .issuer_name(_name(name))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + dt.timedelta(days=AUTHORITY_DAYS))
+        _builder(name, _name(name), public, now, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
-    return Pair(made, key)
+    return Pair(made.sign(key, hashes.SHA256()), key)
 
 
 def certify(
@@ -98,19 +105,12 @@ def certify(
     """
     key = key or ec.generate_private_key(ec.SECP256R1())
     use = ExtendedKeyUsageOID.SERVER_AUTH if kind == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
     made = (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .issuer_name(by.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + dt.timedelta(days=days))
+        _builder(name, by.certificate.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([use]), critical=True)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key()), critical=False
-        )
+        .add_extension(issuer, critical=False)
     )
     if kind == "server":
         made = made.add_extension(x509.SubjectAlternativeName(_hosts(host)), critical=False)
@@ -139,27 +139,33 @@ def revoked(by: Pair, serials: Sequence[int], now: dt.datetime) -> bytes:
     return made.sign(by.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def _read(folder: Path, name: str, load: Callable[[bytes], T], what: str, remedy: str = "") -> T:
+    """Return what a file holds.
+
+    Raises:
+        StudyError: if it is missing, with the remedy, or none.
+    """
+    try:
+        return load(read_below(folder, name, most=MIB))
+    except FileNotFoundError:
+        raise StudyError(f"{folder / name}: the {what} is missing{remedy}") from None
+    except (ValueError, TypeError) as error:
+        raise StudyError(f"{folder / name}: no {what} ({error})") from error
+
+
 def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozenset[int]:
     """Serial numbers in a list of revoked certificates.
 
     Raises:
         StudyError: if it cannot be read, or the authority has not signed it.
     """
-    path = folder / name
-    try:
-        found = x509.load_pem_x509_crl(read_below(folder, name, most=MIB))
-        signer = trusted.public_key()
-        if not isinstance(signer, ec.EllipticCurvePublicKey) or not found.is_signature_valid(
-            signer
-        ):
-            raise StudyError(f"{path}: this list of revoked certificates is not the authority's")
-    except FileNotFoundError:
+    remedy = ". Copy it from the authority's folder"
+    found = _read(folder, name, x509.load_pem_x509_crl, "list of revoked certificates", remedy)
+    signer = trusted.public_key()
+    if not isinstance(signer, ec.EllipticCurvePublicKey) or not found.is_signature_valid(signer):
         raise StudyError(
-            f"{path}: the list of revoked certificates is missing. Copy it from the authority's "
-            "folder"
-        ) from None
-    except ValueError as error:
-        raise StudyError(f"{path}: no list of revoked certificates ({error})") from error
+            f"{folder / name}: this list of revoked certificates is not the authority's"
+        )
     return frozenset(each.serial_number for each in found)
 
 
@@ -169,14 +175,8 @@ def read_certificate(folder: Path, name: str) -> x509.Certificate:
     Raises:
         StudyError: if it is missing or none.
     """
-    try:
-        return x509.load_pem_x509_certificate(read_below(folder, name, most=MIB))
-    except FileNotFoundError:
-        raise StudyError(
-            f"{folder / name}: the certificate is missing. Copy the whole kit again"
-        ) from None
-    except ValueError as error:
-        raise StudyError(f"{folder / name}: no certificate ({error})") from error
+    remedy = ". Copy the whole kit again"
+    return _read(folder, name, x509.load_pem_x509_certificate, "certificate", remedy)
 
 
 def read_pair(folder: Path, name: str) -> Pair:
@@ -185,18 +185,11 @@ def read_pair(folder: Path, name: str) -> Pair:
     Raises:
         StudyError: if one of them is missing, or none.
     """
-    certificate = read_certificate(folder, f"{name}.pem")
-    try:
-        key = serialization.load_pem_private_key(
-            read_below(folder, f"{name}.key", most=MIB), password=None
-        )
-    except FileNotFoundError:
-        raise StudyError(f"{folder / name}.key: the private key is missing") from None
-    except (ValueError, TypeError) as error:
-        raise StudyError(f"{folder / name}.key: no private key ({error})") from error
+    load = partial(serialization.load_pem_private_key, password=None)
+    key = _read(folder, f"{name}.key", load, "private key")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise StudyError(f"{folder / name}.key: not a key on an elliptic curve")
-    return Pair(certificate, key)
+    return Pair(read_certificate(folder, f"{name}.pem"), key)
 
 
 def common_name(certificate: x509.Certificate) -> str:
@@ -214,18 +207,13 @@ def of_site(certificate: x509.Certificate) -> bool:
     return list(use) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
-def expires(certificate: x509.Certificate) -> dt.datetime:
-    """Return the end of a certificate, in UTC."""
-    return certificate.not_valid_after_utc
-
-
 def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
     """Refuse a certificate that has ended, with the remedy.
 
     Raises:
         StudyError: if it has.
     """
-    ends = expires(read_certificate(folder, name))
+    ends = read_certificate(folder, name).not_valid_after_utc
     if ends <= now:
         raise StudyError(
             f"{folder / name}: this certificate ended on {ends:%Y-%m-%d}. Ask for a new one: "
@@ -268,17 +256,16 @@ def read_keys(folder: Path, name: str = "keys.pem") -> tuple[ec.EllipticCurvePub
     Raises:
         StudyError: if one is none.
     """
-    end = b"-----END PUBLIC KEY-----\n"
-    found = []
-    try:
-        for each in read_below(folder, name, most=MIB).split(end)[:-1]:
-            key = serialization.load_pem_public_key(each + end)
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ValueError("a key that is not on an elliptic curve")
-            found.append(key)
-    except ValueError as error:
-        raise StudyError(f"{folder / name}: no public keys ({error})") from error
-    return tuple(found)
+
+    def load(content: bytes) -> tuple[ec.EllipticCurvePublicKey, ...]:
+        end = b"-----END PUBLIC KEY-----\n"
+        found = [serialization.load_pem_public_key(each + end) for each in content.split(end)[:-1]]
+        keys = tuple(key for key in found if isinstance(key, ec.EllipticCurvePublicKey))
+        if len(keys) < len(found):
+            raise ValueError("a key that is not on an elliptic curve")
+        return keys
+
+    return _read(folder, name, load, "public keys")
 
 
 def signed_by(key: ec.EllipticCurvePublicKey, content: bytes, signature: bytes) -> bool:
@@ -300,11 +287,8 @@ def verified(
 ) -> bool:
     """Return whether the holder of a certificate of this authority has signed the content."""
     key = certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        return False
     try:
         certificate.verify_directly_issued_by(trusted)
-        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError, TypeError):
         return False
-    return True
+    return isinstance(key, ec.EllipticCurvePublicKey) and signed_by(key, content, signature)

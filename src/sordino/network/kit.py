@@ -24,9 +24,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
@@ -49,38 +49,39 @@ SERIALS, REVOKED = "serials.toml", "revoked.pem"
 RESERVED = (AUTHORITY, SERVER, BROKER)
 
 
+def _read_table(path: Path, missing: str = "there is no such file") -> dict[str, Any]:
+    """The table in a file.
+
+    Raises:
+        StudyError: if it is missing or none.
+    """
+    try:
+        return toml_of(read_below(path.parent, path.name, most=MOST).decode())
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path}: {missing}") from None
+    except (Malformed, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
 def read_agreement(path: Path) -> Agreement:
     """The agreement in a file.
 
     Raises:
         StudyError: naming the file, the key and what is wrong.
     """
-    try:
-        content = read_below(path.parent, path.name, most=MOST)
-        return agreement_of(toml_of(content.decode()), str(path))
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{path}: there is no such file") from None
-    except (Malformed, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: {error}") from error
+    return agreement_of(_read_table(path), path)
 
 
-def agreement_of(table: dict[str, object], source: str) -> Agreement:
+def agreement_of(table: dict[str, Any], source: Path) -> Agreement:
     """The agreement in a table.
 
     Raises:
         StudyError: naming the key and what is wrong.
     """
     try:
-        return Agreement.model_validate(table)
-    except ValidationError as error:
-        raise StudyError(
-            "\n".join(
-                f"{source}: {'.'.join(str(part) for part in each['loc']) or 'the agreement'}: "
-                f"{each['msg'].removeprefix('Value error, ')}"
-                + (f"; got {each['input']!r}" if each["loc"] else "")
-                for each in error.errors()
-            )
-        ) from error
+        return Agreement(**table)
+    except StudyError as error:
+        raise StudyError(f"{source}: {error}") from None
 
 
 def agreement_bytes(agreement: Agreement) -> bytes:
@@ -145,23 +146,15 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     """
     if path.is_dir():
         raise StudyError(f"{path}: this is a folder; give the FEDERATION.toml in it")
-    try:
-        table = toml_of(read_below(path.parent, path.name, most=MIB).decode())
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: there is no such file. docs/federation.md shows one to begin with"
-        ) from None
-    except (Malformed, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: {error}") from error
+    table = _read_table(path, "there is no such file. docs/federation.md shows one to begin with")
     named = table.pop("study", None)
     if not isinstance(named, str):
         raise StudyError(f'{path}: study: name the study file, such as study = "study.toml"')
     for key in ("modules", "rehearsal"):
         if key in table:
             raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
-    return write(
-        agreement_of(table, str(path)), studies.read(path.parent / named, as_written=True), out, now
-    )
+    study = studies.read(path.parent / named, as_written=True)
+    return write(agreement_of(table, path), study, out, now)
 
 
 def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Agreement:
@@ -175,8 +168,6 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     # written over each other
     if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
-    from sordino.base import modules as code
-
     full = regimes.of(study).network.agreed(agreement, study)
     agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
     if out.exists():
@@ -196,6 +187,7 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
 def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> None:
     by = certificates.authority(agreement.name, now)
     authority, key = by.pem()
+    regime, travels = regimes.of(study), transport.of(agreement.transport)
     shared = {
         AGREEMENT: agreement_bytes(agreement),
         STUDY: studies.write(study).encode(),
@@ -204,21 +196,18 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
     empty = {REVOKED: certificates.revoked(by, (), now)}
     serials = {}
     issued = {name: _issued(by, agreement, name, now) for name in _known(agreement)}
-    if regimes.of(study).summing(study) is not None:  # sites verify each other then
+    if regime.summing(study) is not None:  # sites verify each other then
         shared[KEYS] = certificates.keys_pem([issued[n].certificate for n in agreement.names])
     for name, made in issued.items():
-        serials[name] = [made.certificate.serial_number]
+        serials[name] = [str(made.certificate.serial_number)]
         files = {**shared, **_named(_file(name), made)}
         if name == BROKER:
             files = {"authority.pem": authority, **_named(BROKER, made)}
-            limit = frames.limit(regimes.of(study).network.widest(agreement, study))
-            files |= transport.of(agreement.transport).broker_files(agreement, limit)
+            limit = frames.limit(regime.network.widest(agreement, study))
+            files |= travels.broker_files(agreement, limit)
         _put(out / name, files | (empty if name == admits(agreement) else {}))
-    told = tomli_w.dumps({name: [str(each) for each in own] for name, own in serials.items()})
-    _put(
-        out / AUTHORITY,
-        {**shared, **empty, "authority.key": key, SERIALS: told.encode()},
-    )
+    told = {SERIALS: tomli_w.dumps(serials).encode()}
+    _put(out / AUTHORITY, {**shared, **empty, **told, "authority.key": key})
 
 
 def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
@@ -228,11 +217,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
     Raises:
         StudyError: if the agreement does not know the name.
     """
-    agreement, by = (
-        read_agreement(authority / AGREEMENT),
-        certificates.read_pair(authority, "authority"),
-    )
-    _refuse_unknown(agreement, name)
+    agreement, by = _authority(authority, name)
     made = _issued(by, agreement, name, now, _known_key(authority, agreement, name, out))
     with said_clearly(out):
         _put(out, _named(_file(name), made))
@@ -248,11 +233,7 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
     Raises:
         StudyError: if the agreement does not know the name, or NVFlare admits.
     """
-    agreement, by = (
-        read_agreement(authority / AGREEMENT),
-        certificates.read_pair(authority, "authority"),
-    )
-    _refuse_unknown(agreement, name)
+    agreement, by = _authority(authority, name)
     if (why := transport.of(agreement.transport).cannot_revoke(name)) is not None:
         raise StudyError(why)
     before = certificates.read_revoked(authority, REVOKED, by.certificate)
@@ -261,10 +242,12 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
     return authority / REVOKED
 
 
-def _refuse_unknown(agreement: Agreement, name: str) -> None:
-    known = _known(agreement)
-    if name not in known:
+def _authority(folder: Path, name: str) -> tuple[Agreement, Pair]:
+    """The agreement and the authority of a federation that knows this name."""
+    agreement = read_agreement(folder / AGREEMENT)
+    if name not in (known := _known(agreement)):
         raise StudyError(f"{name!r} is nobody of this federation. Known: {', '.join(known)}")
+    return agreement, certificates.read_pair(folder, "authority")
 
 
 def _known(agreement: Agreement) -> tuple[str, ...]:
@@ -308,10 +291,7 @@ def _file(name: str) -> str:
 
 
 def _serials(authority: Path) -> dict[str, list[str]]:
-    try:
-        return dict(toml_of(read_below(authority, SERIALS, most=MIB).decode()))
-    except (FileNotFoundError, Malformed, UnicodeDecodeError) as error:
-        raise StudyError(f"{authority / SERIALS}: cannot be read ({error})") from error
+    return {name: [*map(str, own)] for name, own in _read_table(authority / SERIALS).items()}
 
 
 def _named(kind: str, pair: Pair) -> dict[str, bytes]:

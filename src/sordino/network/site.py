@@ -335,7 +335,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
     """Say what would be released, to whom, at what price, and what stays; line by line."""
     agreed, index, study, own = opened(options)
     agreement, part = agreed.agreement, agreed.network
-    ends = certificates.expires(certificates.read_certificate(options.kit, "site.pem"))
+    ends = certificates.read_certificate(options.kit, "site.pem").not_valid_after_utc
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
     if transport.of(agreement.transport).brokered:
         yield (

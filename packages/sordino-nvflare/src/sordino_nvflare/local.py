@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sordino.extend.network import MOST_TOML, Malformed, Section, StudyError, read_below, toml_of
 
 NAME = "sordino.toml"
 
 
-class OfServer(Section):
+class ServerTable(Section):
     """The server's table.
 
     Attributes:
@@ -41,7 +41,7 @@ class OfServer(Section):
     wait: float = Field(120.0, gt=0)
 
 
-class OfSite(Section):
+class SiteTable(Section):
     """A site's table.
 
     Attributes:
@@ -61,7 +61,7 @@ class OfSite(Section):
     rehearsal: bool = False
 
 
-S = TypeVar("S", OfServer, OfSite)
+S = TypeVar("S", ServerTable, SiteTable)
 
 
 def read(folder: Path, federation: str, kind: type[S]) -> S:
@@ -87,13 +87,8 @@ def read(folder: Path, federation: str, kind: type[S]) -> S:
             "federation"
         )
     try:
-        found = kind.model_validate(table)
-    except ValidationError as error:
-        raise StudyError(
-            "\n".join(
-                f"{path}: {federation}.{'.'.join(str(part) for part in each['loc'])}: {each['msg']}"
-                for each in error.errors()
-            )
-        ) from error
+        found = kind(**table)
+    except StudyError as error:
+        raise StudyError(f"{path}: [{federation}]: {error}") from None
     paths = {k: folder / v for k in kind.model_fields if isinstance(v := getattr(found, k), Path)}
     return found.model_copy(update=paths)

@@ -140,7 +140,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
         task = Task(name=TASK, data=Shareable())
         self.broadcast(task, fl_ctx, targets=everybody, min_responses=len(everybody))
         try:
-            own = local.read(_local(fl_ctx), self._federation, local.OfServer)
+            own = local.read(_local(fl_ctx), self._federation, local.ServerTable)
             agreed = _agreed(own.kit, self._federation, self._digest)
         except StudyError as error:
             self.system_panic(str(error), fl_ctx)
@@ -160,7 +160,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
                 return
             time.sleep(LOOK)
 
-    def _serve(self, own: local.OfServer, agreed: Agreed, fl_ctx: Any) -> Outcome:
+    def _serve(self, own: local.ServerTable, agreed: Agreed, fl_ctx: Any) -> Outcome:
         if not fl_ctx.get_prop(FLContextKey.SECURE_MODE, False):
             raise StudyError(
                 "this NVFlare does not run in secure mode: nobody would certify who the sites are"
@@ -213,7 +213,7 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
-            own = local.read(_local(fl_ctx), self._federation, local.OfSite)
+            own = local.read(_local(fl_ctx), self._federation, local.SiteTable)
         except StudyError as error:
             self.log_error(fl_ctx, str(error))
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -227,7 +227,7 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         return make_reply(ReturnCode.OK)
 
-    def _join(self, own: local.OfSite, words: Words, fl_ctx: Any) -> Outcome:
+    def _join(self, own: local.SiteTable, words: Words, fl_ctx: Any) -> Outcome:
         agreed, name = _agreed(own.kit, self._federation, self._digest), fl_ctx.get_identity_name()
         if agreed.agreement.names[site_of(agreed)] != name:
             raise StudyError(
