@@ -83,9 +83,7 @@ def _running(agreement: Agreement, kits: Path) -> Iterator[None]:
 
 def _timed(agreement: Agreement, kits: Path) -> float:
     mailbox = Mailbox()
-    opens = transports.of(agreement.transport).server(
-        agreement, kits / "server", "", lambda path: lambda serial: False
-    )
+    opens = transports.of(agreement.transport).server(agreement, kits / "server", "")
     hub = opens(2 * BYTES, mailbox, lambda who, why: None, lambda words: None)
     line = transports.of(agreement.transport).site(agreement, 0, kits / "site")(2 * BYTES)
     thread = threading.Thread(target=_back, args=(hub, mailbox))

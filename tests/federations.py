@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from memory import Killed, Net, Stopped
@@ -33,7 +34,7 @@ from sordino.network.frames import FromServer, FromSite
 from sordino.network.kit import RUN, Agreed
 from sordino.network.server import ServerOptions, farewell, prepare_server
 from sordino.network.site import JoinOptions, opened, prepare_site
-from sordino.network.status import Incidents
+from sordino.network.status import INCIDENTS, Incident, Incidents
 from sordino.network.transport import Mailbox
 
 ROUNDS = """
@@ -223,8 +224,10 @@ class Federation:
             opened.append(mailbox)
             return self.net.opens(limit, mailbox)
 
-        def refused(who: str, why: str) -> None:
-            self.net.refused.append((who, why))
+        def noted(who: str, what: str, why: str) -> None:
+            log.note(who, what, why)
+            if (who, why) not in self.net.refused:
+                self.net.refused.append((who, why))
 
         def told(kernel: Any) -> None:
             self.kernels.append(kernel)
@@ -239,14 +242,13 @@ class Federation:
         options = ServerOptions(
             agreed=agreed,
             opens=opens,
-            refused=refused,
             reports=told,
-            noted=log.note,
+            noted=noted,
             scripted=self.scripted,
         )
         done = self._played("server", agreed.study, prepare_server(options))
         if not opened:
-            farewell(agreed, self.server, opens, refused, 1.0)
+            farewell(agreed, self.server, opens, noted, 1.0)
         return done
 
     def _opened(self, name: str) -> Any:
@@ -348,6 +350,21 @@ class Federation:
             if isinstance(said, frames.Say):
                 found[name].add(said.number)
         return found
+
+
+def read_incidents(folder: Path) -> list[Incident]:
+    """The lines of a log; one that a kill has torn is passed over."""
+    found = []
+    try:
+        content = (folder / INCIDENTS).read_bytes()
+    except FileNotFoundError:
+        return []
+    for line in content.splitlines():
+        try:
+            found.append(msgspec.json.decode(line, type=Incident))
+        except msgspec.MsgspecError:
+            continue
+    return found
 
 
 class Hand:

@@ -263,7 +263,6 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
         ),
         dimension=3,
         run="run",
-        refused=lambda who, why: None,
         clock=lambda: now[0],
     )
     revoked = b"its certificate is revoked"

@@ -195,9 +195,7 @@ def play(laid: demo.DemoFederation, *, scripted: bool, breaking: Any = None) -> 
     while len(hub.ready) < len(threads) and not failed:
         time.sleep(0.01)
     agreed = Agreed(laid.server)
-    build = prepare_server(
-        ServerOptions(agreed=agreed, opens=hub.opens, refused=nothing, scripted=scripted)
-    )
+    build = prepare_server(ServerOptions(agreed=agreed, opens=hub.opens, scripted=scripted))
     session.begin(agreed.study, laid.server / "run", nothing, nothing, build=build)
     for each in threads:
         each.join(60)

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from federations import Federation
+from federations import Federation, read_incidents
 from memory import MemoryLine, Net
 from sordino.core.kernel import Kernel
 from sordino.mechanisms.secure.messages import Shares, decode, encode
 from sordino.mechanisms.secure.secrets import SEALED
 from sordino.network import frames, server, sums
-from sordino.network.status import read_incidents
 from sordino.network.storage import Journal
 from sordino.regimes.synchronous.records import SynchronousRound
 

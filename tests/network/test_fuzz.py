@@ -301,7 +301,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     """The last state of a run of the server, the courier, and what stands in its ledger."""
     folder.mkdir()
     agreed, nobody = Agreed(found.server), None
-    options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)  # type: ignore[arg-type]
+    options = ServerOptions(agreed=agreed, opens=nobody)  # type: ignore[arg-type]
     made = prepare_server(options)(agreed.study, folder, "run")
     serving: Any = made.simulation
     serving.unpack(made.first.pack())  # what reads a moment is made when one is first read
@@ -315,7 +315,6 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
         agreed,
         dimension=moment.model.size,
         run="run",
-        refused=lambda who, why: None,
         world=world,
         clock=lambda: feeder.now,
     )

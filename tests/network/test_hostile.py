@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from federations import Federation, Hand, digest, laid
+from federations import Federation, Hand, digest, laid, read_incidents
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
@@ -26,7 +26,7 @@ from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.kit import RUN
 from sordino.network.server import serve
 from sordino.network.server_session import AT_ONCE, MOST_BAD
-from sordino.network.status import INCIDENTS, Incidents, Shown, read_incidents
+from sordino.network.status import INCIDENTS, Incidents, Shown
 from sordino.network.transport import Lost, Stranger
 
 from .conftest import Makes

@@ -174,7 +174,6 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         agreed,
         dimension=built.first.model.size,
         run=run,
-        refused=lambda who, why: None,
     )
     summing = agreed.summing
     options = KernelOptions(

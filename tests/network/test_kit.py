@@ -26,8 +26,8 @@ from sordino.data.dataset import Dataset
 from sordino.live import federation
 from sordino.live.federation import SiteStatus, Status, page
 from sordino.network import certificates, kit, proof, status
+from sordino.network.certificates import Revoked
 from sordino.network.kit import Agreed
-from sordino.network.server import Revoked
 from sordino.network.site import JoinOptions, opened, promised
 
 from .conftest import Makes
@@ -233,10 +233,10 @@ def test_a_list_of_revoked_certificates_is_the_authoritys_and_read_again(
     shutil.copy(kit.revoke(out / "authority", "north", NOW), out / "server")
     assert barred(serial)
     other = certificates.authority("other", NOW)
-    (out / "server" / kit.REVOKED).write_bytes(certificates.revoked(other, (), NOW))
+    (out / "server" / certificates.REVOKED).write_bytes(certificates.revoked(other, (), NOW))
     with pytest.raises(StudyError, match="not the authority's"):
         Revoked(out / "server")
-    (out / "server" / kit.REVOKED).unlink()
+    (out / "server" / certificates.REVOKED).unlink()
     assert barred(serial)
     assert barred(12345)  # while there is no list, nobody is let in
 

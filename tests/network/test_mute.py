@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import pytest
 
-from federations import Federation, Hand
+from federations import Federation, Hand, read_incidents
 from sordino.live import federation
 from sordino.network import kernel as kernels
 from sordino.network.demo import KITS
 from sordino.network.frames import Ask, Book, Booked, Bye, Done
 from sordino.network.kernel import AnswerTimeouts
 from sordino.network.kit import Agreed
-from sordino.network.status import Reporter, read_incidents
+from sordino.network.status import Reporter
 from sordino.network.transport import Lost
 
 from .conftest import Makes

@@ -8,14 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from federations import STUDIES, Federation
+from federations import STUDIES, Federation, read_incidents
 from sordino.base.message import Embedding, packed
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Tailed
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
 from sordino.network.site_session import SiteSession
-from sordino.network.status import read_incidents
 from sordino.training.optimizer import AdaGrad, Adam, Sgd
 from sordino.training.plausible import drawn, length, sums
 

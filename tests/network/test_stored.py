@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from federations import read_incidents
 from sordino.base import message as base
 from sordino.base.errors import LedgerError
 from sordino.base.message import Message
@@ -27,7 +28,6 @@ from sordino.mechanisms.secure import messages as secure
 from sordino.network import certificates, frames, kit, storage
 from sordino.network import proof as proofs
 from sordino.network.server_session import differs
-from sordino.network.status import read_incidents
 
 STORED = Path(__file__).parents[1] / "golden" / f"protocol-{PROTOCOL}"
 SITE: list[frames.FromSite] = [

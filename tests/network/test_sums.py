@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from cases import CLIENT
 from cases import study_of as case_of
-from federations import Hand, study_of
+from federations import Hand, read_incidents, study_of
 from memory import MemoryLine, Net
 from sordino.base import residues
 from sordino.base.errors import StudyError
@@ -31,7 +31,6 @@ from sordino.network import certificates, frames, kit, sums
 from sordino.network.kit import KEYS, Agreed
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site import JoinOptions, promised
-from sordino.network.status import read_incidents
 from sordino.network.storage import AnswerStore, Journal, Kept
 from sordino.network.sums import Sums
 from sordino.privacy import Permit

@@ -216,7 +216,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     if found.key:
         (again / KEY).write_bytes(found.key)
     nobody: Any = None
-    options = ServerOptions(agreed=agreed, opens=nobody, refused=nobody)
+    options = ServerOptions(agreed=agreed, opens=nobody)
     made = prepare_server(options)(agreed.study, again, name)
     serving: Any = made.simulation
     world, moment = agreed.network.world(serving.inner, made.first)
@@ -226,7 +226,6 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         agreed,
         dimension=moment.model.size,
         run=name,
-        refused=lambda who, why: None,
     )
     kernel: LiveKernel[Any, Any] = LiveKernel(
         world,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federations import Federation, Hand
+from federations import Federation, Hand, read_incidents
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import (
     Derivative,
@@ -27,7 +27,6 @@ from sordino.base.message import (
 from sordino.core.world import ServerSide
 from sordino.network import frames
 from sordino.network.server_session import checked_reply
-from sordino.network.status import read_incidents
 from sordino.network.transport import Lost
 from sordino.training.plausible import LONGEST
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federations import laid, plain
+from federations import laid, plain, read_incidents
 from sordino.base.message import Compute, Train, Update, encode
 from sordino.core.effect import Book
 from sordino.network import frames
@@ -19,7 +19,6 @@ from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.kit import Agreed
 from sordino.network.site import JoinOptions, opened, prepare_site
 from sordino.network.site_session import SiteMoment, SiteSession
-from sordino.network.status import read_incidents
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
 from sordino.privacy import encode as written

@@ -22,8 +22,8 @@ from websockets.uri import parse_uri
 from federations import laid
 from sordino.base.errors import StudyError
 from sordino.network import certificates, kit, websocket
+from sordino.network.certificates import Revoked
 from sordino.network.demo import DemoFederation
-from sordino.network.server import Revoked
 from sordino.network.transport import Lost, Mailbox, Stranger
 from sordino.network.websocket import WebSocketHub, WebSocketLine
 
@@ -142,7 +142,7 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
         opened.line(2)
     assert ("site-2", "its certificate is of no site of this federation") in opened.refused
     authority = opened.laid.server.parent / "authority"
-    (opened.laid.server / kit.REVOKED).write_bytes(
+    (opened.laid.server / certificates.REVOKED).write_bytes(
         kit.revoke(authority, "site-1", now).read_bytes()
     )
     with pytest.raises(Stranger, match="revoked"):
@@ -160,7 +160,7 @@ def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: O
     opened.until(lambda: opened.mailbox._queue.qsize() == 3)
     authority = opened.laid.server.parent / "authority"
     found = kit.revoke(authority, "site-1", dt.datetime.now(dt.UTC))
-    (opened.laid.server / kit.REVOKED).write_bytes(found.read_bytes())
+    (opened.laid.server / certificates.REVOKED).write_bytes(found.read_bytes())
     line.send(b"after")
     with pytest.raises(Lost):
         next(line.frames())

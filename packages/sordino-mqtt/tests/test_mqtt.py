@@ -318,7 +318,6 @@ def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
             read_agreement(kits / "server/agreement.toml"),
             kits / "server",
             "0.0.0.0",
-            lambda path: bool,
         )
 
 
@@ -339,7 +338,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
         transports.of(transport).site(agreement, 0, kits / "site-0")
     with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
-        transports.of(transport).server(agreement, kits / "server", "", lambda path: bool)
+        transports.of(transport).server(agreement, kits / "server", "")
 
 
 def test_a_package_that_is_missing_is_named_with_what_to_install(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import os
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from sordino.base.files import MIB, read_below
 
 DAYS = 365
 AUTHORITY_DAYS = 3650
+REVOKED = "revoked.pem"
 Kind = Literal["server", "site"]
 T = TypeVar("T")
 _SKEW = dt.timedelta(minutes=5)
@@ -190,6 +193,30 @@ def read_pair(folder: Path, name: str) -> Pair:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise StudyError(f"{folder / name}.key: not a key on an elliptic curve")
     return Pair(read_certificate(folder, f"{name}.pem"), key)
+
+
+class Revoked:
+    """The server's list of revoked certificates, read again when its file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, str(folder / REVOKED)
+        self._trusted = read_certificate(folder, "authority.pem")
+        self._stamp: tuple[int, int] = (0, 0)
+        self._serials: frozenset[int] = frozenset()
+        self(0)
+
+    def __call__(self, serial: int) -> bool:
+        """Return whether the certificate with this number is revoked; all are, while the list
+        cannot be read.
+        """
+        with suppress(OSError):
+            found = os.stat(self._path)  # for every frame: a Path would take longer than the call
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._stamp:
+                self._serials = read_revoked(self._folder, REVOKED, self._trusted)
+                self._stamp = stamp
+            return serial in self._serials
+        return True
 
 
 def common_name(certificate: x509.Certificate) -> str:

@@ -39,13 +39,13 @@ from sordino.core.network import Agreement, NetworkRegime
 from sordino.core.study.base import Study, refuse_repeated
 from sordino.core.world import Summing
 from sordino.network import certificates, frames, transport
-from sordino.network.certificates import Pair, read_keys, signed_by
+from sordino.network.certificates import REVOKED, Pair, read_keys, signed_by
 
 AGREEMENT, STUDY, KEYS, RUN = "agreement.toml", "study.toml", "keys.pem", "run"
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
-SERIALS, REVOKED = "serials.toml", "revoked.pem"
+SERIALS = "serials.toml"
 RESERVED = (AUTHORITY, SERVER, BROKER)
 
 

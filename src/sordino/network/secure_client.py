@@ -16,7 +16,6 @@ about who takes part, is refused.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -44,7 +43,10 @@ from sordino.mechanisms.secure.setting import Setting
 from sordino.network import certificates, frames
 from sordino.network.certificates import Pair
 from sordino.network.kit import Agreed
-from sordino.network.storage import AnswerStore, Kept
+from sordino.network.storage import Kept
+
+INPUTS = PHASES.index(MaskedInput)
+"""The phase of a sum in which its inputs are the answers to tasks."""
 
 
 def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:
@@ -59,46 +61,6 @@ def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: 
         bits=summing.bits,
         dimension=dimension,
     )
-
-
-def stepped(
-    secure: SecureSumClient | None,
-    answers: AnswerStore,
-    step: frames.Step,
-    refuse: Callable[[int, str, str], frames.Refuse],
-) -> frames.Stepped:
-    """A site's answer to a step; that it begins a sum is kept before it says so."""
-    try:
-        if secure is None:
-            raise RemoteProtocolError("this study has no secure sums")
-        kept, body = secure.step(answers.kept, step)
-    except RemoteProtocolError as error:
-        why = refuse(step.number, str(error), "secure sum").why
-        lacking = b"" if secure is None else secure.lacking(step.number)
-        return frames.Stepped(step.number, step.phase, lacking, why)
-    if kept is not answers.kept:
-        answers.keep(kept)
-    return frames.Stepped(step.number, step.phase, body)
-
-
-def declined(
-    secure: SecureSumClient | None,
-    kept: Kept,
-    ask: frames.Ask,
-    refuse: Callable[[int, str, str], frames.Refuse],
-) -> frames.Stepped | None:
-    """That a site takes no part in a sum, before it computes or books anything for it; or None. It
-    is no refusal of the task: whoever has dealt wrong shares must not take others out of the run.
-    """
-    try:
-        if secure is not None:
-            secure.refuse_unready(kept, ask.number, ask.shares)
-    except RemoteProtocolError as error:
-        why = refuse(ask.number, str(error), "secure sum").why
-        assert secure is not None
-        lacking = secure.lacking(ask.number)
-        return frames.Stepped(ask.number, PHASES.index(MaskedInput), lacking, why)
-    return None
 
 
 @dataclass(slots=True, eq=False)

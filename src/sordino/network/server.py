@@ -9,10 +9,9 @@ server.
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
 from sordino.data.dataset import Dataset
 from sordino.live.federation import Page
-from sordino.network import certificates, frames, kit, sums, transport
+from sordino.network import certificates, frames, sums, transport
 from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
 from sordino.network.kit import RUN, Agreed
 from sordino.network.server_session import ServerSession
@@ -48,52 +47,27 @@ MOST_STRANGERS = 256
 """Refused connections that the status tells apart."""
 
 
-class Revoked:
-    """The server's list of revoked certificates, read again when its file has changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._path = folder, str(folder / kit.REVOKED)
-        self._trusted = certificates.read_certificate(folder, "authority.pem")
-        self._stamp: tuple[int, int] = (0, 0)
-        self._serials: frozenset[int] = frozenset()
-        self(0)
-
-    def __call__(self, serial: int) -> bool:
-        """Return whether the certificate with this number is revoked; all are, while the list
-        cannot be read.
-        """
-        with suppress(OSError):
-            found = os.stat(self._path)  # for every frame: a Path would take longer than the call
-            stamp = (found.st_mtime_ns, found.st_ino)
-            if stamp != self._stamp:
-                self._serials = certificates.read_revoked(self._folder, kit.REVOKED, self._trusted)
-                self._stamp = stamp
-            return serial in self._serials
-        return True
-
-
 class RejectedPeers:
-    """Connections that are refused: counted, written down, and told as often as that.
+    """What is refused: written down, and told as often as that.
 
     Attributes:
-        counts: by who and why.
-        incidents: the log.
+        counts: of connections, by who and why.
     """
 
-    def __init__(self, incidents: Incidents, words: Callable[[str], None]) -> None:
-        self.incidents, self.words, self.counts = incidents, words, Counter[str]()
+    def __init__(self, folder: Path, words: Callable[[str], None]) -> None:
+        self._incidents, self._words, self.counts = Incidents(folder), words, Counter[str]()
 
     def __call__(self, who: str, why: str) -> None:
         """A connection of somebody is refused; for the transport."""
         key = f"{who or 'somebody without a name'}: {why}"
         known = key in self.counts or len(self.counts) < MOST_STRANGERS
         self.counts[key if known else "others"] += 1
-        if self.incidents.note(who, "connection", why):
-            self.words(f"refused {who or 'a connection'}: {why}")
+        self.note(who, "connection", why)
 
-    def refused(self, who: str, why: str) -> None:
-        """Something that a site has said is refused; the log knows it already."""
-        self.words(f"refused {who}: {why}")
+    def note(self, who: str, what: str, why: str) -> None:
+        """Something else is refused, or used although it is strange."""
+        if self._incidents.note(who, what, why):
+            self._words(f"refused {who or 'a connection'}: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +77,7 @@ class ServerOptions:
     Attributes:
         agreed: what everybody has agreed to.
         opens: the transport, for frames of at most so many bytes.
-        refused: told of each kind of refusal once: which site, and why; ``noted`` of each one:
-            which site, what it is, and the detail.
+        noted: told of each refusal: which site, what it is, and the detail.
         reports: called with the kernel after each input, and every second without one.
         test: public rows that models are measured on.
         scripted: whether the simulator's clock decides who is heard first.
@@ -114,7 +87,6 @@ class ServerOptions:
 
     agreed: Agreed
     opens: Callable[[int, Mailbox], Hub]
-    refused: Callable[[str, str], None]
     reports: Callable[[Any], None] = lambda kernel: None
     noted: Callable[[str, str, str], object] = lambda site, what, detail: None
     test: Dataset | None = None
@@ -158,8 +130,8 @@ def serve(
     agreement, run = agreed.agreement, out or folder / RUN
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreement.transport)
-    by = way or travels.server(agreement, folder, host, Revoked)
-    strangers = RejectedPeers(Incidents(run), shown.words)
+    by = way or travels.server(agreement, folder, host)
+    strangers = RejectedPeers(run, shown.words)
     opened: list[Hub] = []
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
@@ -172,9 +144,8 @@ def serve(
     options = ServerOptions(
         agreed=agreed,
         opens=opens,
-        refused=strangers.refused,
         reports=Reporter(run, agreed, strangers.counts, shown.words),
-        noted=strangers.incidents.note,
+        noted=strangers.note,
         test=agreed.network.test(agreement, agreed.study, test),
         scripted=scripted,
         durable=durable,
@@ -186,7 +157,7 @@ def serve(
         done = _served(run, options, shown, travels.again)
         with locked(run):
             if not opened:
-                heard = farewell(agreed, run, opens, options.refused, FAREWELL)
+                heard = farewell(agreed, run, opens, strangers.note, FAREWELL)
                 shown.words(f"the run had ended; {heard} sites were told so")
             conclude(run, done.rounds, done.spent, done.why)
     return done
@@ -210,7 +181,7 @@ def farewell(
     agreed: Agreed,
     folder: Path,
     opens: Callable[[int, Mailbox], Hub],
-    refused: Callable[[str, str], None],
+    noted: Callable[[str, str, str], object],
     seconds: float,
 ) -> int:
     """Tell the sites of a run that has ended how it ended; how many have heard it. A journal that
@@ -229,7 +200,7 @@ def farewell(
     dimension, mailbox = len(bye.model) // 4, Mailbox()
     run = str(known(reading.load(folder).about.run))
     with closing(opens(frames.limit(dimension), mailbox)) as hub:
-        told = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, refused=refused)
+        told = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, noted=noted)
         return told.bye(bye, seconds)
 
 
@@ -306,7 +277,6 @@ class ServerRun:
                 agreed,
                 dimension=dimension,
                 run=self.run_id,
-                refused=own.refused,
                 noted=own.noted,
                 world=world,
                 owed=partial(self._owed, world),

@@ -228,7 +228,6 @@ class ServerSession:
         agreed: what everybody has agreed to.
         dimension: d.
         run: the federation's run.
-        refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
         world: the federation, which says what of a message about an event is refused.
         owed: rounds that were charged to a site after the one with this number, and their events:
@@ -248,7 +247,6 @@ class ServerSession:
         *,
         dimension: int,
         run: str,
-        refused: Callable[[str, str], None],
         noted: Callable[[str, str, str], object] = lambda site, what, detail: None,
         world: ServerSide[Any] | None = None,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
@@ -259,7 +257,7 @@ class ServerSession:
         self.names, self._patience = agreed.agreement.names, agreed.agreement.patience
         self.run, self.dimension = run, dimension
         self._world: ServerSide[Any] = ServerSide() if world is None else world
-        self._refused, self._clock, self._owed, self._tokens = refused, clock, owed, tokens
+        self._clock, self._owed, self._tokens = clock, owed, tokens
         self._began = clock()
         self.state: Callable[[], Any] | None = None
         self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
@@ -348,9 +346,7 @@ class ServerSession:
             f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
             f"{found.most:.4g}"
         )
-        self.noted(self.names[site], "norm", own.flag)
-        if own.flagged == 1:
-            self._refused(self.names[site], f"flagged, and used: {own.flag}")
+        self.noted(self.names[site], "norm", f"flagged, and used: {own.flag}")
 
     def missing(self) -> list[str]:
         """Names of the sites that are absent, once they have been for the agreed patience."""
@@ -610,8 +606,6 @@ class ServerSession:
             key = "more kinds of refused frames"
         counted[key] += 1
         self.noted(self.names[site], what, key)
-        if counted[key] == 1:
-            self._refused(self.names[site], key)
 
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)

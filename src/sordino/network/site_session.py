@@ -85,7 +85,7 @@ from sordino.core.run.folder import RunLog
 from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, SiteSide
 from sordino.network import frames
 from sordino.network.frames import STOPPED
-from sordino.network.secure_client import declined, stepped
+from sordino.network.secure_client import INPUTS
 from sordino.network.status import Incidents
 from sordino.network.storage import AnswerStore, Input, Journal, Kept, ReplayGuard, digest
 from sordino.network.transport import Lost
@@ -246,7 +246,7 @@ class SiteSession:
             case frames.Ask():
                 yield from self._asked(found)
             case frames.Step():
-                yield stepped(self._site.secure, self.answers, found, self._refuse)
+                yield self._stepped(found)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
@@ -288,8 +288,11 @@ class SiteSession:
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
-        if (without := declined(self._site.secure, kept, ask, self._refuse)) is not None:
-            yield without
+        try:
+            if self._site.secure is not None:
+                self._site.secure.refuse_unready(kept, number, ask.shares)
+        except RemoteProtocolError as error:
+            yield self._declined(number, INPUTS, error)
             return
         try:
             answer = self._work(task, ask, task_digest)
@@ -300,6 +303,27 @@ class SiteSession:
             yield self._refuse(number, str(error), "task")
             return
         yield frames.Say(number, answer)
+
+    def _stepped(self, step: frames.Step) -> frames.Stepped:
+        """Take a step of a secure sum; that it begins one is kept before it says so."""
+        kept = self.answers.kept
+        try:
+            if self._site.secure is None:
+                raise RemoteProtocolError("this study has no secure sums")
+            after, body = self._site.secure.step(kept, step)
+        except RemoteProtocolError as error:
+            return self._declined(step.number, step.phase, error)
+        if after is not kept:
+            self.answers.keep(after)
+        return frames.Stepped(step.number, step.phase, body)
+
+    def _declined(self, number: int, phase: int, error: RemoteProtocolError) -> frames.Stepped:
+        """Take no part in a sum, before anything is computed or booked for it. It is no refusal of
+        the task: whoever has dealt wrong shares must not take others out of the run.
+        """
+        why = self._refuse(number, str(error), "secure sum").why
+        lacking = b"" if self._site.secure is None else self._site.secure.lacking(number)
+        return frames.Stepped(number, phase, lacking, why)
 
     def _task(self, number: int, body: bytes) -> Task:
         """The task in these bytes, which asks for what was agreed.

@@ -209,18 +209,3 @@ class Incidents:
                 self._full = True
                 line = msgspec.json.encode(Incident(now, "", "end", FULL, 1)) + b"\n"
             file.write(line)
-
-
-def read_incidents(folder: Path) -> list[Incident]:
-    """The lines of a log; one that a kill has torn is passed over."""
-    found = []
-    try:
-        content = (folder / INCIDENTS).read_bytes()
-    except FileNotFoundError:
-        return []
-    for line in content.splitlines():
-        try:
-            found.append(msgspec.json.decode(line, type=Incident))
-        except msgspec.MsgspecError:
-            continue
-    return found

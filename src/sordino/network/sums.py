@@ -39,11 +39,10 @@ from sordino.mechanisms.secure.setting import Setting
 from sordino.network import frames
 from sordino.network.kernel import Checkpoints, Declined, KernelOptions, LiveKernel, ScriptedKernel
 from sordino.network.kit import Agreed
-from sordino.network.secure_client import setting
+from sordino.network.secure_client import INPUTS, setting
 from sordino.network.server_session import Heard, ServerSession, sendable
 from sordino.network.storage import Input
 
-INPUTS = PHASES.index(MaskedInput)
 FAILURES = 3
 """Secure sums that a site may fail, as far as this process of the server knows, before it is left
 out; and sums of which it may miss a step, before it is left out for a while.

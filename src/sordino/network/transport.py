@@ -157,19 +157,12 @@ class Transport(ABC):
     demo_host: ClassVar[str] = "127.0.0.1"
 
     @abstractmethod
-    def server(
-        self,
-        agreement: Agreement,
-        kit: Path,
-        host: str,
-        revoked: Callable[[Path], Callable[[int], bool]],
-    ) -> OpensHub:
+    def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
         """Return how a server opens its end.
 
         Args:
             kit: its folder.
             host: address to listen on, where it listens itself.
-            revoked: reads the list of revoked certificates in a kit.
 
         Raises:
             StudyError: if the kit does not fit.
@@ -212,29 +205,16 @@ class Transport(ABC):
 class WebSocket(Transport):
     """WebSocket over mutual TLS 1.3: sites connect to the server's own port."""
 
-    def server(
-        self,
-        agreement: Agreement,
-        kit: Path,
-        host: str,
-        revoked: Callable[[Path], Callable[[int], bool]],
-    ) -> OpensHub:
+    def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
         try:
             from sordino.network.websocket import WebSocketHub
         except ModuleNotFoundError as error:
             raise _missing("websocket", error) from error
-        context, barred = certificates.context(kit, "server"), revoked(kit)
-
-        def opens(
-            limit: int,
-            mailbox: Mailbox,
-            refused: Callable[[str, str], None],
-            told: Callable[[str], None],
-        ) -> Hub:
-            names, port = frozenset(agreement.names), agreement.port
-            return WebSocketHub(host, port, context, limit, names, mailbox, barred, refused)
-
-        return opens
+        context, barred = certificates.context(kit, "server"), certificates.Revoked(kit)
+        names, port = frozenset(agreement.names), agreement.port
+        return lambda limit, mailbox, refused, told: WebSocketHub(
+            host, port, context, limit, names, mailbox, barred, refused
+        )
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         context = certificates.context(kit, "site")

@@ -10,8 +10,6 @@ from sordino.extend.network import (
     Agreement,
     Connects,
     DemoFederation,
-    Hub,
-    Mailbox,
     OpensHub,
     StudyError,
     Transport,
@@ -27,13 +25,7 @@ class Mqtt(Transport):
 
     brokered = True
 
-    def server(
-        self,
-        agreement: Agreement,
-        kit: Path,
-        host: str,
-        revoked: Callable[[Path], Callable[[int], bool]],
-    ) -> OpensHub:
+    def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
         """The broker refuses who is revoked."""
         if host:
             raise StudyError(
@@ -41,16 +33,10 @@ class Mqtt(Transport):
                 f"{agreement.server}. Leave --host out"
             )
         tls, where = context(kit, "server", connects=True), _broker(agreement)
-
-        def opens(
-            limit: int,
-            mailbox: Mailbox,
-            refused: Callable[[str, str], None],
-            told: Callable[[str], None],
-        ) -> Hub:
-            return MqttHub(where, tls, limit, frozenset(agreement.names), mailbox, refused, told)
-
-        return opens
+        names = frozenset(agreement.names)
+        return lambda limit, mailbox, refused, told: MqttHub(
+            where, tls, limit, names, mailbox, refused, told
+        )
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         tls, where = context(kit, "site"), _broker(agreement)

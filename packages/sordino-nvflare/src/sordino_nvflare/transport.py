@@ -31,13 +31,7 @@ class NVFlare(Transport):
     again = job.AGAIN
     demo_host = "localhost"
 
-    def server(
-        self,
-        agreement: Agreement,
-        kit: Path,
-        host: str,
-        revoked: Callable[[Path], Callable[[int], bool]],
-    ) -> NoReturn:
+    def server(self, agreement: Agreement, kit: Path, host: str) -> NoReturn:
         """Nobody but NVFlare starts a server."""
         _refuse(agreement)
 
