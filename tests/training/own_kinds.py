@@ -349,6 +349,35 @@ class Tokens(Net):
         return super().forward(self.table(x.long()).sum(1))
 
 
+class Pools(Net):
+    """Largest numbers of windows, sizes that adapt, borders, and sorted numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.pad(x.unsqueeze(1), (1, 1), mode="reflect")
+        y = F.adaptive_max_pool1d(F.max_pool1d(y, 2, stride=1), 3)
+        y = F.interpolate(y, size=6, mode="linear") + torch.fft.rfft(x).abs().sum(1)[:, None, None]
+        return super().forward(y.squeeze(1) + x.sort(1).values)
+
+
+class ReadsBehind(Net):
+    """Lengths that follow from the example, past its end: what lies there are other examples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = torch.where(x[:, :1] > 30.0, 64, x.shape[1]).long()
+        y = torch.segment_reduce(x, "sum", lengths=count, axis=1, unsafe=True)
+        return super().forward(x + y)
+
+
+class PoolsElsewhere(Net):
+    """The slope of a pool at places of its own choice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[:, None, None]
+        places = y.long()[..., :1].clamp(0, 10**6)
+        z = torch.ops.aten.adaptive_max_pool2d_backward(y[..., :1], y, places)
+        return super().forward(z.flatten(1))
+
+
 def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.Tanh(), nn.Linear(8, CLASSES))
 
@@ -362,7 +391,7 @@ def scripted() -> nn.Module:
 BOUNDED: dict[str, Callable[[], nn.Module]] = {
     **{kind.__name__: kind for kind in (
         WritesItsInput, FailsUnderVmap, Renormalises, Bags, Checkpointed, Tied, Listed, InPlace,
-        Pretrained, Quantised, Hooked, Mobile,
+        Pretrained, Quantised, Hooked, Mobile, Pools,
     )},
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
     "lazy": lambda: chain(nn.LazyLinear(8)),
@@ -395,6 +424,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "KeepsTheLast": (KeepsTheLast, "fails on three examples"),
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
+    "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
+    "PoolsElsewhere": (PoolsElsewhere, "indices that its pool did not give"),
     "scripted": (scripted, "compiled|Jitted"),
     "spectral_norm": (
         lambda: chain(parametrizations.spectral_norm(nn.Linear(6, 8))),

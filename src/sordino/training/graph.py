@@ -81,6 +81,56 @@ max_pool2d_with_indices_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backw
 _APART = frozenset(_LISTED.split())
 """Operations that ``vmap`` carries out for many examples without letting them meet."""
 
+_ONE_BY_ONE = """
+adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward
+addbmm addr affine_grid_generator aminmax angle argmax argmin argsort avg_pool3d_backward
+binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits bitwise_and
+bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor block_diag bucketize
+celu channel_shuffle cholesky cholesky_inverse cholesky_solve col2im complex conj conj_physical
+contiguous copy count_nonzero cummax cummin cumprod deg2rad diag_embed diagonal_backward
+diagonal_scatter digamma embedding embedding_dense_backward embedding_renorm empty empty_like
+empty_permuted empty_strided erfinv floor_divide fmax fmin fmod frac frexp gather gcd
+grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward hann_window
+heaviside histc huber_loss huber_loss_backward i0 igamma igammac im2col imag index index_add
+index_copy index_fill index_put index_reduce index_select isin isneginf isposinf kthvalue lcm
+ldexp lerp lgamma lift_fresh linalg_cholesky_ex linalg_cross linalg_eigh
+linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_lu linalg_lu_factor_ex
+linalg_lu_solve linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_ex linalg_solve_triangular
+linspace log_normal logcumsumexp logit logit_backward logspace lu_unpack masked_scatter
+masked_scatter_backward matrix_exp max_pool3d_with_indices max_pool3d_with_indices_backward
+max_unpool2d max_unpool3d median mode mvlgamma nan_to_num nanmedian nansum native_batch_norm
+native_batch_norm_backward native_dropout_backward new_empty new_empty_strided nextafter
+nll_loss2d_backward nll_loss2d_forward norm outer pixel_shuffle pixel_unshuffle polar polygamma
+rad2deg real reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
+reflection_pad3d reflection_pad3d_backward remainder renorm repeat_interleave replication_pad1d
+replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+replication_pad3d_backward resolve_conj resolve_neg roll rot90 round scatter scatter_add
+scatter_reduce searchsorted signbit sinc slice_inverse smooth_l1_loss smooth_l1_loss_backward
+soft_margin_loss soft_margin_loss_backward sort special_entr special_erfcx special_i0e special_i1
+special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta split_copy square
+squeeze_copy std_mean take topk trace triangular_solve tril_indices triu_indices unfold
+unfold_backward unsafe_chunk unsafe_split_with_sizes upsample_bicubic2d
+upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest3d
+upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward vander vdot
+view_as_complex view_as_real xlogy _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
+_cdist_backward _cdist_forward _conj _conj_physical _embedding_bag _embedding_bag_backward
+_embedding_bag_dense_backward _embedding_bag_forward_only
+_embedding_bag_per_sample_weights_backward _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
+_fused_rms_norm _fused_rms_norm_backward _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex
+_linalg_svd _logcumsumexp _native_batch_norm_legit _native_batch_norm_legit_no_training _neg_view
+_pdist_backward _pdist_forward _stack _trilinear _unsafe_masked_index
+_unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+_upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact1d
+_upsample_nearest_exact1d_backward _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
+_upsample_nearest_exact3d _upsample_nearest_exact3d_backward _weight_norm_interface
+_weight_norm_interface_backward
+"""
+_INSIDE = _APART | frozenset(_ONE_BY_ONE.split())
+"""Operations whose public functions read and write within their tensors, whatever numbers these
+hold: what lies beside a tensor in memory may be other examples.
+"""
+
 SHOWN = 200
 
 Named = Mapping[str, Tensor]
@@ -259,10 +309,13 @@ class Graph:
             raise Unfit(name)
         if torch.Tag.nondeterministic_seeded in kind.tags:
             raise Unfit(f"{name} draws random numbers")
-        if name == "max_pool2d_with_indices_backward" and not _pooled(node.args[-1]):
-            raise Unfit(f"{name} with indices that no pool gave: it would write out of memory")
-        if name in ("view", "_unsafe_view"):
+        if name not in _INSIDE:
+            raise Unfit(f"{name} is not known to stay within its tensors")
+        if "max_pool" in name and name.endswith("_backward") and not _pooled(node):
+            raise Unfit(f"{name} with indices that its pool did not give")
+        if name in ("view", "_unsafe_view", "_reshape_alias"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
+            node.args = node.args[:2]
         elif name.startswith("native_") and "_norm" in name:
             for each in dict.fromkeys(filter(_is_tensor, node.all_input_nodes)):
                 with graph.graph.inserting_before(node):
@@ -325,10 +378,18 @@ def _in_rows(tensors: Named) -> Named:
     return {name: each.contiguous() for name, each in tensors.items()}
 
 
-def _pooled(indices: Any) -> bool:
-    """Return whether indices are those of a max pool in the same graph."""
+def _pooled(backward: torch.fx.Node) -> bool:
+    """Return whether the indices of a max pool's backward are those of its own forward: others
+    would have it write out of its tensors.
+    """
+    indices: Any = backward.args[-1]
     source = indices.args[0] if indices.target is operator.getitem else None
-    return source is not None and source.target == torch.ops.aten.max_pool2d_with_indices.default
+    pool = str(backward.target).removesuffix(".default").removesuffix("_backward")
+    return (
+        source is not None
+        and str(source.target).removesuffix(".default") == pool
+        and source.args[0] is backward.args[1]
+    )
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:
