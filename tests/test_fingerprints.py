@@ -40,8 +40,7 @@ from sordino.core.regimes import named, plan
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
 from sordino.core.statements import uncovered
-from sordino.data import identity
-from sordino.data.features import components, scattering
+from sordino.data import identity, scattering
 from sordino.data.notices import noticed
 from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
@@ -509,11 +508,11 @@ def test_a_map_that_another_machine_learned_is_refused_by_a_resume(
     def kill(row: object) -> None:
         raise Killed
 
-    def elsewhere(features: components.Bytes, count: int) -> components.Components:
+    def elsewhere(features: scattering.Bytes, count: int) -> scattering.Components:
         found = learned(features, count)
         return replace(found, scale=found.scale * 1.001)
 
-    learned = components.learned
+    learned = scattering.learned
     asked = small(
         data={"name": "digits", "features": {"kind": "scattering", "components": 20}},
         method=so.DpSgd(learning_rate=0.5, tau=1),
@@ -526,7 +525,7 @@ def test_a_map_that_another_machine_learned_is_refused_by_a_resume(
     scattering._components.cache_clear()
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-        patch.setattr(components, "learned", elsewhere)
+        patch.setattr(scattering, "learned", elsewhere)
         with pytest.raises(ResumeError, match="what a front end gives"):
             session.resume(tmp_path / "run", quiet, quiet)
     scattering._components.cache_clear()

@@ -15,7 +15,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.statements import assumptions
-from sordino.data.features import RandomConvolutions
+from sordino.data.scattering import RandomConvolutions
 from sordino.data.sets import Halves, Published, forget, register
 from sordino_papers.inversion.scenes import attacked
 

@@ -11,14 +11,16 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.base.files import cache_folder
+from sordino.data import scattering
 from sordino.data.dataset import Dataset
-from sordino.data.features import Scattering, featured, scattering
-from sordino.data.features.components import (
+from sordino.data.features import featured
+from sordino.data.scattering import (
     BLOCK,
     LIMIT,
     RIDGE,
     Bytes,
     Components,
+    Scattering,
     learned,
     pictures,
 )

@@ -17,11 +17,10 @@ from pydantic import PrivateAttr
 from sordino.base.errors import StudyError
 from sordino.core.study.data import Data
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.features import FRONT_ENDS, FrontEnd, RandomConvolutions, Scattering, featured
-from sordino.data.features.front import TRIED, made_up, tried
-from sordino.data.features.scatter import Scattering2d, spectrum, turns
-from sordino.data.features.scattering import LIMIT, channels
+from sordino.data.features import FRONT_ENDS, TRIED, FrontEnd, featured, made_up, tried
 from sordino.data.notices import watched
+from sordino.data.scatter import Scattering2d, spectrum, turns
+from sordino.data.scattering import LIMIT, RandomConvolutions, Scattering, channels
 
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 

@@ -29,8 +29,7 @@ from sordino.base.errors import StudyError
 from sordino.clients.division import Division, examples, federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.regimes import calibrated
-from sordino.data.features import RandomConvolutions, Scattering
-from sordino.data.features.scattering import LIMIT
+from sordino.data.scattering import LIMIT, RandomConvolutions, Scattering
 from sordino.regimes.synchronous.regime import REGIME, weights
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.optimizer import Sgd

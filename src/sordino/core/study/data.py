@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from sordino.base.registry import Section, did_you_mean
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown
-from sordino.data.features.front import FrontEnd, shape_of
+from sordino.data.features import FrontEnd, shape_of
 from sordino.data.identity import spelled
 from sordino.data.labels import Target
 from sordino.data.partition import Dirichlet, Iid, Partition, Shards

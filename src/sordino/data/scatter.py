@@ -50,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from sordino.base.compiled import compiled
-from sordino.data.features.scattering import Real, channels, filters, padded
+from sordino.data.scattering import Real, channels, filters, padded
 
 _FUSED = {"contract"}
 _HALF, _ROOT = np.float32(0.5), np.float32(math.sqrt(0.75))
@@ -343,23 +343,3 @@ def _prime(x: Any, turns: Any, step: int, y: Any) -> None:
                 for q in range(s):
                     y[0, j, p, q] += cos * x[0, p, k, q] + sin * x[1, p, k, q]
                     y[1, j, p, q] += cos * x[1, p, k, q] - sin * x[0, p, k, q]
-
-
-@compiled()
-def normalise(x: Any, limit: float, floor: float, out: Any) -> None:
-    """Write rows of x (n, m) with mean 0 and deviation 1, as bytes; sums go from left to right.
-
-    A byte reaches ``limit`` deviations; ``floor`` is added to a row's variance.
-    """
-    n, m = x.shape
-    for i in range(n):
-        total = 0.0
-        for k in range(m):
-            total += x[i, k]
-        mean, square = total / m, 0.0
-        for k in range(m):
-            square += (x[i, k] - mean) ** 2
-        scale = 127.5 / (limit * math.sqrt(square / m + floor))
-        for k in range(m):
-            value = (x[i, k] - mean) * scale + 127.5
-            out[i, k] = np.uint8(np.rint(min(max(value, 0.0), 255.0)))

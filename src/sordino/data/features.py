@@ -1,5 +1,10 @@
 r"""Front ends: fixed functions of one example, which a model sees in its place.
 
+========== ===============================================================================
+scattering two layers of fixed wavelets (Bruna and Mallat 2013), for images
+random     convolutions with random filters from a public seed
+========== ===============================================================================
+
 A front end must look at one example alone: then the features of neighbouring data sets differ in
 one example, too, and every guarantee for examples is one for theirs. It must not learn anything
 from data: no mean, no deviation, no dictionary. What it needs at random comes from a public seed.
@@ -27,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import importlib
 import os
 import stat
 import warnings
@@ -92,6 +98,7 @@ FRONT_ENDS = Registry(
     place="data.features",
     page="docs/own-tables.md",
     needs=("shape", "features"),
+    load=lambda: importlib.import_module("sordino.data.scattering"),
 )
 
 
