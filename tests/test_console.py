@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.core import records
-from sordino.core.vocabulary import Vocabulary
+from sordino.core.regimes import Vocabulary
 from sordino.live.console import (
     Display,
     Fact,

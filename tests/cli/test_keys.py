@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import sordino
-from sordino.core.study import keys as reference
+from sordino.core.study.parse import keys
 from sordino.regimes.synchronous.study import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def test_the_page_is_what_the_command_writes() -> None:
 
 
 def test_every_key_says_what_it_means() -> None:
-    found = reference.keys()
+    found = keys()
     assert not [key.key for key in found if not key.about or not key.type]
     assert {"execution.device", "execution.checkpoint_every", "data.test_file"} <= {
         key.key for key in found
@@ -30,12 +30,12 @@ def test_every_key_says_what_it_means() -> None:
 
 
 def test_a_key_has_its_default_its_bounds_and_those_who_have_it() -> None:
-    (clip,) = reference.keys("privacy.clip")
+    (clip,) = keys("privacy.clip")
     assert (clip.default, clip.bounds, clip.needed) == ("1", "at least 1e-12, at most 1e+12", False)
     assert clip.regimes == ("synchronous", "asynchronous")
-    (gamma,) = reference.keys("gamma")
+    (gamma,) = keys("gamma")
     assert (gamma.key, gamma.only) == ("method.gamma", ("ali-dpfl",))
-    (rounds,) = reference.keys("rounds")
+    (rounds,) = keys("rounds")
     assert rounds.needed
     assert rounds.bounds == "at least 1, at most 10000000"
 

@@ -13,7 +13,7 @@ import pytest
 import drawings
 from sordino.base.errors import StudyError
 from sordino.clients.report import client_budgets
-from sordino.core import vocabulary
+from sordino.core import regimes
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Figure
 from sordino.regimes.asynchronous import report as arrivals
@@ -296,11 +296,11 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [vocabulary.of(name) for name in ("synchronous", "asynchronous", "vertical")]
+    "words", [regimes.vocabulary(name) for name in ("synchronous", "asynchronous", "vertical")]
 )
-def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
-    assert vocabulary.of(words.regime) is words
-    assert vocabulary.shared([words, words]) is words
+def test_every_vocabulary_is_whole(words: regimes.Vocabulary) -> None:
+    assert regimes.vocabulary(words.regime) is words
+    assert regimes.shared([words, words]) is words
     assert all(
         getattr(words, name)
         for name in words.__slots__
@@ -314,5 +314,5 @@ def test_a_regime_that_is_not_known_is_one_error_and_none_at_all_counts_rounds(
     with pytest.raises(StudyError, match="regime 'weather' is not known"):
         load(make(regime="weather"))
     run = load(make("b", regime=None))
-    assert run.vocabulary is vocabulary.of("synchronous")
+    assert run.vocabulary is regimes.vocabulary("synchronous")
     assert not math.isnan(run.number)

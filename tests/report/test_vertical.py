@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import drawings
 from sordino.base.errors import StudyError
-from sordino.core import vocabulary
+from sordino.core import regimes
 from sordino.core.records import About, Environment, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import smoothed
@@ -359,7 +359,7 @@ def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
     assert "accuracy (%)" in html
     assert "run-time error" not in html
     assert (
-        vocabulary.shared(map(vocabulary.of, ("synchronous", "asynchronous", "vertical"))).rounds
+        regimes.shared(map(regimes.vocabulary, ("synchronous", "asynchronous", "vertical"))).rounds
         == "rounds, updates or events"
     )
 

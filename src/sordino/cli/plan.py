@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sordino.core.plan import Plan
     from sordino.core.statements import Paragraph
     from sordino.core.study.base import Study
-    from sordino.core.study.keys import Key
+    from sordino.core.study.parse import Key
 
 MOST_CLIENTS = 8
 EMBEDDED = "embedded"
@@ -309,11 +309,12 @@ def keys(
         raise StudyError("--json and --markdown: choose one of them")
     import sys
 
-    from sordino.core.study import keys as reference
+    from sordino.core.study.parse import keys as keys_of
+    from sordino.core.study.parse import markdown as page_of
 
-    found = reference.keys(chosen)
+    found = keys_of(chosen)
     if markdown:
-        sys.stdout.write(reference.markdown(found))
+        sys.stdout.write(page_of(found))
     elif as_json:
         say.machine(found)
     elif len(found) <= 2:

@@ -222,15 +222,15 @@ def examples(
 
 def concluded(outcome: Outcome) -> None:
     """Write the report, and say how a run ended."""
-    from sordino.core import vocabulary
+    from sordino.core import regimes
     from sordino.core.files import resumable
     from sordino.report import write
 
     with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
         page = write(Path(outcome.run))
-    words, accuracy = vocabulary.of(outcome.regime), "-"
+    words, accuracy = regimes.vocabulary(outcome.regime), "-"
     if outcome.rmse is not None:
-        words, accuracy = vocabulary.of_numbers(words), f"{outcome.rmse:.4g}"
+        words, accuracy = regimes.of_numbers(words), f"{outcome.rmse:.4g}"
     elif outcome.accuracy is not None:
         accuracy = f"{100 * outcome.accuracy:.2f} %"
     chosen = (

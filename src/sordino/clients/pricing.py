@@ -14,8 +14,8 @@ from sordino.clients.division import Federation, identified, records
 from sordino.clients.promise import EQUAL, takes_equal_rows_apart
 from sordino.clients.study import HorizontalStudy
 from sordino.core.plan import CLOSE, Balance, NoisyCharges, Plan, Schedule, enough, priced, remedies
+from sordino.core.regimes import Vocabulary
 from sordino.core.statements import Paragraph, Table, number_text
-from sordino.core.vocabulary import Vocabulary
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.budget import left_out
 from sordino.privacy.records import Burden, Records, burdens

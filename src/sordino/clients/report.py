@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from sordino.clients.records import Holder, horizontal
-from sordino.core import vocabulary
+from sordino.core import regimes
 from sordino.core.records import known, number
+from sordino.core.regimes import Vocabulary
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
     MOST_DOTS,
@@ -20,7 +21,6 @@ from sordino.core.statements import (
     Series,
     points,
 )
-from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import clean
 from sordino.report.words import bound
 
@@ -72,7 +72,7 @@ def division(
     >>> division([[3, 0], [1, 2]], ["cat", "dog"]).label
     'Examples of each label at each client'
     """
-    words = words or vocabulary.of(None)
+    words = words or regimes.vocabulary(None)
     many = len(counts) > MOST_DOTS
     return Matrix(
         key="partition",

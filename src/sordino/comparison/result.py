@@ -25,9 +25,9 @@ from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side, Task
 from sordino.core.records import Record, known, plain
+from sordino.core.regimes import ON_TEST_SET, Accuracy
 from sordino.core.run.reading import Run, load
 from sordino.core.study.base import Study
-from sordino.core.vocabulary import ON_TEST_SET, Accuracy
 from sordino.report.comparisons import cost_of
 from sordino.report.curves import EDGES, EPSILON, Goal, Lines, Sweep
 from sordino.report.words import bound, ends_early

@@ -16,7 +16,7 @@ from sordino.comparison.result import (
     scale_of,
     sweep,
 )
-from sordino.core import vocabulary
+from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import dumped
 from sordino.report import words
@@ -135,9 +135,9 @@ def reported(comparison: Comparison) -> Table:
     )
 
 
-def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:
+def _spoken(comparison: Comparison) -> regimes.Vocabulary:
     """Words for all runs."""
-    return vocabulary.shared(
+    return regimes.shared(
         run.vocabulary for member in comparison.members for run in member.runs.values()
     )
 

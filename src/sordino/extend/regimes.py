@@ -32,6 +32,6 @@ from sordino.core.records import End as End
 from sordino.core.records import Facts as Facts
 from sordino.core.records import Row as Row
 from sordino.core.regimes import Regime as Regime
+from sordino.core.regimes import Vocabulary as Vocabulary
 from sordino.core.regimes import register as register
 from sordino.core.statements import RegimeReport as RegimeReport
-from sordino.core.vocabulary import Vocabulary as Vocabulary

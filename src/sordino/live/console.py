@@ -28,9 +28,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
-from sordino.core import vocabulary
+from sordino.core import regimes
 from sordino.core.records import About, End, Refused, Round, Row, Unknown, at, known, number
-from sordino.core.vocabulary import Vocabulary
+from sordino.core.regimes import Vocabulary
 from sordino.privacy.rounding import epsilon_text
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class Limits:
     rounds: int
     epsilon: float
     steps: int | None
-    words: Vocabulary = field(default_factory=lambda: vocabulary.of(None))
+    words: Vocabulary = field(default_factory=lambda: regimes.vocabulary(None))
 
 
 def limits_of(about: About) -> Limits:
     """Return the limits of a run."""
-    words = vocabulary.of(about.regime)
+    words = regimes.vocabulary(about.regime)
     budget = number(about.epsilon_budget)
     return Limits(
         title=known(about.name) or known(about.run) or "run",
@@ -196,10 +196,10 @@ def line(
 
     >>> told = {"stage": 2, "clip": 0.5, "staleness": 4.0}
     >>> row = Round(round=50, steps=11, epsilon=0.5, extra=told)
-    >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.of("asynchronous"))
+    >>> line(row, rounds=99, budget=2.0, left=None, words=regimes.vocabulary("asynchronous"))
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
-    words = vocabulary.of(None) if words is None else words
+    words = regimes.vocabulary(None) if words is None else words
     parts = [
         f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}",
         *_told(row, words),
@@ -281,7 +281,7 @@ def _course(row: Round, limits: Limits) -> list[Fact]:
 def counted(seen: Progress, words: Vocabulary) -> str:
     """The answers that came to nothing, and who is gone.
 
-    >>> counted(Progress(counts={"lost": 2, "late": 1}), vocabulary.of(None))
+    >>> counted(Progress(counts={"lost": 2, "late": 1}), regimes.vocabulary(None))
     '1 late, 2 lost'
     """
     return ", ".join(

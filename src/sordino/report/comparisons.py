@@ -12,9 +12,9 @@ from sordino.base.errors import StudyError
 from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
+from sordino.core.regimes import Vocabulary, shared
 from sordino.core.run.reading import Run
 from sordino.core.statements import Costs, Figure, Panel, Series
-from sordino.core.vocabulary import Vocabulary, shared
 from sordino.report import curves, words
 from sordino.report.canvas import clean
 from sordino.report.page import Picture, Say, loaded, picture_of, silent, template

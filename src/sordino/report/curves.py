@@ -23,9 +23,9 @@ from typing import Literal
 import numpy as np
 
 from sordino.core.records import Round
+from sordino.core.regimes import Vocabulary, shared
 from sordino.core.run.reading import Run
 from sordino.core.statements import Curve, Figure, Mark, Panel, Series, look, points, smoothed
-from sordino.core.vocabulary import Vocabulary, shared
 
 STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+from sordino.core.regimes import Vocabulary
 from sordino.core.statements import (
     DASHES,
     PALETTE,
@@ -22,7 +23,6 @@ from sordino.core.statements import (
     Panel,
     Series,
 )
-from sordino.core.vocabulary import Vocabulary
 from sordino.report.canvas import (
     BLUE,
     INK,

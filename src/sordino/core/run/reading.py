@@ -20,7 +20,7 @@ from pathlib import Path
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, MOST_LOG, open_below, read_below, refuse_larger, there
 from sordino.base.parsing import Malformed
-from sordino.core import records, vocabulary
+from sordino.core import records, regimes
 from sordino.core.records import (
     About,
     Client,
@@ -36,8 +36,8 @@ from sordino.core.records import (
     known,
     number,
 )
+from sordino.core.regimes import Vocabulary
 from sordino.core.run.folder import ABOUT, ENVIRONMENT, LOG, METRICS, STUDY
-from sordino.core.vocabulary import Vocabulary
 
 NEEDED = (ABOUT, STUDY)
 LONGEST = 64 * MIB
@@ -80,8 +80,8 @@ class Run:
     @property
     def vocabulary(self) -> Vocabulary:
         """The words of its regime, and of what its labels are."""
-        words = vocabulary.of(self.about.regime)
-        return vocabulary.of_numbers(words) if known(at(self.about.facts, "span")) else words
+        words = regimes.vocabulary(self.about.regime)
+        return regimes.of_numbers(words) if known(at(self.about.facts, "span")) else words
 
     @property
     def done(self) -> bool:

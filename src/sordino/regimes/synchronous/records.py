@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.clients.records import Horizontal, Measured
 from sordino.core.records import Count, Maybe, Real, Record
-from sordino.core.vocabulary import ON_TEST_SET, Vocabulary
+from sordino.core.regimes import ON_TEST_SET, Vocabulary
 
 
 class Sum(Record, frozen=True, kw_only=True):

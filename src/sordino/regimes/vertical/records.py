@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
+from sordino.core.regimes import Accuracy, Vocabulary
 from sordino.core.run.reading import Run
-from sordino.core.vocabulary import Accuracy, Vocabulary
 
 Scalar = bool | int | float | str | None
 
