@@ -326,7 +326,7 @@ def test_whoever_is_not_booked_refuses_to_work(kind: str, tmp_path: Path) -> Non
     name, unit = KINDS[kind]
     with (
         mock.patch.object(Kernel, "book", forgetful(unit)),
-        pytest.raises(LocalProtocolError, match="the ledger booked"),
+        pytest.raises(LocalProtocolError, match="the ledger charged"),
     ):
         holds(name, tmp_path)
 
@@ -345,7 +345,7 @@ def test_a_permit_of_another_unit_is_no_permit(
         return [each.named(other) if each.unit == unit else each for each in found]
 
     monkeypatch.setattr(LedgerSession, "charge", charges)
-    with pytest.raises(LocalProtocolError, match="the ledger booked"):
+    with pytest.raises(LocalProtocolError, match="the ledger charged"):
         holds(name, tmp_path)
 
 
@@ -446,7 +446,7 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         ([one], [(event, 2), (event, 2)], 5),
         ([one, one], [(event, 2)], 5),
     ):
-        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        with pytest.raises(LocalProtocolError, match="the ledger charged"):
             covers_round("client:0", permits, price, number)
     for number in (7, 10):
         covers_one("client:0", block, event, number)
@@ -456,7 +456,7 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         (block, event, 6),
         (block, event, 11),
     ):
-        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        with pytest.raises(LocalProtocolError, match="the ledger charged"):
             covers_one("client:0", wrong, what, number)
     with pytest.raises(LocalProtocolError, match="client:1 would release"):
         covers_round("client:1", [one], [(event, 2)], 5)
@@ -469,5 +469,5 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         ("client:1", event, 1),
         ("client:0", NonPrivate(reason="x"), 1),
     ):
-        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        with pytest.raises(LocalProtocolError, match="the ledger charged"):
             both.covers(unit, what, times)

@@ -138,7 +138,7 @@ def test_a_run_keeps_and_seals_its_metrics(tmp_path: Path) -> None:
     assert clients is not None
     assert (clients.by, len(known(clients.each) or ())) == ("labels", 3)
     drawn = page.render(run)
-    for text in ("The final model on the test set", "balanced accuracy", "What is taken for what"):
+    for text in ("The final model on the test set", "balanced accuracy", "Confusion matrix"):
         assert text in drawn
     assert not verify(run.folder).problems
     path = run.folder / "metrics.json"
@@ -182,7 +182,7 @@ def test_numbers_have_a_page_of_their_own(tmp_path: Path) -> None:
     assert "test RMSE" in drawn
     assert "R²" in drawn
     assert "accuracy" not in drawn.split("<h2>Study</h2>")[0]
-    assert "What is taken for what" not in drawn
+    assert "Confusion matrix" not in drawn
     assert "Who holds what" not in drawn
 
 

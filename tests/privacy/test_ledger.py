@@ -123,7 +123,7 @@ def test_a_key_is_booked_once(path: Path) -> None:
             charge("r3/client:0", count=3, number=3),
             charge("r3/client:0", unit="client:1", count=2, number=3),
         ):
-            with pytest.raises(ResumeError, match="was booked before"):
+            with pytest.raises(ResumeError, match="was charged before"):
                 ledger.charge([other], FREE)
         assert ledger.head() == before
 

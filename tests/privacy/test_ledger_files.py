@@ -215,7 +215,7 @@ def test_a_key_twice_in_one_call(path: Path) -> None:
 def test_another_method_is_another_release_and_other_words_are_not(path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.charge([charge("a", why="said differently")], FREE)[0].seq == 3
-        with pytest.raises(ResumeError, match="was booked before"):
+        with pytest.raises(ResumeError, match="was charged before"):
             ledger.charge([charge("a", method="another")], FREE)
 
 

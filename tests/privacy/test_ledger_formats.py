@@ -179,7 +179,7 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
         placed = Placed(**dict(zip(names, about, strict=True)), key="a", place="Rome")  # type: ignore[arg-type]
         ledger.charge([placed], FREE)
         for other in (replace(placed, count=3), replace(placed, place="Oslo")):
-            with pytest.raises(ResumeError, match="booked before as"):
+            with pytest.raises(ResumeError, match="charged before as"):
                 ledger.charge([other], FREE)
         ledger.note("begin", "run", {"a": 1})
         ledger.charge([replace(placed, key="b", event=NonPrivate(reason="raw"))], FREE)

@@ -75,7 +75,7 @@ def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
         permits((*price, *price)),
     ]
     for booked in wrong:
-        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        with pytest.raises(LocalProtocolError, match="the ledger charged"):
             one.answer(asked, booked)
     one.answer(asked, permits(price))
 

@@ -33,7 +33,7 @@ NO_PROOF = (
 )
 A_USE = (
     "These runs looked at the study's own examples, with canaries among them, or with some left "
-    "out. With real data, their result is a release that no ledger has booked: do not publish it."
+    "out. With real data, their result is a release that is in no ledger: do not publish it."
 )
 ENTRY_POINTS = "sordino.attacks"
 """Attacks of packages beside this one: functions of :class:`AttackOptions`, by their names."""

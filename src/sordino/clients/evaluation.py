@@ -125,7 +125,8 @@ def _capped(train: Dataset, most: int) -> Dataset:
     kept = kept[first_rows(who[kept], most)]
     if len(kept) < len(train):
         notice(
-            f"note, for you alone: {len(train) - len(kept)} of {len(train)} rows are left out, of "
+            f"note, from private rows, kept nowhere: {len(train) - len(kept)} of {len(train)} "
+            "rows are left out, of "
             f"persons with more than data.person_rows = {most}, or with rows at several clients"
         )
     return train.take(kept)
@@ -138,8 +139,8 @@ def _notice_sizes(wanted: Data, train: Dataset) -> None:
     if (pair := uneven(train.x, train.columns)) is not None:
         most, least = map(shown_name, pair)
         notice(
-            f"note, for you alone: values of {most!r} are more than {UNEVEN:g} times those of "
-            f"{least!r}, and a clipped gradient then learns from the large ones only. Give public "
+            f"note, from private rows, kept nowhere: values of {most!r} are more than {UNEVEN:g} "
+            f"times those of {least!r}, and a clipped gradient then learns from the large ones only. Give public "
             "low and high of columns, known without looking at the data: data.ranges = "
             f"{{ {most!r} = [low, high], ... }}"
         )

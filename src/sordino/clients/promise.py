@@ -32,7 +32,7 @@ TESTS = {
     "private share": (
         "{share} of the file's rows were set aside to measure models on. They are private: an "
         "evaluation releases how many of them a model gets right, with Gaussian noise and at a "
-        "price, booked under the unit 'test', and the promise holds for each of them."
+        "price, charged to the unit 'test', and the promise holds for each of them."
     ),
     "none": "No row of the file is declared public, and no model is measured: there "
     "is no accuracy.",

@@ -284,7 +284,7 @@ def ending(path: Path) -> str:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
-            f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
+            f"{path}: its ending says its kind, and must be one of {', '.join(SUFFIXES)}"
         )
     return path.suffix.lower()
 

@@ -403,7 +403,7 @@ class LiveKernel(NetworkKernel[S, M]):
             self.tell(Woke(tag))
         elif tag == f"{_BOOK}{self._booking}":
             for site in sorted(self._unbooked):
-                self.session.note(site, "slow", f"it has not booked round {self._booking} in time")
+                self.session.note(site, "slow", f"it has not charged round {self._booking} in time")
                 self._booked(site)
 
     def _ahead(self, site: int, number: int) -> None:

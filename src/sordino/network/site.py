@@ -370,7 +370,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
             "knows: it protects nobody"
         )
     yield f"Your certificate is valid until {ends:%Y-%m-%d}."
-    yield "Nothing was sent, and nothing was booked."
+    yield "Nothing was sent, and nothing was charged."
 
 
 def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> Iterator[str]:

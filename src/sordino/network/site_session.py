@@ -271,7 +271,7 @@ class SiteSession:
             return
         if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
             if not self._world.secret:  # it tells when this site was drawn
-                why = f"task {number}, and round {kept.booked} is booked"
+                why = f"task {number}, and round {kept.booked} is charged"
                 self._incidents.note(SERVER, "past task", why)
             return
         if number == kept.number and task_digest != kept.task:

@@ -436,7 +436,7 @@ class Ledger:
             permits, touched = self._book(charges)
             if once and not touched:
                 raise StudyError(
-                    f"{self.path}: a release with the key {charges[0].key!r} is booked already. "
+                    f"{self.path}: a release with the key {charges[0].key!r} is charged already. "
                     "With other noise it is a second release: give it another key, and pay for it"
                 )
             own = {
@@ -530,7 +530,7 @@ class Ledger:
         )
         if before != content:
             raise ResumeError(
-                f"{self.path}: the release {charge.key!r} was booked before as {before}, now it "
+                f"{self.path}: the release {charge.key!r} was charged before as {before}, now it "
                 f"would be {content}. The study or the data changed: begin a new run"
             )
         return int(found[0]), str(found[-1])

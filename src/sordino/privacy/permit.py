@@ -91,7 +91,7 @@ class Permit:
     def __post_init__(self) -> None:
         if self.maker is not _LEDGER:
             raise LocalProtocolError(
-                f"{self.unit}: a permit comes from the ledger that has booked the release, "
+                f"{self.unit}: a permit comes from the ledger that has charged the release, "
                 "and from nowhere else"
             )
 
@@ -120,7 +120,7 @@ def covers_round(unit: str, permits: Sequence[Permit], price: Price, number: int
     booked = [(permit.event, permit.count) for permit in here]
     if not booked or booked != list(price) or any(permit.unit != unit for permit in here):
         raise LocalProtocolError(
-            f"round {number}: the ledger booked {booked} of "
+            f"round {number}: the ledger charged {booked} of "
             f"{sorted({permit.unit for permit in here})}, but {unit} would release {list(price)}"
         )
 
@@ -134,7 +134,7 @@ def covers_one(unit: str, permit: Permit | None, event: Event, number: int) -> N
     """
     if permit is None or permit.unit != unit or permit.event != event or not permit.holds(number):
         raise LocalProtocolError(
-            f"task {number}: the ledger booked {permit}, the work of {unit} would release {event}"
+            f"task {number}: the ledger charged {permit}, the work of {unit} would release {event}"
         )
 
 
@@ -164,6 +164,6 @@ class Allowance:
         booked, wanted = self._booked[unit, event], self.times if times is None else times
         if booked < wanted:
             raise LocalProtocolError(
-                f"{unit}: the ledger booked {event} {booked} times, the work would release "
+                f"{unit}: the ledger charged {event} {booked} times, the work would release "
                 f"it {wanted} times"
             )

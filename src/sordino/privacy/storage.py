@@ -199,7 +199,7 @@ def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
         if "interrupted" in text:
             raise _late(path, clock) from error
         remedy = {
-            "disk": "Free some space; nothing was released without being booked",
+            "disk": "Free some space; nothing was released without being charged",
             "locked": "Another process is charging this ledger; try again when it is done",
             "readonly": "Make the file and its folder writable",
             "unable to open": "Make sure that its folder exists and is writable",

@@ -193,7 +193,7 @@ ERRORS = (
     ("r2", "R²", "1 is perfect; 0 is what the mean of the test labels gives"),
 )
 PRIVATE = (
-    "Its test rows are private. Of them nothing is told but the noisy accuracy, which is paid for: "
+    "Its test rows are private. Only their noisy accuracy is released, and its price is paid: "
     "every other metric, and every share of a class or a client, would have a price of its own."
 )
 BY = {
@@ -278,7 +278,7 @@ def model_figures(run: Run) -> Iterator[Figure | Matrix]:
         )
         yield Figure(
             key="by-class",
-            title="How well each class is told",
+            title="Recall of each class",
             caption="Recall: of the test rows of a class, those that are taken for it. Precision: "
             "of the rows taken for it, those that are of it.",
             label="Recall and precision of each class",
@@ -306,7 +306,7 @@ def model_figures(run: Run) -> Iterator[Figure | Matrix]:
     if len(classes) <= MOST_CELLS and matrix:
         yield Matrix(
             key="confusion",
-            title="What is taken for what",
+            title="Confusion matrix",
             caption="Each row is a true class: the darker a cell, the larger the share of its test "
             "rows that is taken for the class of the column. On the diagonal they are told right.",
             label="Test rows of each true class, by the class they are taken for",

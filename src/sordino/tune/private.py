@@ -55,7 +55,7 @@ ENDED = bytes(32)  # in the place of the key: all trials are done
 AGAIN = "give the same command again to go on with the tuning"
 AGE = 315_532_800.0
 """The age of all files in the end: the first second of 1980, which every archive can hold."""
-NOBODY = "no trial was drawn: nothing is released, and the price stays booked"
+NOBODY = "no trial was drawn: nothing is released, and the price stays charged"
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
             if fresh:  # nothing is booked, and nothing has run
                 _forget(folder, own)
             raise
-        say("the price is booked. Which trial is going on, and how many there are, is not shown")
+        say("the price is charged. Which trial is going on, and how many there are, is not shown")
         state = _trials(price, folder / HIDDEN, key)
         return _release(folder, note, state)
 

@@ -85,7 +85,7 @@ def test_it_computes_nothing_that_is_not_booked() -> None:
         (good, 8),
         (paid(GaussianEvent(noise_multiplier=1.0)), 5),
     ):
-        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        with pytest.raises(LocalProtocolError, match="the ledger charged"):
             edge.answer(task(number), bad)
     for clip in (None, 0.0, -1.0, math.inf, math.nan):
         with pytest.raises(LocalProtocolError, match="clip"):
@@ -161,7 +161,7 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
         draws=draws,
         scratch=torch.empty(D, dtype=torch.float64),
     )
-    with pytest.raises(LocalProtocolError, match="the ledger booked None"):
+    with pytest.raises(LocalProtocolError, match="the ledger charged None"):
         edge.answer(task(clip=None), None)
     found = edge.answer(task(clip=None), paid(edge.price))
     model = nn.Linear(FEATURES, CLASSES)

@@ -355,7 +355,7 @@ def test_a_client_answers_nothing_but_one_paid_step() -> None:
     one = summed(sigma=1.0)
     asked = task(one.kernels.flat.dim)
     assert one.price(asked) == ((PoissonSampled(Q, Booked(noise_multiplier=1.0)), 1),)
-    with pytest.raises(LocalProtocolError, match="the ledger booked"):
+    with pytest.raises(LocalProtocolError, match="the ledger charged"):
         one.answer(asked, [])
     for changes in ({"steps": 2}, {"wants_first": True}, {"loss_bound": 1.0}):
         more = task(one.kernels.flat.dim, **changes)

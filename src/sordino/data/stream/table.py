@@ -156,8 +156,7 @@ class TableStream:
             self._file = Text(path, self._label, self._entity, self.classes, self._header)
         else:
             raise DataError(
-                f"{path}: its kind is told by its ending, which must be one of "
-                f"{', '.join(TEXT)}, .parquet"
+                f"{path}: its ending says its kind, and must be one of {', '.join(TEXT)}, .parquet"
             )
         self._first, self._piece = 0, Piece(np.empty((0, 0), np.float32), np.empty(0, np.int64))
 

@@ -70,7 +70,7 @@ GONE = (
     "spent their budget and will not."
 )
 EACH = (
-    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
+    "What the ledger has charged each edge when the run ended, with what was reserved and not "
     "used. The line is its own budget; an edge that reaches it leaves."
 )
 RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
@@ -244,7 +244,7 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
     borders = marks(run)
     staged = " Dotted lines are borders of stages, numbered above." if borders else ""
     reserved = (
-        " Budgets are booked in blocks before they are used, so it rises in steps."
+        " Budgets are charged in blocks before they are used, so it rises in steps."
         if run.private
         else ""
     )

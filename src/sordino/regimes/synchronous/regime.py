@@ -508,8 +508,8 @@ def _resting_on_shares(study: SynchronousStudy) -> tuple[str, ...]:
         f"sum modulo 2^{modulus}, and no sum of fewer than {study.fewest} of the {n} clients."
     )
     parts = (
-        f"The noise is shared: every client adds 1/{most} of the variance that is booked, in whole "
-        f"numbers. {most} clients of every opened sum are assumed to be honest: they add their "
+        f"The noise is shared: every client adds 1/{most} of the variance that is charged, in "
+        f"whole numbers. {most} clients of every opened sum are assumed to be honest: they add their "
         "part of the noise and keep it to themselves."
     )
     secret = SENDING if isinstance(study.method, ClientLevel) else BATCHES
