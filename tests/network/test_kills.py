@@ -31,7 +31,7 @@ from sordino.network.kit import Agreed
 from sordino.network.server_session import ServerSession
 from sordino.network.storage import JOURNAL as NAME
 from sordino.network.storage import AnswerStore, Input, Journal
-from sordino.network.sums import LiveSums, opened
+from sordino.network.sums import LiveSums, Sums
 from sordino.network.transport import Mailbox
 from sordino.privacy import Ledger, LedgerSession
 
@@ -180,7 +180,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         session=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
         minimum=agreed.minimum,
-        sums=None if summing is None else opened(agreed, summing, courier, courier.dimension),
+        sums=None if summing is None else Sums(courier, agreed, summing),
     )
     kind: type[LiveKernel[Any, Any]] = LiveKernel if summing is None else LiveSums
     kernel = kind(world, built.first, Blind(), options)

@@ -32,6 +32,8 @@ TASKS: Tasks = {
 class Nobody:
     """Nobody watches."""
 
+    saved = 0
+
     def row(self, row: Any) -> None: ...
 
     def save(self, moment: Any) -> None: ...

@@ -24,6 +24,8 @@ from .test_events_between_sites import ENTITY, joins, read
 class Nobody:
     """Nobody watches."""
 
+    saved = 0
+
     def row(self, row: Any) -> None: ...
 
     def save(self, moment: Any) -> None: ...

@@ -165,12 +165,6 @@ class KernelOptions:
     sums: Sums | None = None
     clock: Callable[[], float] = time.monotonic
 
-    @property
-    def opened_sums(self) -> Sums:
-        """The secure sums, for a kernel of a study that has them."""
-        assert self.sums is not None
-        return self.sums
-
 
 class NetworkKernel(Kernel[S, M]):
     """A run between real sites.
@@ -493,12 +487,16 @@ class LiveKernel(NetworkKernel[S, M]):
         else:
             self.tell(Booked(permits))
 
+    def forget_alarms(self, kind: str) -> None:
+        """Take alarms off the heap whose tag begins so."""
+        self.heap = [each for each in self.heap if not each[4].startswith(kind)]
+        heapq.heapify(self.heap)
+
     def _booked(self, site: int) -> None:
         if site in self._unbooked:
             self._unbooked.discard(site)
             if not self._unbooked:
-                self.heap = [each for each in self.heap if not each[4].startswith(_BOOK)]
-                heapq.heapify(self.heap)
+                self.forget_alarms(_BOOK)
                 permits, self._permits = self._permits, ()
                 leaving, self._leaving = self._leaving, []
                 self.tell(Booked(permits))

@@ -317,7 +317,7 @@ class ServerRun:
             within=own.within or agreed.agreement.answer_within,
             reports=own.reports,
             ends=ends,
-            sums=None if summing is None else sums.opened(agreed, summing, told, moment.model.size),
+            sums=None if summing is None else sums.Sums(told, agreed, summing),
         )
         kind: type[NetworkKernel[Any, Any]]
         if own.scripted:

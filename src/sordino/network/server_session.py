@@ -198,13 +198,8 @@ def checked_reply(site: int, number: int, message: Message, world: ServerSide[An
 
 
 def sendable(task: Request) -> Task:
-    """Return a task that can be sent.
-
-    Raises:
-        TypeError: for one that is not.
-    """
-    if isinstance(task, EventBlock):
-        raise TypeError("a stretch of events is played in one process, and is not sent")
+    """Return a task that can be sent."""
+    assert not isinstance(task, EventBlock)  # is played in one process
     return task
 
 
@@ -271,22 +266,18 @@ class ServerSession:
         own = self.sites[site]
         sealed = self._token("task", site, task.number)
         own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
-        if own.greeted:
-            self._send(site, frames.encode(own.ask))
+        self._send(site, frames.encode(own.ask))
 
     def step(self, site: int, step: frames.Step | None) -> None:
         """Ask a site for a step of a secure sum, likewise; or for none any more."""
-        own = self.sites[site]
-        own.step = step
-        if step is not None and own.greeted:
+        self.sites[site].step = step
+        if step is not None:
             self._send(site, frames.encode(step))
 
     def book(self, site: int, number: int, fact: Fact) -> None:
         """Have a site book a round, likewise."""
-        own, frame = self.sites[site], self._booking(site, number, fact)
-        own.books[number] = frame
-        if own.greeted:
-            self._send(site, frame)
+        frame = self.sites[site].books[number] = self._booking(site, number, fact)
+        self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
         sealed = self._token("round", site, number)
@@ -399,8 +390,7 @@ class ServerSession:
         for i, own in enumerate(self.sites):
             own.ask = own.step = None
             own.books.clear()
-            if own.greeted:
-                self._send(i, frame)
+            self._send(i, frame)
         end = self._clock() + seconds
         missing = set(range(len(self.sites)))
         while missing and (left := end - self._clock()) > 0:
@@ -436,8 +426,8 @@ class ServerSession:
             if self._more:
                 return self._more.popleft()
             now = self._clock()
-            if (gone := self._gone(now) or self._back(now)) is not None:
-                return gone
+            if (due := self._due(now)) is not None:
+                return due
             if until is not None and now >= until:
                 return None
             event = self._mailbox.get(self._pause(now, until))
@@ -451,17 +441,13 @@ class ServerSession:
             ends.append(until)
         return min(ends) - now if ends else None
 
-    def _gone(self, now: float) -> Heard | None:
+    def _due(self, now: float) -> Heard | None:
+        """Return that a site is gone by now, or back after it was left out for a while."""
         for i, own in enumerate(self.sites):
             if own.leaving and now >= own.since + self._patience:
                 own.there = False
-                if own.revoked:
-                    return Heard("refused", i, own.revoked.encode())
-                return Heard("down", i)
-        return None
-
-    def _back(self, now: float) -> Heard | None:
-        for i, own in enumerate(self.sites):
+                revoked = own.revoked.encode()
+                return Heard("refused", i, revoked) if revoked else Heard("down", i)
             if own.returning and now >= own.paused:
                 return self._present(i)
         return None
@@ -582,7 +568,7 @@ class ServerSession:
         self.sites[site].turned = "" if error is None else str(error)
         if error is not None:
             self.bad(site, error)
-            self._send(site, frames.encode(frames.Reject(str(error))))
+            self._hub.send(self.names[site], frames.encode(frames.Reject(str(error))))
             return False
         self.sites[site].greeted, self.sites[site].revoked = True, ""
         self._send(site, frames.encode(frames.Welcome(self.run)))
@@ -608,8 +594,10 @@ class ServerSession:
         self.noted(self.names[site], what, key)
 
     def _send(self, site: int, frame: bytes) -> None:
-        self.sites[site].sent += len(frame)
-        self._hub.send(self.names[site], frame)
+        """Send a frame to a site that has greeted."""
+        if self.sites[site].greeted:
+            self.sites[site].sent += len(frame)
+            self._hub.send(self.names[site], frame)
 
     def _encoded(self, task: Task) -> bytes:
         """The bytes of a task; one that goes to everybody is encoded once."""

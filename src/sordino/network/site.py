@@ -102,7 +102,10 @@ class Site:
 
     def run(self, moment: SiteMoment, watcher: RunListener[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
-        answers, session = self._answer_store(), None
+        # what was said must outlive a power failure where the noise of events is numbered, and
+        # where a site takes part in a round's sum once
+        durable = self.inner.remembers or self.secure is not None
+        answers, session = AnswerStore(self.folder, durable=durable), None
         try:
             session = SiteSession(self, moment, watcher, answers)
             pause = FIRST_PAUSE
@@ -123,12 +126,6 @@ class Site:
             answers.close()
             if session is not None:
                 session.close()
-
-    def _answer_store(self) -> AnswerStore:
-        """One that outlives a power failure where what was said must not be forgotten: the noise
-        of events is numbered, and a site takes part in a round's sum once.
-        """
-        return AnswerStore(self.folder, durable=self.inner.remembers or self.secure is not None)
 
     def _talk(self, session: SiteSession) -> None:
         session.heard = session.welcomed = False

@@ -81,8 +81,7 @@ from sordino.base.errors import (
 from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
-from sordino.core.run.folder import RunLog
-from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, SiteSide
+from sordino.core.world import ChargeRequest, EncodedSnapshot, SiteSide
 from sordino.network import frames
 from sordino.network.frames import STOPPED
 from sordino.network.secure_client import INPUTS
@@ -165,9 +164,7 @@ class SiteSession:
         welcomed: whether it has said which run it speaks of.
     """
 
-    def __init__(
-        self, site: Site, moment: SiteMoment, watcher: RunListener[Any], answers: AnswerStore
-    ) -> None:
+    def __init__(self, site: Site, moment: SiteMoment, watcher: Any, answers: AnswerStore) -> None:
         self._site, self._watcher, self.answers = site, watcher, answers
         self._world: SiteSide[Any] = site.inner
         kept = answers.kept
@@ -244,7 +241,10 @@ class SiteSession:
             case frames.Book(number, event, seal):
                 yield self._book(number, event, seal)
             case frames.Ask():
-                yield from self._asked(found)
+                if (answer := self._asked(found)) is not None:
+                    yield answer
+                if isinstance(answer, frames.Refuse) and answer.why == FORGOTTEN:
+                    raise Lost(FORGOTTEN)  # who connects again is asked what comes then
             case frames.Step():
                 yield self._stepped(found)
             case frames.Bye(why, model):
@@ -262,47 +262,39 @@ class SiteSession:
         self.welcomed = True
         self._site.told("connected")
 
-    def _asked(self, ask: frames.Ask) -> Iterator[frames.FromSite]:
-        number, body = ask.number, ask.body
+    def _asked(self, ask: frames.Ask) -> frames.FromSite | None:
+        """Answer a task, or refuse it; None for one that nobody waits for any more."""
+        number, body, secure = ask.number, ask.body, self._site.secure
         kept, task_digest = self.answers.kept, digest(body)
         if number < kept.number:
             why = f"task {number}, and this site was asked task {kept.number} before"
-            yield self._refuse(number, why, "past task")
-            return
+            return self._refuse(number, why, "past task")
         if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
             if not self._world.secret:  # it tells when this site was drawn
                 why = f"task {number}, and round {kept.booked} is charged"
                 self._incidents.note(SERVER, "past task", why)
-            return
+            return None
         if number == kept.number and task_digest != kept.task:
-            yield self._refuse(number, "a second task under the same number", "second task")
-            return
+            return self._refuse(number, "a second task under the same number", "second task")
         if number == kept.number and kept.answer is not None:
-            yield frames.Say(number, kept.answer)
-            return
+            return frames.Say(number, kept.answer)
         if self._ahead is not None and number <= self._ahead.lost:
-            yield self._refuse(number, FORGOTTEN, "forgotten")
-            raise Lost(FORGOTTEN)  # who connects again is asked what comes then
+            return self._refuse(number, FORGOTTEN, "forgotten")
         try:
             task = self._task(number, body)
         except RemoteProtocolError as error:
-            yield self._refuse(number, str(error), "task")
-            return
+            return self._refuse(number, str(error), "task")
         try:
-            if self._site.secure is not None:
-                self._site.secure.refuse_unready(kept, number, ask.shares)
+            if secure is not None:
+                secure.refuse_unready(kept, number, ask.shares)
         except RemoteProtocolError as error:
-            yield self._declined(number, INPUTS, error)
-            return
+            return self._declined(number, INPUTS, error)
         try:
-            answer = self._work(task, ask, task_digest)
+            return frames.Say(number, self._work(task, ask, task_digest))
         except (BudgetExceeded, LedgerError) as refusal:
-            yield self._refuse(number, OWN, "budget", str(refusal))
-            return
+            return self._refuse(number, OWN, "budget", str(refusal))
         except ProtocolError as error:
-            yield self._refuse(number, str(error), "task")
-            return
-        yield frames.Say(number, answer)
+            return self._refuse(number, str(error), "task")
 
     def _stepped(self, step: frames.Step) -> frames.Stepped:
         """Take a step of a secure sum; that it begins one is kept before it says so."""
@@ -398,7 +390,7 @@ class SiteSession:
     def _save(self) -> None:
         """Keep where a site stands that remembers; its journal begins anew then."""
         assert self._tasks is not None
-        site, before = self._site.index, self._kept
+        site, before = self._site.index, self._watcher.saved
         self.moment = replace(
             self.moment,
             model=self._world.model_of(site, self.moment.model),
@@ -407,13 +399,8 @@ class SiteSession:
         )
         self.answers.keep(self.answers.kept)  # the journal tells what came since
         self._watcher.save(self.moment)
-        if self._kept != before:
+        if self._watcher.saved != before:
             self._tasks.cut(())
-
-    @property
-    def _kept(self) -> int:
-        """Number of the moment that was kept last."""
-        return self._watcher.saved if isinstance(self._watcher, RunLog) else 0
 
     def _charged(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
         """Book what is promised within this site's limit, and the rest beside it."""

@@ -8,12 +8,9 @@ The regime counts the answers; when it asks for their sum to be opened, the last
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,6 @@ from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
 from sordino.core.kernel import M
 from sordino.core.world import S, ServerSide, Summing
-from sordino.mechanisms.secure.client import Verify
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -35,7 +31,6 @@ from sordino.mechanisms.secure.messages import (
     encode,
 )
 from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
-from sordino.mechanisms.secure.setting import Setting
 from sordino.network import frames
 from sordino.network.kernel import Checkpoints, Declined, KernelOptions, LiveKernel, ScriptedKernel
 from sordino.network.kit import Agreed
@@ -80,25 +75,21 @@ class Sums:
 
     Args:
         session: the way to the sites.
-        setting: of the sum of a round.
-        verify: whether a site has signed something, by the public keys in the kit.
-        seconds: that a step is waited for.
+        agreed: what everybody has agreed to, with the public keys that steps are signed by.
+        summing: what everybody knows of a sum.
 
     Attributes:
         failures: sums that a site has failed: with a step that cannot be used, or with shares that
             are to blame that the sum is void.
         slow: sums of which a site has missed a step, times :data:`GRACE`, less complete ones.
+        seconds: that a step is waited for.
     """
 
-    def __init__(
-        self,
-        session: ServerSession,
-        setting: Callable[[int], Setting],
-        verify: Verify,
-        seconds: float = math.inf,
-    ) -> None:
-        self._courier, self._setting, self._verify = session, setting, verify
-        self.seconds = seconds
+    def __init__(self, session: ServerSession, agreed: Agreed, summing: Summing) -> None:
+        self._session, self._agreed, self._summing = session, agreed, summing
+        deadline = summing.deadline
+        # four steps and the answers: who is silent in one must not make the round miss its deadline
+        self.seconds = STEP if deadline is None else min(STEP, deadline / 5)
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
         self._bodies: tuple[object, bytes] = (None, b"")
@@ -128,9 +119,12 @@ class Sums:
 
     def dispatch(self, site: int, task: Task) -> None:
         """A site is to be asked this task, once its round's shares are there."""
-        if self.sum is None or self.sum.setting.round != task.number:
+        if self.round != task.number:
             self.forget()
-            self.sum = Sum(self._setting(task.number), self._verify)
+            session, agreed = self._session, self._agreed
+            facts = setting(agreed, self._summing, session.dimension, session.run, task.number)
+            self.sum = Sum(facts, agreed.verify)
+        assert self.sum is not None
         self.tasks[site] = task
         self.sum = replace(self.sum, waiting=self.sum.waiting | {site})
         self._ask(site, task.number, 0, encode(Invitation(task.number)))
@@ -139,8 +133,8 @@ class Sums:
         """Return what is heard of a site's step; an empty one where it declines, or what it says
         cannot be used: the sum goes on without it.
         """
-        session, own = self._courier, self._courier.sites[site]
-        step, task = own.step, own.ask
+        session = self._session
+        step, task = session.sites[site].step, session.sites[site].ask
         asked = step is not None and (step.number, step.phase) == (said.number, said.phase)
         # whatever else it says then: it declines the sum, and with it the task
         without = task is not None and (task.number, INPUTS) == (said.number, said.phase)
@@ -175,20 +169,20 @@ class Sums:
 
     def heard(self, site: int, body: bytes) -> None:
         """Take a site's step in, or go on without it."""
-        self._courier.step(site, None)
+        self._session.step(site, None)
         try:
             self.sum = self._after(site, body) if body else self.sum
             if self.phase == len(PHASES) - 1 and self.slow[site]:
                 self.slow[site] -= 1
         except RemoteProtocolError as error:
-            self._courier.note(site, error.what, str(error))
+            self._session.note(site, error.what, str(error))
         self.without(site)
 
     def without(self, site: int) -> None:
         """Wait for a site no more."""
         if self.sum is not None and self.phase != INPUTS:
             self.sum = self.sum.without(site)
-            self._courier.step(site, None)
+            self._session.step(site, None)
 
     def advance(self) -> list[int] | Opened | Void:
         """End the phase: who takes part no more, though it was to be asked a task; or what came of
@@ -202,7 +196,7 @@ class Sums:
         number, phase = self.sum.setting.round, self.sum.phase
         for site, message in told.items():
             if isinstance(message, Delivered):
-                self._courier.ask(site, self.tasks[site], encode(message))
+                self._session.ask(site, self.tasks[site], encode(message))
             else:
                 self._ask(site, number, phase, self._encoded(message))
         if phase > INPUTS:
@@ -218,7 +212,7 @@ class Sums:
     def forget(self) -> None:
         """The round is over."""
         for site in self.waiting:
-            self._courier.step(site, None)
+            self._session.step(site, None)
         self.sum, self.tasks = None, {}
 
     def summed(self, effect: Open, done: Opened | Void) -> Summed:
@@ -230,9 +224,9 @@ class Sums:
     def blame(self, done: Opened | Void) -> None:
         """Name who has done what he must not, and say why a sum is not opened."""
         for site, why in done.faults:
-            self._courier.note(site, "secure sum", why)
+            self._session.note(site, "secure sum", why)
         if isinstance(done, Void):
-            self._courier.noted("", "void sum", done.why)
+            self._session.noted("", "void sum", done.why)
             self._failed(done.blamed)
 
     def unopened(self) -> None:
@@ -242,11 +236,11 @@ class Sums:
 
     def _failed(self, sites: Iterable[int]) -> None:
         for site in sites:
-            self._courier.note(site, "shares", "its shares are to blame for a void sum")
+            self._session.note(site, "shares", "its shares are to blame for a void sum")
             self.failures[site] += 1
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
-        self._courier.step(site, frames.Step(number, phase, body))
+        self._session.step(site, frames.Step(number, phase, body))
 
     def _encoded(self, message: object) -> bytes:
         """The bytes of a message; one that goes to everybody is encoded once."""
@@ -264,7 +258,8 @@ class LiveSums(LiveKernel[S, M]):
         self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
     ) -> None:
         super().__init__(world, moment, watcher, options)
-        self._sums = options.opened_sums
+        assert options.sums is not None
+        self._sums = options.sums
         self._missed: set[int] = set()
         self._tardy: set[int] = set()  # to be left out for a while
         self._opening: Open | None = None
@@ -290,7 +285,7 @@ class LiveSums(LiveKernel[S, M]):
 
     def close(self, number: int, log: records.Round) -> None:
         """The round's sum is over."""
-        self._quiet()
+        self.forget_alarms(_SUM)
         self._sums.unopened()
         self._sums.forget()
         self._opening = None
@@ -341,7 +336,7 @@ class LiveSums(LiveKernel[S, M]):
 
     def _advance(self) -> None:
         """End a step that everybody has taken who is left."""
-        self._quiet()
+        self.forget_alarms(_SUM)
         effect, before = self._opening, self._sums.sum
         done = self._sums.advance()
         if isinstance(done, list):
@@ -366,17 +361,12 @@ class LiveSums(LiveKernel[S, M]):
 
     @property
     def _tag(self) -> str:
-        """Of the alarm of the open step."""
+        """The tag of the alarm of the open step."""
         return f"{_SUM}{self._sums.round} {self._sums.phase}"
 
     def _wait(self) -> None:
         if self._sums.sum is not None:
             self.push(self.time + self._sums.seconds, tag=self._tag)
-
-    def _quiet(self) -> None:
-        """Forget alarms of steps."""
-        self.heap = [each for each in self.heap if not each[4].startswith(_SUM)]
-        heapq.heapify(self.heap)
 
 
 class ScriptedSums(ScriptedKernel[S, M]):
@@ -386,7 +376,8 @@ class ScriptedSums(ScriptedKernel[S, M]):
         self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
     ) -> None:
         super().__init__(world, moment, watcher, options)
-        self._sums = options.opened_sums
+        assert options.sums is not None
+        self._sums = options.sums
         self._steps = {
             (each.site, each.number, PHASES.index(type(step_of(each.body)))): each.body
             for each in self.journal.after(0)
@@ -454,12 +445,3 @@ class ScriptedSums(ScriptedKernel[S, M]):
         self._note(heard)
         self._steps[heard.site, heard.number, phase] = heard.body
         self.session.step(heard.site, None)
-
-
-def opened(agreed: Agreed, summing: Summing, session: ServerSession, dimension: int) -> Sums:
-    """The secure sums of a study."""
-    deadline = summing.deadline
-    # four steps and the answers: who is silent in one must not make the round miss its deadline
-    step = STEP if deadline is None else min(STEP, deadline / 5)
-    known = partial(setting, agreed, summing, dimension, session.run)
-    return Sums(session, known, agreed.verify, step)

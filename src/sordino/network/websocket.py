@@ -230,13 +230,13 @@ class WebSocketHub:
 
     async def _listen(self, host: str, port: int, context: ssl.SSLContext) -> Server:
         return await serve(
-            self._serve,
+            self._serve,  # type: ignore[arg-type]
             host,
             port,
             ssl=context,
             compression=None,
-            process_request=self._admit,
-            process_response=self._answered,
+            process_request=self._admit,  # type: ignore[arg-type]
+            process_response=self._answered,  # type: ignore[arg-type]
             open_timeout=OPENING,
             close_timeout=CLOSING,
             ping_interval=BEAT,
@@ -274,9 +274,8 @@ class WebSocketHub:
         self._server.close()
         await self._server.wait_closed()
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    def _admit(self, connection: _ToSite, request: Request) -> Response | None:
         """Return why a connection is not opened, or None."""
-        assert isinstance(connection, _ToSite)
         name = connection.name
         if self._open >= len(self._sites) + STRANGERS:
             self.refused(name, "too many connections at once")
@@ -289,9 +288,8 @@ class WebSocketHub:
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
         return None
 
-    def _answered(self, connection: ServerConnection, request: Request, response: Response) -> None:
+    def _answered(self, connection: _ToSite, request: Request, response: Response) -> None:
         """Tell of a site that asks for something else than a WebSocket."""
-        assert isinstance(connection, _ToSite)
         if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
             self.refused(connection.name, "it does not open a WebSocket as one does")
 
@@ -300,9 +298,8 @@ class WebSocketHub:
         self.refused(name, why)
         self._mailbox.put(Event("barred", name, 0, why.encode()))
 
-    async def _serve(self, connection: ServerConnection) -> None:
+    async def _serve(self, connection: _ToSite) -> None:
         """Hear an open connection to its end. It replaces an earlier one of the same site."""
-        assert isinstance(connection, _ToSite)
         name, number, revoked = connection.name, next(self._numbers), False
         if name in self._there:  # a site that came back before its end was noticed
             self._there[name].transport.abort()
