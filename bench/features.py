@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench.timing import in_turns
-from sordino.data.features.scatter import Scattering2d
+from sordino.data.scatter import Scattering2d
 
 IMAGES, BATCH = 1024, 256
 WHOLE = 60_000

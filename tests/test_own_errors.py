@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from sordino.data import Partition
-from sordino.data.stream import Division, Drift, Opened, Piece, Streaming
+from sordino.data.partition import Division
+from sordino.data.stream import Drift, Opened, Piece, Streaming
 from sordino.core.latency import Latency
 from sordino.core.method import About
 from sordino.extend.mechanisms import Noise

@@ -30,7 +30,8 @@ from sordino.data import load, names, sets
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """
 import numpy as np
-from sordino.data.stream import Division, Drift, Opened, Streaming
+from sordino.data.partition import Division
+from sordino.data.stream import Drift, Opened, Streaming
 from sordino.data.stream.stored import Replayed
 from sordino.data import Partition, load
 from sordino.training.optimizer import Optimizer, Sgd
@@ -194,17 +195,21 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("parts", "message"),
     [
-        ("Shared", r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature"),
-        ("Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
-        ("TooFew", "must give an array of feature numbers for each of 4 parties"),
+        ("{kind='columns', groups=[[0], [1], [2], [0]]}", "puts feature 0 at party 0 and at"),
+        (
+            "others:Shared",
+            r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature",
+        ),
+        ("others:Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
+        ("others:TooFew", "must give an array of feature numbers for each of 4 parties"),
     ],
 )
-def test_parts_of_ones_own_that_cannot_be_are_refused_before_anything_runs(
-    folder: Path, name: str, message: str
+def test_parts_that_cannot_be_are_refused_before_anything_runs(
+    folder: Path, parts: str, message: str
 ) -> None:
-    read = study(folder, "vertical", f"data.parts=others:{name}")
+    read = study(folder, "vertical", f"data.parts={parts}")
     with pytest.raises(StudyError, match=message):
         session.begin(read, folder / "run", lambda _: None, lambda _: None)
     assert not (folder / "run").exists()

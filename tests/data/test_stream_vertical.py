@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.base.errors import StudyError
-from sordino.data.stream import Columns, Regions, Slices
+from sordino.data.partition import Columns, Regions, Slices
 
 NAMES = ("age", "height", "weight", "pulse", "dose")
 
@@ -79,8 +79,6 @@ def test_faults_are_named() -> None:
         Columns(groups=((-1,),)).parts((5,), NAMES, 1)
     with pytest.raises(StudyError, match="'age' is a name, but this data has no names"):
         Columns(groups=(("age",),)).parts((5,), None, 1)
-    with pytest.raises(StudyError, match="feature 0 is held by party 0 and again by party 1"):
-        Columns(groups=(("age",), (0,))).parts((5,), NAMES, 2)
     with pytest.raises(StudyError, match=r"only images .* have regions"):
         Regions(rows=1, columns=2).parts((5,), NAMES, 2)
     with pytest.raises(StudyError, match="a grid of 3 x 5 does not fit an image of 4 x 4 pixels"):

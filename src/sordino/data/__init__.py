@@ -9,48 +9,27 @@
 np.int64(1437)
 """
 
-from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
-from sordino.data.partition import (
-    PARTITIONS,
-    Column,
-    Dirichlet,
-    Iid,
-    Partition,
-    Parts,
-    Shards,
-    checked,
-    hold_out,
-    label_counts,
-    per_client_validation,
-)
-from sordino.data.readers import labels, load, names
-from sordino.data.sets import PUBLISHED, Published, fetch, places, register, where
-
-__all__ = [
-    "PARTITIONS",
-    "PUBLISHED",
-    "Column",
-    "Corpus",
-    "Dataset",
-    "Dirichlet",
-    "Features",
-    "Iid",
-    "Indices",
-    "Labels",
-    "Partition",
-    "Parts",
-    "Published",
-    "Shards",
-    "checked",
-    "fetch",
-    "hold_out",
-    "label_counts",
-    "labels",
-    "load",
-    "names",
-    "per_client_validation",
-    "places",
-    "register",
-    "scaled",
-    "where",
-]
+from sordino.data.dataset import Corpus as Corpus
+from sordino.data.dataset import Dataset as Dataset
+from sordino.data.dataset import Features as Features
+from sordino.data.dataset import Labels as Labels
+from sordino.data.dataset import scaled as scaled
+from sordino.data.partition import PARTITIONS as PARTITIONS
+from sordino.data.partition import Column as Column
+from sordino.data.partition import Dirichlet as Dirichlet
+from sordino.data.partition import Iid as Iid
+from sordino.data.partition import Partition as Partition
+from sordino.data.partition import Parts as Parts
+from sordino.data.partition import Shards as Shards
+from sordino.data.partition import checked as checked
+from sordino.data.partition import hold_out as hold_out
+from sordino.data.partition import label_counts as label_counts
+from sordino.data.partition import per_client_validation as per_client_validation
+from sordino.data.readers import labels as labels
+from sordino.data.readers import load as load
+from sordino.data.readers import names as names
+from sordino.data.sets import PUBLISHED as PUBLISHED
+from sordino.data.sets import Published as Published
+from sordino.data.sets import fetch as fetch
+from sordino.data.sets import register as register
+from sordino.data.sets import where as where

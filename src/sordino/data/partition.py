@@ -1,6 +1,6 @@
-r"""Partitions: which client holds which examples.
+r"""Who holds what: partitions of examples among clients, divisions of features among parties.
 
-Each way is a class, the ``data.partition`` table of a study.
+Each way is a class: the ``data.partition`` table of a study, or the ``data.parts`` table.
 
 **The problem.** Federated data is uneven: a client sees some classes often and others
 never, and holds few examples or many. Published results depend on this more than on
@@ -32,6 +32,10 @@ partitioned; :func:`per_client_validation` lets every client keep a part of its 
 Neither makes the choice private: a hyper-parameter chosen by looking at held-out private examples
 is a release as well. It is harmless only where the held-out part is public or its use is booked.
 
+**Divisions** give each party slices of a vector, columns of a table, or regions of an image:
+numbers of features, into the flat vector of an example. Parties share no feature. Slices and
+regions leave none out; columns may.
+
 **A way of your own** is a class with a registration, or ``kind = "package.module:Class"`` in a
 study (docs/own-tables.md).
 
@@ -50,6 +54,13 @@ array([[ 5,  0,  5, 10],
        [15,  0,  0,  5],
        [ 5, 15,  0,  0],
        [ 0,  5, 10,  5]])
+>>> [list(map(int, part)) for part in Slices().parts((7,), None, 3)]
+[[0, 1, 2], [3, 4], [5, 6]]
+>>> [list(map(int, part)) for part in Regions(rows=2, columns=1).parts((1, 3, 2), None, 2)]
+[[0, 1, 2, 3], [4, 5]]
+>>> columns = Columns(groups=(("age", "dose"), (3,)))
+>>> [list(map(int, part)) for part in columns.parts((4,), ("age", "height", "dose", "pulse"), 2)]
+[[0, 2], [3]]
 
 References:
     [1] Yurochkin et al. 2019, "Bayesian nonparametric federated learning of neural networks".
@@ -60,14 +71,15 @@ References:
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import Registry, Section, did_you_mean
 from sordino.data.dataset import Dataset, Indices, Labels
 
 Parts = tuple[Indices, ...]
@@ -360,3 +372,150 @@ def per_client_validation(
         train.append(np.sort(order[count:]))
         validation.append(np.sort(order[:count]))
     return tuple(train), tuple(validation)
+
+
+def _feature(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"a column is a name or a number from 0; got {value!r}")
+    return value
+
+
+Feature = Annotated[str | int, BeforeValidator(_feature)]
+
+
+class Division(Section):
+    """Which features each party holds: the ``data.parts`` table of a study; its name will do."""
+
+    kind: str
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """The numbers of each party's features, of examples of this shape.
+
+        Args:
+            shape: of an example before it was made flat.
+            columns: names of its features, if they have any.
+            parties: how many.
+
+        Raises:
+            StudyError: if these examples cannot be divided so.
+        """
+        raise NotImplementedError
+
+    def refused(self, parties: int) -> str | None:
+        """Return why it is not for so many parties; None if it is."""
+        return None
+
+
+DIVISIONS = Registry(
+    base=Division,
+    noun="division",
+    key="kind",
+    place="data.parts",
+    page="docs/own-tables.md",
+    needs=("parts",),
+)
+
+
+@DIVISIONS.register
+class Slices(Division):
+    """Consecutive features, as many for each party as can be; the first ones have one more."""
+
+    kind: Literal["slices"] = "slices"
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        features = math.prod(shape)
+        if parties > features:
+            raise StudyError(
+                f"parties: {parties} parties cannot divide {features} features; each holds "
+                "at least one"
+            )
+        return tuple(np.array_split(np.arange(features, dtype=np.int64), parties))
+
+
+@DIVISIONS.register
+class Regions(Division):
+    """A grid of rectangles of an image, as large as can be, by rows; with all channels."""
+
+    kind: Literal["regions"] = "regions"
+    rows: int = Field(ge=1, description="regions of an image from top to bottom")
+    columns: int = Field(ge=1, description="regions of an image from left to right")
+
+    def refused(self, parties: int) -> str | None:
+        return (
+            f"parts has {self.rows} x {self.columns} regions; parties is {parties}"
+            if self.rows * self.columns != parties
+            else None
+        )
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """In rising order."""
+        if len(shape) != 3:
+            raise StudyError(
+                "regions: only images (channels, height, width) have regions, examples have "
+                f"shape {shape}; use slices"
+            )
+        if self.rows > shape[1] or self.columns > shape[2]:
+            raise StudyError(
+                f"regions: a grid of {self.rows} x {self.columns} does not fit an image of "
+                f"{shape[1]} x {shape[2]} pixels"
+            )
+        numbers = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+        bands = np.array_split(numbers, self.rows, axis=1)
+        return tuple(
+            part.reshape(-1)
+            for band in bands
+            for part in np.array_split(band, self.columns, axis=2)
+        )
+
+
+@DIVISIONS.register
+class Columns(Division):
+    """Features by name or number (from 0), a group for each party; the others stay unused."""
+
+    kind: Literal["columns"] = "columns"
+    groups: tuple[tuple[Feature, ...], ...] = Field(
+        description="the columns of each party, by name or number"
+    )
+
+    @model_validator(mode="after")
+    def _something_for_each(self) -> Columns:
+        if not self.groups or not all(self.groups):
+            raise ValueError(f"each party needs at least one feature, got the groups {self.groups}")
+        return self
+
+    def refused(self, parties: int) -> str | None:
+        if len(self.groups) == parties:
+            return None
+        return (
+            f"parts has {len(self.groups)} groups of columns; parties is {parties}: one group "
+            "for each"
+        )
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """In the order of a party's group."""
+        count = math.prod(shape)
+        return tuple(
+            np.array([_number(feature, count, columns) for feature in group], dtype=np.int64)
+            for group in self.groups
+        )
+
+
+def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) -> int:
+    if isinstance(feature, int):
+        if not 0 <= feature < features:
+            raise StudyError(
+                f"columns: there is no feature {feature}; features are numbered 0 to {features - 1}"
+            )
+        return feature
+    if columns is None:
+        raise StudyError(
+            f"columns: {feature!r} is a name, but this data has no names of features; give "
+            f"numbers, 0 to {features - 1}"
+        )
+    if feature not in columns:
+        hint = did_you_mean(str(feature), columns) or "."
+        raise StudyError(
+            f"columns: there is no feature {feature!r}{hint} Features: {', '.join(columns[:40])}"
+            + (f" and {len(columns) - 40} more" if len(columns) > 40 else "")
+        )
+    return columns.index(feature)

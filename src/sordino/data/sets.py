@@ -44,7 +44,7 @@ import http.client
 import importlib.util
 import os
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -205,12 +205,14 @@ _HIGGS = (
     *(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "b-tag")),
     "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
 )  # fmt: skip
+_PACKED_IDX = tuple(f"{name}.gz" for name in _IDX)
 _DIGITS = tuple("0123456789")
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 
 
-def _remotes(base: str, sums: dict[str, str]) -> tuple[Remote, ...]:
-    return tuple(Remote(name, base + name, checksum) for name, checksum in sums.items())
+def _remotes(base: str, names: Sequence[str], *sums: str) -> tuple[Remote, ...]:
+    """Files below one address, and the checksum of each."""
+    return tuple(Remote(name, base + name, each) for name, each in zip(names, sums, strict=True))
 
 
 _published: dict[str, Published] = {
@@ -234,20 +236,11 @@ _published: dict[str, Published] = {
             (".gz", ""),
             _remotes(
                 "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                {
-                    "train-images-idx3-ubyte.gz": (
-                        "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
-                    ),
-                    "train-labels-idx1-ubyte.gz": (
-                        "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
-                    ),
-                    "t10k-images-idx3-ubyte.gz": (
-                        "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
-                    ),
-                    "t10k-labels-idx1-ubyte.gz": (
-                        "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
-                    ),
-                },
+                _PACKED_IDX,
+                "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
             ),
             "dataset-fashion-mnist",
             read=idx_halves,
@@ -259,12 +252,11 @@ _published: dict[str, Published] = {
             (".gz", ""),
             _remotes(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                {
-                    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-                    "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-                    "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-                },
+                _PACKED_IDX,
+                "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "md5:d53e105ee54ea40749a09fcbcd1e9432",
+                "md5:9fb629c4189551a2d022fa330f9573f3",
+                "md5:ec29112dd5afa0611ce80d1b7f02629c",
             ),
             read=idx_halves,
         ),
@@ -292,7 +284,8 @@ _published: dict[str, Published] = {
             ),
             remote=_remotes(
                 "https://www.cs.toronto.edu/~kriz/",
-                {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+                ("cifar-10-binary.tar.gz",),
+                "md5:c32a1d4ab5d03f1284b67883e8d87530",
             ),
             read=_cifar_halves,
         ),
@@ -303,10 +296,12 @@ _published: dict[str, Published] = {
             (".bz2", ""),
             _remotes(
                 "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                {
-                    "usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197",
-                    "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
-                },
+                (
+                    "usps.bz2",
+                    "usps.t.bz2",
+                ),
+                "md5:ec16c51db3855ca6c91edd34d0e9b197",
+                "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
             ),
             read=_usps_halves,
         ),
@@ -317,11 +312,8 @@ _published: dict[str, Published] = {
             (".gz", ""),
             _remotes(
                 _UCI + "00279/",
-                {
-                    "SUSY.csv.gz": (
-                        "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"
-                    ),
-                },
+                ("SUSY.csv.gz",),
+                "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
             ),
             columns=_SUSY,
             rows=5_000_000,
@@ -333,11 +325,8 @@ _published: dict[str, Published] = {
             (".gz", ""),
             _remotes(
                 _UCI + "00280/",
-                {
-                    "HIGGS.csv.gz": (
-                        "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"
-                    ),
-                },
+                ("HIGGS.csv.gz",),
+                "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
             ),
             columns=_HIGGS,
             rows=11_000_000,

@@ -8,7 +8,7 @@ from sordino.data import Published as Published
 from sordino.data import register as register
 from sordino.data.features import FRONT_ENDS as FRONT_ENDS
 from sordino.data.features import FrontEnd as FrontEnd
-from sordino.data.stream import Division as Division
+from sordino.data.partition import Division as Division
 from sordino.data.stream import Drift as Drift
 from sordino.data.stream import Streaming as Streaming
 from sordino.regimes.vertical.method import Activation as Activation

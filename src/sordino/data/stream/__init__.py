@@ -7,68 +7,26 @@ Stored data is replayed, images are deformed without end, files are read row by 
 >>> stream = ClassDrift(every=50).applied(images, seed=0)
 >>> stream.read(0, 100).x.shape, stream.shape
 ((100, 784), (1, 28, 28))
->>> [len(part) for part in Slices().parts(stream.shape, stream.columns, 4)]
-[196, 196, 196, 196]
 """
 
-from sordino.data.stream.drift import (
-    DRIFTS,
-    ClassDrift,
-    Drift,
-    FeatureDrift,
-    GradualDrift,
-    NoDrift,
-    Sampling,
-    Shifted,
-    SwapDrift,
-    Swapped,
-)
-from sordino.data.stream.opening import (
-    STREAMS,
-    Deform,
-    Opened,
-    Replay,
-    Rows,
-    Streaming,
-    Wanted,
-    published,
-)
-from sordino.data.stream.piece import BLOCK, SELDOM, Piece, Stream
-from sordino.data.stream.stored import NONE, Deformed, Replayed, Strength
-from sordino.data.stream.table import TableStream
-from sordino.data.stream.vertical import DIVISIONS, Columns, Division, Regions, Slices
-
-__all__ = [
-    "BLOCK",
-    "DIVISIONS",
-    "DRIFTS",
-    "NONE",
-    "SELDOM",
-    "STREAMS",
-    "ClassDrift",
-    "Columns",
-    "Deform",
-    "Deformed",
-    "Division",
-    "Drift",
-    "FeatureDrift",
-    "GradualDrift",
-    "NoDrift",
-    "Opened",
-    "Piece",
-    "Regions",
-    "Replay",
-    "Replayed",
-    "Rows",
-    "Sampling",
-    "Shifted",
-    "Slices",
-    "Stream",
-    "Streaming",
-    "Strength",
-    "SwapDrift",
-    "Swapped",
-    "TableStream",
-    "Wanted",
-    "published",
-]
+from sordino.data.stream.drift import DRIFTS as DRIFTS
+from sordino.data.stream.drift import ClassDrift as ClassDrift
+from sordino.data.stream.drift import Drift as Drift
+from sordino.data.stream.drift import FeatureDrift as FeatureDrift
+from sordino.data.stream.drift import GradualDrift as GradualDrift
+from sordino.data.stream.drift import NoDrift as NoDrift
+from sordino.data.stream.drift import Shifted as Shifted
+from sordino.data.stream.drift import SwapDrift as SwapDrift
+from sordino.data.stream.drift import Swapped as Swapped
+from sordino.data.stream.opening import STREAMS as STREAMS
+from sordino.data.stream.opening import Opened as Opened
+from sordino.data.stream.opening import Streaming as Streaming
+from sordino.data.stream.opening import Wanted as Wanted
+from sordino.data.stream.opening import published as published
+from sordino.data.stream.piece import Piece as Piece
+from sordino.data.stream.piece import Stream as Stream
+from sordino.data.stream.stored import NONE as NONE
+from sordino.data.stream.stored import Deformed as Deformed
+from sordino.data.stream.stored import Replayed as Replayed
+from sordino.data.stream.stored import Strength as Strength
+from sordino.data.stream.table import TableStream as TableStream

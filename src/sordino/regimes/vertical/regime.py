@@ -12,7 +12,8 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
-from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
+from sordino.data.partition import DIVISIONS
+from sordino.data.stream import DRIFTS, STREAMS
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
 from sordino.regimes.vertical.plan import calibrate, price

@@ -13,10 +13,10 @@ from pydantic import Field, SerializeAsAny, model_validator
 from sordino.base.registry import Section
 from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.core.study.data import Source, refuse_classes
+from sordino.data.partition import Division, Slices
 from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
-from sordino.data.stream.vertical import Division, Slices
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
