@@ -140,9 +140,9 @@ def _notice_sizes(wanted: Data, train: Dataset) -> None:
         most, least = map(shown_name, pair)
         notice(
             f"note, from private rows, kept nowhere: values of {most!r} are more than {UNEVEN:g} "
-            f"times those of {least!r}, and a clipped gradient then learns from the large ones only. Give public "
-            "low and high of columns, known without looking at the data: data.ranges = "
-            f"{{ {most!r} = [low, high], ... }}"
+            f"times those of {least!r}, and a clipped gradient then learns from the large ones "
+            "only. Give public low and high of columns, known without looking at "
+            f"the data: data.ranges = {{ {most!r} = [low, high], ... }}"
         )
 
 

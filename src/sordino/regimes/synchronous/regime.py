@@ -509,8 +509,8 @@ def _resting_on_shares(study: SynchronousStudy) -> tuple[str, ...]:
     )
     parts = (
         f"The noise is shared: every client adds 1/{most} of the variance that is charged, in "
-        f"whole numbers. {most} clients of every opened sum are assumed to be honest: they add their "
-        "part of the noise and keep it to themselves."
+        f"whole numbers. {most} clients of every opened sum are assumed to be honest: they add "
+        "their part of the noise and keep it to themselves."
     )
     secret = SENDING if isinstance(study.method, ClientLevel) else BATCHES
     return (seen, parts, SIZES, secret)
