@@ -27,7 +27,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, close_sets, histories, link
+from sordino.privacy.records import Records, burdens, close_sets, link
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
 OTHER = Gaussian(noise_multiplier=20.0)
@@ -404,7 +404,10 @@ def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
                 of("b", 4, kind="client"),
                 of("c", 1, kind="client"),
             ]
-            seen = histories(ledgers.ledger, wanted)
+            seen = {
+                unit: tuple(burden.spent for burden in each)
+                for unit, each in burdens(ledgers.ledger, wanted).items()
+            }
             assert max(epsilon(*spent) for spent in seen["x"]) == epsilon((STEP, 10))
             assert max(epsilon(*spent) for spent in seen["y"]) == epsilon(
                 (Gaussian(noise_multiplier=10.0), 2)

@@ -5,14 +5,12 @@ group      what a release of one unit says about another: group privacy
 classes    records with equal histories, and what merging and joining them comes to
 store      the tables, and the index from digests to classes
 people     the whole: open, close, link
-price      what a charge is held against
-peek       what records have been in, for plans
+price      what a charge is held against, and what plans ask
 """
 
 from sordino.privacy.records.identity import Records
-from sordino.privacy.records.peek import Burden, burdens, histories
 from sordino.privacy.records.people import close_sets, link, open_sets
-from sordino.privacy.records.price import Prices, bounds, outside
+from sordino.privacy.records.price import Burden, Prices, bounds, burdens, outside
 
 __all__ = [
     "Burden",
@@ -21,7 +19,6 @@ __all__ = [
     "bounds",
     "burdens",
     "close_sets",
-    "histories",
     "link",
     "open_sets",
     "outside",

@@ -20,9 +20,11 @@ smaller count in any column, and no fewer groups. Merging classes gives one that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -42,12 +44,14 @@ from sordino.privacy.event import (
     Selected,
     encode,
 )
-from sordino.privacy.records.group import Column, Counts
+from sordino.privacy.records.group import Column
 
 Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
 
 Frozen = tuple[tuple[Column, int], ...]
+Counts = Counter[Column]
+"""``|`` is the larger count, column by column, and ``+`` the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ class Class:
         return self.frozen, self.live, self.person, self.loose
 
     @property
+    def counts(self) -> Counts:
+        """The frozen part."""
+        return Counter(dict(self.frozen))
+
+    @property
     def owned(self) -> bool:
         """Tell whether it is a row that was never used without its person, who is priced in its
         place.
@@ -98,46 +107,31 @@ _text = lru_cache(maxsize=1 << 16)(encode)
 
 def frozen(counts: Counts) -> Frozen:
     """Counts as a value, sorted."""
-    return tuple(sorted(((column, count) for column, count in counts.items() if count), key=_key))
+
+    def place(entry: tuple[Column, int]) -> tuple[str, int, str]:
+        (event, kind, size), _ = entry
+        return kind, size, _text(event)
+
+    return tuple(sorted((+counts).items(), key=place))
 
 
-def _key(entry: tuple[Column, int]) -> tuple[str, int, str]:
-    (event, kind, size), _ = entry
-    return kind, size, _text(event)
-
-
-def most(one: Counts, other: Counts) -> dict[Column, int]:
-    """Column by column the larger count."""
-    found = dict(one)
-    for column, count in other.items():
-        found[column] = max(count, found.get(column, 0))
-    return found
-
-
-def added(one: Counts, other: Counts) -> dict[Column, int]:
-    """Column by column the sum."""
-    found = dict(one)
-    for column, count in other.items():
-        found[column] = found.get(column, 0) + count
-    return found
-
-
-def of_group(group: Group, totals: Totals) -> dict[Column, int]:
+def of_group(group: Group, totals: Totals) -> Counts:
     """Return the counts of a group: the largest of its sets, event by event."""
     sets, size = group
-    found: dict[Column, int] = {}
-    for one in sets:
-        kind, spent = totals(one)
-        found = most(found, {(event, kind, size): count for event, count in spent.items()})
+    found = Counts()
+    for kind, spent in map(totals, sets):
+        found |= Counter({(event, kind, size): count for event, count in spent.items()})
     return found
 
 
-def history(of: Class, totals: Totals) -> dict[Column, int]:
+def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
+    """Return the counts of several groups, which add up."""
+    return sum((of_group(group, totals) for group in groups), Counts())
+
+
+def history(of: Class, totals: Totals) -> Counts:
     """All that an entity of this class was in."""
-    found = dict(of.frozen)
-    for group in of.live:
-        found = added(found, of_group(group, totals))
-    return found
+    return of.counts + of_groups(of.live, totals)
 
 
 def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
@@ -145,16 +139,13 @@ def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
     done = {group for group in of.live if sets.issuperset(group[0])}
     if not done:
         return of
-    found = dict(of.frozen)
-    for group in done:
-        found = added(found, of_group(group, totals))
-    return replace(of, frozen=frozen(found), live=of.live - done)
+    return replace(of, frozen=frozen(of.counts + of_groups(done, totals)), live=of.live - done)
 
 
 def either(one: Class, other: Class) -> Class:
     """A class that covers both: for entities of one or of the other."""
     return Class(
-        frozen=frozen(most(dict(one.frozen), dict(other.frozen))),
+        frozen=frozen(one.counts | other.counts),
         live=one.live | other.live,
         person=one.person or other.person,
         loose=one.loose or other.loose,
@@ -164,7 +155,7 @@ def either(one: Class, other: Class) -> Class:
 
 def bridged(one: Class, other: Class) -> Class:
     """For a record known under two names: it was in all that either was in, one row in each."""
-    return replace(either(one, other), frozen=frozen(added(dict(one.frozen), dict(other.frozen))))
+    return replace(either(one, other), frozen=frozen(one.counts + other.counts))
 
 
 def joined(one: Class, other: Class) -> Class:
@@ -174,11 +165,7 @@ def joined(one: Class, other: Class) -> Class:
     sizes add up.
     """
     together = bool(one.runs & other.runs)
-    counts = (
-        added(_raised(one, other), _raised(other, one))
-        if together
-        else added(dict(one.frozen), dict(other.frozen))
-    )
+    counts = _raised(one, other) + _raised(other, one) if together else one.counts + other.counts
     live = _apart(one, other, together) | _apart(other, one, together)
     return Class(
         frozen(counts),
@@ -189,15 +176,14 @@ def joined(one: Class, other: Class) -> Class:
     )
 
 
-def _raised(one: Class, other: Class) -> dict[Column, int]:
+def _raised(one: Class, other: Class) -> Counts:
     """Counts of ``one``, with the sizes that ``other`` may add to them."""
     sizes: dict[tuple[Event, str], int] = {}
     for (event, kind, size), _ in other.frozen:
         sizes[event, kind] = max(size, sizes.get((event, kind), 0))
-    found: dict[Column, int] = {}
+    found = Counts()
     for (event, kind, size), count in one.frozen:
-        column = event, kind, size + sizes.get((event, kind), 0)
-        found[column] = found.get(column, 0) + count
+        found[event, kind, size + sizes.get((event, kind), 0)] += count
     return found
 
 
@@ -233,14 +219,14 @@ def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], l
 
 
 def _place(of: Class) -> tuple[bool, bool, list[Group], float]:
-    return of.person, of.loose, sorted(of.live), weight(dict(of.frozen))
+    return of.person, of.loose, sorted(of.live), weight(of.counts)
 
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
     strange = (
         (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
     )
-    return strange, abs(weight(dict(one.frozen)) - weight(dict(other.frozen)))
+    return strange, abs(weight(one.counts) - weight(other.counts))
 
 
 def weight(counts: Counts) -> float:
@@ -273,30 +259,18 @@ def _cost(event: Event) -> float:
     raise TypeError(f"{event!r} is no event")
 
 
-def maximal(histories: Iterable[Counts], at_most: int) -> list[dict[Column, int]]:
+def maximal(histories: Iterable[Counts], at_most: int) -> list[Counts]:
     """Histories that cover all of these, at most so many; none that another covers."""
     distinct = {frozen(counts): counts for counts in histories}
     kept = sorted(distinct.values(), key=weight, reverse=True)
     if len(kept) <= 1024:
         found: list[Counts] = []
         for counts in kept:
-            if not any(_covers(other, counts) for other in found):
+            if not any(counts <= other for other in found):
                 found.append(counts)
         kept = found
-    if len(kept) <= at_most:
-        return [dict(counts) for counts in kept]
-    step = -(-len(kept) // at_most)
-    merged = []
-    for start in range(0, len(kept), step):
-        whole: dict[Column, int] = {}
-        for counts in kept[start : start + step]:
-            whole = most(whole, counts)
-        merged.append(whole)
-    return merged
-
-
-def _covers(one: Counts, other: Counts) -> bool:
-    return all(one.get(column, 0) >= count for column, count in other.items())
+    step = max(1, -(-len(kept) // at_most))
+    return [reduce(or_, kept[start : start + step]) for start in range(0, len(kept), step)]
 
 
 Numbers = npt.NDArray[np.uint32]
@@ -319,9 +293,7 @@ class Pool:
             self.classes.append(one)
         elif self.classes[number].runs | one.runs != self.classes[number].runs:
             known = self.classes[number]
-            self.classes[number] = Class(
-                known.frozen, known.live, known.person, known.loose, known.runs | one.runs
-            )
+            self.classes[number] = replace(known, runs=known.runs | one.runs)
         return number
 
     def halve(self, classes: Numbers) -> bool:

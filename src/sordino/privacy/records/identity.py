@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ Words = npt.NDArray[np.uint64]
 KEY = 16
 """Bytes of a ledger's key."""
 
+PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 _CHUNK = 1 << 15  # words at once: what a round needs stays in the processor's cache
 _LENGTH = np.uint64(8 << 56)
 
@@ -77,6 +78,23 @@ class Records:
                 f"{self.unit}: {len(self.rows)} rows, but words of persons of shape "
                 f"{self.people.shape}"
             )
+
+    def under(self, key: bytes) -> Records:
+        """Return the same with digests under a key for words."""
+        rows = np.stack([digests(key, self.rows[:, 0]), digests(key, self.rows[:, 1])], axis=1)
+        people = None if self.people is None else digests(key, self.people ^ PEOPLE)
+        return replace(self, rows=rows, people=people)
+
+    @property
+    def name(self) -> str:
+        """The set's name in the ledger: its kind and a digest of its members in any order."""
+        named = self.people is not None
+        digest = hashlib.blake2b(f"{self.kind}/{named}/{len(self.rows)}".encode(), digest_size=12)
+        if self.people is not None:
+            digest.update(np.sort(self.people).tobytes())
+        for words in self.rows.T[: 1 if named else 2]:
+            digest.update(np.sort(words).tobytes())
+        return f"{self.kind}s {digest.hexdigest()}"
 
 
 def digests(key: bytes, words: Words) -> Words:
@@ -131,21 +149,6 @@ def _turn(words: Words, by: int) -> None:
     words |= low
 
 
-def name_of(records: Records, rows: Words, people: Words | None) -> str:
-    """The set's name in the ledger: its kind and a digest of its members in any order."""
-    digest = hashlib.blake2b(
-        f"{records.kind}/{people is not None}/{len(rows)}".encode(), digest_size=12
-    )
-    if people is None:
-        digest.update(np.sort(rows[:, 0]).tobytes())
-        digest.update(np.sort(rows[:, 1]).tobytes())
-    else:
-        digest.update(np.sort(people).tobytes())
-        if len(rows):
-            digest.update(np.sort(rows[:, 0]).tobytes())
-    return f"{records.kind}s {digest.hexdigest()}"
-
-
 Places = npt.NDArray[np.int64]
 
 
@@ -169,36 +172,20 @@ def membership(entity: Places, at: Places, sets: int) -> Membership:
     codes, rows = np.unique(entity * sets + at, return_counts=True)
     whose, where = np.divmod(codes, sets)
     entities, starts, counts = np.unique(whose, return_index=True, return_counts=True)
-    words = _words(where, rows)
-    sums = np.add.reduceat(words, starts) if len(starts) else words
-    _, first, patterns = np.unique(sums, return_index=True, return_inverse=True)
-    _check(patterns, first, starts, counts, where, rows)
+    # The number of what comes before and the next pair make the next number: equal lists have one.
+    kinds, pair = np.unique(rows * sets + where, return_inverse=True)
+    numbers = pair[starts]
+    for place in range(1, int(counts.max(initial=1))):
+        more = np.flatnonzero(counts > place)
+        words = numbers[more] * len(kinds) + pair[starts[more] + place]
+        numbers[more] = np.unique(words, return_inverse=True)[1] + numbers.max() + 1
+    _, first, patterns = np.unique(numbers, return_index=True, return_inverse=True)
     ends = starts + counts
     pairs = tuple(
         tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True))
         for a, b in zip(starts[first], ends[first], strict=True)
     )
     return Membership(entities, patterns.astype(np.int64), pairs)
-
-
-def _words(where: Places, rows: Places) -> npt.NDArray[np.uint64]:
-    z = (where.astype(np.uint64) << np.uint64(32)) + rows.astype(np.uint64) + np.uint64(1)
-    for constant in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(constant)
-    return z ^ (z >> np.uint64(31))
-
-
-def _check(
-    patterns: Places, first: Places, starts: Places, counts: Places, where: Places, rows: Places
-) -> None:
-    """Equal sums must mean equal pairs: each entity is compared with the first of its pattern."""
-    like = first[patterns]
-    if not np.array_equal(counts, counts[like]):
-        raise ArithmeticError("two patterns of membership have one sum")
-    within = np.arange(len(where)) - np.repeat(starts, counts)
-    twin = np.repeat(starts[like], counts) + within
-    if not (np.array_equal(where, where[twin]) and np.array_equal(rows, rows[twin])):
-        raise ArithmeticError("two patterns of membership have one sum")
 
 
 def groups(

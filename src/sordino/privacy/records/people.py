@@ -17,6 +17,7 @@ classes that cover it.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -26,13 +27,12 @@ import numpy.typing as npt
 
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
-from sordino.privacy.event import Event, NonPrivate
+from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import (
     Class,
     Pool,
-    added,
     bridged,
     closed,
     frozen,
@@ -48,9 +48,8 @@ from sordino.privacy.records.identity import (
     digests,
     groups,
     membership,
-    name_of,
 )
-from sordino.privacy.records.price import contains, counted_until, outside, since
+from sordino.privacy.records.price import MIXED, contains, counted_until, outside, since
 from sordino.privacy.records.store import Book, Index, Set, people_found, rows_found
 
 # Theory of operation
@@ -96,11 +95,6 @@ from sordino.privacy.records.store import Book, Index, Set, people_found, rows_f
 # record by itself.
 
 MOST_CLASSES = 4096
-MIXED = NonPrivate(
-    reason="rows were used before without data.person, so nobody knows how many of them were one "
-    "person's"
-)
-PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 
 
 def open_sets(
@@ -131,12 +125,8 @@ def open_sets(
     members: dict[str, str] = {}
     told_apart: dict[str, Records] = {}
     for each in wanted:
-        told = replace(
-            each,
-            rows=np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1),
-            people=None if each.people is None else digests(key, each.people ^ PEOPLE),
-        )
-        name = members[each.unit] = name_of(told, told.rows, told.people)
+        told = each.under(key)
+        name = members[each.unit] = told.name
         alike = 0 if name not in told_apart else told_apart[name].units
         told_apart[name] = replace(told, units=alike + 1)
     if known:
@@ -232,7 +222,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
             done -= shared  # a group of alternatives is frozen as a whole, or not at all
         if not done:
             return
-        totals = since(ledger, sets, None)
+        totals = since(ledger, sets)
         before, pool = store.index(db), Pool()
         numbers = np.array(
             [pool.put(closed(one, frozenset(done), totals)) for one in known], np.uint32
@@ -277,25 +267,24 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
     found = outside(ledger)
     if not found:
         return index
-    totals = since(ledger, {one.number: one for one in sets.values()}, None)
-    own = {one.number: dict(ledger.spent(one.unit)) for one in sets.values()}
-    missing: dict[int, dict[Event, int]] = {}
+    totals = since(ledger, {one.number: one for one in sets.values()})
+    own = {one.number: Counter(dict(ledger.spent(one.unit))) for one in sets.values()}
+    missing: dict[int, Counter[Event]] = {}
     for entry in found:
         one = sets[entry.unit]
         own[one.number][entry.event] -= entry.count
         if not one.live or entry.event in dict(one.before):  # else its set counts it
-            counts = missing.setdefault(one.number, {})
-            counts[entry.event] = counts.get(entry.event, 0) + entry.count
+            missing.setdefault(one.number, Counter())[entry.event] += entry.count
     numbers = []
     for each in tuple(pool.classes):
         whole = history(each, totals)
         for one in sets.values():
             more = missing.get(one.number)
-            spent = tuple((event, count) for event, count in own[one.number].items() if count > 0)
+            spent = tuple((+own[one.number]).items())
             if more and (one.number in each.sets or contains(whole, one.kind, spent)):
                 size = max((size for _, kind, size in whole if kind == one.kind), default=1)
                 new = {(event, one.kind, size): count for event, count in more.items()}
-                each = replace(each, frozen=frozen(added(dict(each.frozen), new)))
+                each = replace(each, frozen=frozen(each.counts + Counter(new)))
         numbers.append(pool.put(each))
     return replace(index, classes=np.array(numbers, np.uint32)[index.classes])
 
@@ -381,7 +370,7 @@ class _Opening:
 
 
 def _lost(one: Class) -> Class:
-    return replace(one, frozen=frozen(added(dict(one.frozen), {(MIXED, SAMPLE, 1): 1})))
+    return replace(one, frozen=frozen(one.counts + Counter({(MIXED, SAMPLE, 1): 1})))
 
 
 def _merged(

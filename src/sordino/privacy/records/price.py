@@ -1,11 +1,13 @@
-r"""Prices of records: a charge is held against the history of every entity in the set.
+r"""Prices of records: what a charge is held against, and what a plan asks of a ledger.
 
-It is translated into the unit that the set protects.
+A charge is held against the history of every entity in the set, translated into the unit that the
+set protects. A set's entities have few histories, for they fall into classes. A history that covers
+others is asked first: where it is within the budget, so are they. Only where it is not are its
+parts asked one by one. So a charge costs what it did before records were known, unless the budget
+is nearly spent.
 
-A set's entities have few histories, for they fall into classes. A history that covers others is
-asked first: where it is within the budget, so are they. Only where it is not are its parts asked
-one by one. So a charge costs what it did before records were known, unless the budget is nearly
-spent.
+A plan opens nothing: it asks the ledger as it is what records have spent, and how a charge would
+count for them (:func:`burdens`).
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, reduce
+from operator import or_
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
@@ -26,59 +34,90 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import (
     Class,
+    Counts,
     Group,
     Totals,
-    added,
     history,
     maximal,
-    most,
-    of_group,
+    of_groups,
 )
 from sordino.privacy.records.group import (
     CLIENT,
-    Column,
-    Counts,
+    SAMPLE,
     Spent,
     composed,
     of_client,
     together,
     translated,
 )
-from sordino.privacy.records.store import Set
+from sordino.privacy.records.identity import PEOPLE, Records, Words, digests, membership
+from sordino.privacy.records.store import Index, Set, rows_found
 
 K = TypeVar("K")
+Shared = Sequence[tuple[Counts, int]]
+"""Histories, and how many records share each."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
+MIXED = NonPrivate(
+    reason="rows were used before without data.person, so nobody knows how many of them were one "
+    "person's"
+)
 
 
-def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None) -> Totals:
-    """Return what was charged on each set since it was opened."""
-    found: dict[int, tuple[str, dict[Event, int]]] = {}
+def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None = None) -> Totals:
+    """Return what was charged on each set since it was opened, up to entry ``until`` if given."""
 
+    @cache
     def totals(number: int) -> tuple[str, Mapping[Event, int]]:
-        if number not in found:
-            one = sets[number]
-            before = dict(one.before)
-            booked = (
-                ledger.booked(one.unit) if until is None else dict(ledger.spent(one.unit, until))
-            )
-            spent = {event: max(0, count - before.get(event, 0)) for event, count in booked.items()}
-            found[number] = one.kind, {event: count for event, count in spent.items() if count}
-        return found[number]
+        one = sets[number]
+        return one.kind, _spent(ledger, one.unit, until) - Counter(dict(one.before))
 
     return totals
 
 
+def _spent(ledger: Ledger, unit: str, until: int | None) -> Counter[Event]:
+    booked = ledger.booked(unit) if until is None else dict(ledger.spent(unit, until))
+    return Counter(booked)
+
+
+class _Way(NamedTuple):
+    """Classes of a set that are alike but for what is frozen.
+
+    Attributes:
+        upper: counts that cover what is frozen of all of them.
+        each: these counts.
+    """
+
+    upper: Counts
+    each: list[Counts]
+
+
 @dataclass(slots=True, eq=False)
-class _Seen:
-    """The tables in memory, as of one version of them."""
+class _Tables:
+    """The tables in memory, as of one version of them.
+
+    Attributes:
+        classes: of each set, with the number of entities in each.
+        ways: of each set, its classes by the groups that they are in.
+    """
 
     version: str = ""
     sets: dict[int, Set] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     classes: dict[int, list[tuple[Class, int]]] = field(default_factory=dict)
-    upper: dict[int, list[tuple[Class, dict[Column, int]]]] = field(default_factory=dict)
+    ways: dict[int, dict[frozenset[Group], _Way]] = field(default_factory=dict)
+
+    def ways_of(self, number: int) -> dict[frozenset[Group], _Way]:
+        """Return the ways to be in a set."""
+        if number not in self.ways:
+            alike: dict[frozenset[Group], list[Counts]] = {}
+            for one, _ in self.classes.get(number, ()):
+                alike.setdefault(one.live, []).append(one.counts)
+            self.ways[number] = {
+                live: _Way(reduce(or_, each), each) for live, each in alike.items()
+            }
+        return self.ways[number]
 
 
 class Prices:
@@ -86,7 +125,7 @@ class Prices:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._seen = _Seen()
+        self._tables = _Tables()
         self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
     def admit(self, names: Mapping[str, str], run: str) -> Callable[[Mapping[str, Budget]], None]:
@@ -105,25 +144,25 @@ class Prices:
         """
 
         def check(charged: Mapping[str, Budget]) -> None:
-            seen = self._refreshed()
+            tables = self._refreshed()
             for unit in charged:
                 if run not in self._holders(unit):
                     raise LedgerError(
                         f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
                         f"charges nothing more on {names.get(unit, unit)}; stop its process"
                     )
-            totals = since(self.ledger, seen.sets, None)
-            own = {seen.numbers[unit]: budget for unit, budget in charged.items()}
-            for number in sorted(self._sharing(seen, own)):
-                unit = seen.sets[number].unit
+            totals = since(self.ledger, tables.sets)
+            own = {tables.numbers[unit]: budget for unit, budget in charged.items()}
+            for number in sorted(self._sharing(tables, own)):
+                unit = tables.sets[number].unit
                 if number in own:
-                    self._within(seen, number, own[number], names.get(unit, unit), totals, own)
+                    self._within(tables, number, own[number], names.get(unit, unit), totals, own)
                 for whose, budget in self._promises(unit).items():
                     if budget == own.get(number):
                         continue
                     name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
                     try:
-                        self._within(seen, number, budget, name, totals, own)
+                        self._within(tables, number, budget, name, totals, own)
                     except BudgetExceeded as refusal:
                         if whose == run:
                             raise
@@ -137,24 +176,23 @@ class Prices:
 
     def within(self, unit: str, budget: Budget) -> bool:
         """Tell whether no history of a unit's records exceeds a budget yet."""
-        seen = self._refreshed()
-        self.ledger.refresh()
-        number = seen.numbers.get(unit)
+        tables = self._now()
+        number = tables.numbers.get(unit)
         try:
             if number is None:
                 budget.admit(unit, self.ledger.spent(unit))
             else:
-                totals = since(self.ledger, seen.sets, None)
-                self._within(seen, number, budget, unit, totals, {number})
+                totals = since(self.ledger, tables.sets)
+                self._within(tables, number, budget, unit, totals, {number})
         except BudgetExceeded:
             return False
         return True
 
-    def _sharing(self, seen: _Seen, numbers: Collection[int]) -> set[int]:
+    def _sharing(self, tables: _Tables, numbers: Collection[int]) -> set[int]:
         """Sets that share a record with one of these, and these."""
         found = set(numbers)
         for number in numbers:
-            for one, _ in seen.classes.get(number, ()):
+            for one, _ in tables.classes.get(number, ()):
                 found |= one.sets
         return found
 
@@ -183,7 +221,7 @@ class Prices:
 
     def _within(
         self,
-        seen: _Seen,
+        tables: _Tables,
         number: int,
         budget: Budget,
         name: str,
@@ -195,22 +233,19 @@ class Prices:
         Raises:
             BudgetExceeded: if the history of one exceeds it.
         """
-        kind = seen.sets[number].kind
+        kind = tables.sets[number].kind
         if kind == CLIENT:
-            self._ask(budget, name, [self._client(seen, number, totals, None)])
+            self._ask(budget, name, [self._client(tables, number, totals)])
             return
-        for one, counts in self._upper(seen, number):
-            if one.sets.isdisjoint(charged):
+        for live, way in tables.ways_of(number).items():
+            if not any(one in charged for group, _ in live for one in group):
                 continue
-            live = _live(one, totals)
+            now = of_groups(live, totals)
             try:
-                budget.admit(name, translated(added(counts, live), kind))
+                budget.admit(name, translated(way.upper + now, kind))
             except BudgetExceeded:
-                alike = [
-                    dict(each.frozen) for each, _ in seen.classes[number] if each.live == one.live
-                ]
-                whole = maximal(alike, len(alike))
-                self._ask(budget, name, [translated(added(each, live), kind) for each in whole])
+                whole = maximal(way.each, len(way.each))
+                self._ask(budget, name, [translated(each + now, kind) for each in whole])
 
     def _ask(self, budget: Budget, name: str, histories: Sequence[Spent]) -> None:
         for spent in histories:
@@ -223,15 +258,14 @@ class Prices:
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
         """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
-        seen = self._refreshed()
-        number = seen.numbers.get(unit)
-        self.ledger.refresh()
+        tables = self._now()
+        number = tables.numbers.get(unit)
         if number is None:
             return [self.ledger.spent(unit, until)]
-        totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
+        totals, kind = since(self.ledger, tables.sets, until), tables.sets[number].kind
         if kind == CLIENT:
-            return [self._client(seen, number, totals, until)]
-        counts = [history(one, totals) for one, _ in seen.classes.get(number, ())]
+            return [self._client(tables, number, totals, until)]
+        counts = [history(one, totals) for one, _ in tables.classes.get(number, ())]
         return [translated(one, kind) for one in maximal(counts, SHOWN)]
 
     def remaining(
@@ -243,34 +277,31 @@ class Prices:
         It counts as admission does: the budget of each set that a record is in, and what other runs
         promised to sets of this kind that share it.
         """
-        seen = self._refreshed()
-        self.ledger.refresh()
-        on = {seen.numbers[name]: each for name, each in events.items() if name in seen.numbers}
-        return {unit: self._remaining(seen, unit, on, events, budgets) for unit in events}
+        tables = self._now()
+        on = {tables.numbers[name]: each for name, each in events.items() if name in tables.numbers}
+        return {unit: self._remaining(tables, unit, on, events, budgets) for unit in events}
 
     def _remaining(
         self,
-        seen: _Seen,
+        tables: _Tables,
         unit: str,
         on: Mapping[int, Sequence[Event]],
         events: Mapping[str, Sequence[Event]],
         budgets: Mapping[str, Budget],
     ) -> int | None:
-        if (number := seen.numbers.get(unit)) is None:
-            spent = self.ledger.spent(unit)
-            return budgets[unit].remaining_steps(composed(events[unit]), spent)
-        totals, kind = since(self.ledger, seen.sets, None), seen.sets[number].kind
-        if kind == CLIENT:
-            own = self._client(seen, number, totals, None)
+        number = tables.numbers.get(unit)
+        if number is None or tables.sets[number].kind == CLIENT:
+            (own,) = self.histories(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
+        totals, kind = since(self.ledger, tables.sets), tables.sets[number].kind
         alike: dict[tuple[Group, ...], list[Counts]] = {}
         most: dict[tuple[Group, ...], set[Budget]] = {}
-        for one, _ in seen.classes.get(number, ()):
+        for one, _ in tables.classes.get(number, ()):
             found = [(tuple(each for each in sets if each in on), size) for sets, size in one.live]
             key = tuple(sorted(group for group in found if group[0]))
             alike.setdefault(key, []).append(history(one, totals))
             for each in one.sets:
-                other = seen.sets[each]
+                other = tables.sets[each]
                 if other.kind == kind:
                     told = {budgets[other.unit]} if other.unit in budgets else set[Budget]()
                     most.setdefault(key, set()).update(told, self._promises(other.unit).values())
@@ -314,38 +345,30 @@ class Prices:
                 )
         return None
 
-    def _client(self, seen: _Seen, number: int, totals: Totals, until: int | None) -> Spent:
+    def _client(
+        self, tables: _Tables, number: int, totals: Totals, until: int | None = None
+    ) -> Spent:
         """The one history of a client: its own, and what its records were in besides."""
-        own = own_of(self.ledger, seen.sets[number].unit, until)
-        return of_own_client(
-            own, [(history(one, totals), size) for one, size in seen.classes.get(number, ())]
-        )
+        known = [(history(one, totals), size) for one, size in tables.classes.get(number, ())]
+        return of_own_client(own_of(self.ledger, tables.sets[number].unit, until), known)
 
-    def _refreshed(self) -> _Seen:
+    def _now(self) -> _Tables:
+        """Return the tables as they are, with all that other processes have booked."""
+        self.ledger.refresh()
+        return self._refreshed()
+
+    def _refreshed(self) -> _Tables:
         db = self.ledger.connection
         version = store.meta(db, "version")
-        if self._seen.version != version:
+        if self._tables.version != version:
             self.ledger.refuse_changed_records()
             sets = {one.number: one for one in store.sets(db, live=True)}
-            seen = _Seen(version, sets, {one.unit: one.number for one in sets.values()})
+            tables = _Tables(version, sets, {one.unit: one.number for one in sets.values()})
             for one, size in zip(*store.classes(db), strict=True):
                 for number in () if one.owned else one.sets:
-                    seen.classes.setdefault(number, []).append((one, size))
-            self._seen = seen
-        return self._seen
-
-    def _upper(self, seen: _Seen, number: int) -> list[tuple[Class, dict[Column, int]]]:
-        """For each way to be live: one class, and counts that cover the frozen ones of all."""
-        if number not in seen.upper:
-            found: dict[object, tuple[Class, dict[Column, int]]] = {}
-            for one, _ in seen.classes.get(number, ()):
-                known = found.get(one.live)
-                found[one.live] = (
-                    one,
-                    most(known[1], dict(one.frozen)) if known is not None else dict(one.frozen),
-                )
-            seen.upper[number] = list(found.values())
-        return seen.upper[number]
+                    tables.classes.setdefault(number, []).append((one, size))
+            self._tables = tables
+        return self._tables
 
 
 def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K]]:
@@ -366,24 +389,21 @@ def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K
 
 def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
     """Return what a client of these members was charged, by any run."""
-    found: dict[Event, int] = {}
-    for each in store.alike(ledger.connection, unit):
-        spent = ledger.booked(each).items() if until is None else ledger.spent(each, until)
-        for event, count in spent:
-            found[event] = found.get(event, 0) + count
+    alike = store.alike(ledger.connection, unit)
+    found = sum((_spent(ledger, each, until) for each in alike), Counter[Event]())
     return tuple(found.items())
 
 
-def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
+def of_own_client(own: Spent, known: Shared) -> Spent:
     """A client's history: its own, and what its records' histories hold besides."""
     others = []
     for each, size in known:
-        counts = dict(each)
+        counts = each.copy()
         for event, count in own:
             # Where a person is at several clients, the columns do not tell which of the releases
             # were this client's.
             if not any(booked == event and kind == CLIENT and k > 1 for booked, kind, k in counts):
-                counts[event, CLIENT, 1] = max(0, counts.get((event, CLIENT, 1), 0) - count)
+                counts[event, CLIENT, 1] = max(0, counts[event, CLIENT, 1] - count)
         others.append((counts, size))
     return of_client(own, others)
 
@@ -402,7 +422,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     if not store.knows_records(db):
         return {}
     sets = {one.number: one for one in store.sets(db)}
-    totals = since(ledger, {number: one for number, one in sets.items() if one.live}, None)
+    totals = since(ledger, {number: one for number, one in sets.items() if one.live})
     # a ledger of one run, which others see, does not say how many records are in a class
     unsaid = not store.meta(db, "key")
     known = [
@@ -423,7 +443,8 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
                 among = [
                     (counts, size) for _, counts, size in known if contains(counts, one.kind, own)
                 ]
-            alike[key] = _bound(one.kind, own, among, SHOWN if len(alike) < SHOWN else 1)
+            most = SHOWN if len(alike) < SHOWN else 1
+            alike[key] = bound(one.kind, own, among, most) or (own,)
         found[one.unit] = alike[key]
     return found
 
@@ -455,25 +476,153 @@ def counted_until(ledger: Ledger) -> int:
 def contains(counts: Counts, kind: str, own: Spent) -> bool:
     """Tell whether a history has all of a set's charges, for several rows of a person in
     columns."""
-    booked: dict[Event, int] = {}
+    booked = Counter[Event]()
     for (event, of, _), count in counts.items():
         if of == kind:
-            booked[event] = booked.get(event, 0) + count
-    return all(booked.get(event, 0) >= count for event, count in own)
+            booked[event] += count
+    return Counter(dict(own)) <= booked
 
 
-def _bound(
-    kind: str, own: Spent, among: Sequence[tuple[Counts, int]], most_histories: int
-) -> tuple[Spent, ...]:
+def bound(kind: str, own: Spent, among: Shared, at_most: int = SHOWN) -> tuple[Spent, ...]:
+    """Return histories that bound records of this kind, which share those in ``among``."""
     if kind == CLIENT:
         return (of_own_client(own, among),)
-    return tuple(
-        translated(one, kind) for one in maximal([counts for counts, _ in among], most_histories)
-    ) or (own,)
+    return tuple(translated(one, kind) for one in maximal([counts for counts, _ in among], at_most))
 
 
-def _live(one: Class, totals: Totals) -> dict[Column, int]:
-    found: dict[Column, int] = {}
-    for group in one.live:
-        found = added(found, of_group(group, totals))
-    return found
+@dataclass(frozen=True, slots=True)
+class Burden:
+    """Some records of a unit: what they have spent, and how one charge on every unit of a run alike
+    counts for them.
+
+    Attributes:
+        spent: a history that covers theirs.
+        sets: the sets that hold them, each by the places of the units that it is.
+        size: how many rows of theirs a person counts as.
+    """
+
+    spent: Spent
+    sets: tuple[tuple[int, ...], ...]
+    size: int = 1
+
+    def of(self, event: Callable[[int], Event]) -> Event:
+        """One event on every unit, which ``event`` gives by the unit's place."""
+        return composed(together([[event(i) for i in each] for each in self.sets], self.size))
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Places of the units that hold them."""
+        return tuple(i for each in self.sets for i in each)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """A ledger as it is now: its key, its index, its classes and their histories."""
+
+    ledger: Ledger
+    key: bytes
+    index: Index
+    classes: Sequence[Class]
+    spent: Sequence[Counts]
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> _Known | None:
+        """None where the ledger knows no records."""
+        db = ledger.connection
+        ledger.refresh()
+        if not store.knows_records(db):
+            return None
+        ledger.refuse_changed_records()
+        classes, _ = store.classes(db)
+        totals = since(ledger, {one.number: one for one in store.sets(db)})
+        spent = [history(one, totals) for one in classes]
+        return cls(ledger, bytes.fromhex(store.meta(db, "key")), store.index(db), classes, spent)
+
+    def of_people(self, words: Words) -> npt.NDArray[np.int64]:
+        """The class of each person, by their words; -1 for who is not known."""
+        at = self.index.people.find(digests(self.key, words ^ PEOPLE))
+        every = self.index.classes.astype(np.int64)
+        return np.where(at >= 0, every[at], -1) if len(every) else at
+
+    def histories(self, each: Records) -> tuple[Spent, ...]:
+        """Return what bounds the records of a unit, as if its set were opened now."""
+        members = each.under(self.key)
+        known = self._of_rows(members.rows, each.people is not None)
+        if each.people is not None:
+            found = np.unique(self.of_people(np.unique(each.people)), return_counts=True)
+            pairs = zip(*(one.tolist() for one in found), strict=True)
+            known += [(self.spent[place], size) for place, size in pairs if place >= 0]
+        own = own_of(self.ledger, members.name) if each.kind == CLIENT else ()
+        return bound(each.kind, own, known) or ((),)
+
+    def _of_rows(self, rows: Words, named: bool) -> list[tuple[Counts, int]]:
+        """Histories of rows by their digests (n, 2), and how many rows have each."""
+        whole, own = self.index.rows.find(rows[:, 0]), self.index.rows.find(rows[:, 1])
+        # A row that is known under two names was in all that either was in. One that is nobody's
+        # has the class -1.
+        every = self.index.classes.astype(np.int64)
+        pairs = np.stack(
+            [np.where(at >= 0, every[at], -1) if len(every) else at for at in (whole, own)], axis=1
+        )
+        pairs[whole == own, 1] = -1
+        distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+        known: list[tuple[Counts, int]] = []
+        for (one, other), size in zip(distinct.tolist(), counts.tolist(), strict=True):
+            parts = [
+                place
+                for place in (one, other)
+                if place >= 0 and not (named and self.classes[place].owned)
+            ]
+            counted = sum((self.spent[place] for place in parts), Counts())
+            if named and any(self.classes[place].loose for place in parts):
+                counted[MIXED, SAMPLE, 1] += 1
+            known.append((counted, size))
+        return known
+
+
+def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
+    """Return what bounds the records of each unit, as if the sets of all of these units, which are
+    of one kind, were opened now; ``ledger`` is None where there is none yet.
+    """
+    known = None if ledger is None else _Known.of(ledger)
+    found: dict[str, list[Burden]] = {}
+    for (sets, at), part in _parts(wanted):
+        size = part.most if part.people is not None and part.kind == SAMPLE else 1
+        spent = ((),) if known is None else known.histories(part)
+        found.setdefault(wanted[at].unit, []).extend(Burden(each, sets, size) for each in spent)
+    return {unit: tuple(dict.fromkeys(each)) for unit, each in found.items()}
+
+
+def _parts(
+    wanted: Sequence[Records],
+) -> Iterator[tuple[tuple[tuple[tuple[int, ...], ...], int], Records]]:
+    """The records of each unit, parted by the sets that hold them, and the unit's place."""
+    places = np.repeat(np.arange(len(wanted)), [len(each.rows) for each in wanted])
+    people = [each.people for each in wanted if each.people is not None]
+    if len(people) == len(wanted):  # equal rows of two persons are two records
+        entity = np.unique(np.concatenate(people), return_inverse=True)[1].astype(np.int64)
+    else:
+        rows = np.concatenate([each.rows for each in wanted])
+        _, entity, _ = rows_found(Index.empty(), rows, 0)
+    members = membership(entity, places, len(wanted))
+    alike: dict[str, list[int]] = {}
+    for i, each in enumerate(wanted):
+        alike.setdefault(each.name, []).append(i)
+    same = {i: tuple(group) for group in alike.values() for i in group}
+    patterns = members.patterns[np.searchsorted(members.entities, entity)]
+    for at, each in enumerate(wanted):
+        if each.kind == CLIENT:  # what a whole client is charged is its own
+            yield ((same[at],), at), each
+            continue
+        own = patterns[places == at]
+        patterns_of: dict[tuple[Group, ...], list[int]] = {}
+        for pattern in np.unique(own).tolist():
+            # the same sets may be several patterns: of other numbers of rows
+            first = tuple(sorted({same[i][0] for i, _ in members.pairs[pattern]}))
+            patterns_of.setdefault(((first, 1),), []).append(pattern)
+        for ((held, _),), chosen in fewer(patterns_of).items():
+            of = [pattern for each_of in chosen for pattern in each_of]
+            here = np.isin(own, of)
+            whose = None if each.people is None else each.people[here]
+            part = replace(each, rows=each.rows[here], people=whose)
+            yield (tuple(same[i] for i in held), at), part
