@@ -568,7 +568,7 @@ def test_each_client_pays_by_its_own_epsilon_or_nobody_pays(
     ]
     with LedgerSession.for_run(tmp_path / "own.sqlite", units) as ledgers:
         with pytest.raises(Exception, match=r"client:1: .* over the budget of 1 "):
-            ledgers.charge_each(charges, budgets)
+            ledgers.charge(charges, budgets)
         assert not ledgers.spent("client:0")
     given = "privacy.noise_multipliers=[9.0, 9.0, 9.0, 9.0]"
     with pytest.raises(StudyError, match="leave it out"):

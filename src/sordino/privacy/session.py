@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import Admit, Ledger
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.permit import Permit
 from sordino.privacy.storage import LedgerExists
 
@@ -73,6 +74,8 @@ class LedgerSession:
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
         """
+        if begun:
+            _refuse_missing(path)
         ledger = _begun(path, units, run, data) if begun else _kept(path, units, labels)
         return cls(ledger, {unit: unit for unit in units}, data=data)
 
@@ -102,11 +105,8 @@ class LedgerSession:
         from sordino.privacy.records import Prices, open_sets
 
         path = data_ledger(folder)
-        if begun and not path.is_file():
-            raise ResumeError(
-                f"{path}: the ledger is missing, and it records all releases. Restore it from a "
-                "copy, or begin a new run; a new ledger would forget what the run has spent"
-            )
+        if begun:
+            _refuse_missing(path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -115,31 +115,24 @@ class LedgerSession:
                 f"({error.strerror}). Name another folder"
             ) from error
         told = dict(others or {})
-        ledger = _kept(path, {name: name for name in told.values()}, secret=True)
-        try:
+        units = {name: name for name in told.values()}
+        with _closed_if_refused(_kept(path, units, secret=True)) as ledger:
             names = open_sets(ledger, run, records, known=begun, key=key, data=data) | told
-        except BaseException:
-            ledger.close()
-            raise
-        units = {name: unit for unit, name in names.items()}
-        return cls(ledger, names, Prices(ledger), run, data, units)
+        return cls(
+            ledger, names, Prices(ledger), run, data, {name: unit for unit, name in names.items()}
+        )
 
-    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Permit, ...]:
-        """Book the charges, durably: all or none."""
+    def charge(
+        self, charges: Sequence[Charge], budget: Budget | Mapping[str, Budget]
+    ) -> tuple[Permit, ...]:
+        """Book the charges, durably, all or none: within one budget, or that of each unit."""
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
-        permits = self.ledger.charge(named, budget, self._admit)
+        admit = None if self.prices is None else self.prices.admit(self._units, self.run)
+        most = budget if isinstance(budget, Budget) else self._least(budget)
+        permits = self.ledger.charge(named, most, admit)
         return tuple(
             permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True)
         )
-
-    @property
-    def _admit(self) -> Admit | None:
-        return None if self.prices is None else self.prices.admit(self._units, self.run)
-
-    def charge_each(self, charges: Sequence[Charge], budgets: Mapping[str, Budget]) -> None:
-        """Book the charges, durably, all or none, where each unit has a budget of its own."""
-        named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
-        self.ledger.charge(named, self._least(budgets), self._admit)
 
     def _least(self, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
         """The least of the budgets of each name in the ledger: units with the same records have
@@ -340,22 +333,31 @@ def refuse_closed(folder: Path) -> None:
 
 def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
-    if not path.is_file():
-        raise ResumeError(
-            f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, "
-            "or begin a new run; a new ledger would forget what the run has spent"
-        )
-    ledger = Ledger.open(path)
-    try:
+    with _closed_if_refused(Ledger.open(path)) as ledger:
         kept, labels = ledger.units(), ledger.labels()
         for unit in (*kept, *units):
             who = f"{unit} ({labels[unit]})" if unit in labels else unit
             refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
         ledger.refuse_other_data(run, data)
+    return ledger
+
+
+@contextmanager
+def _closed_if_refused(ledger: Ledger) -> Iterator[Ledger]:
+    """Close a ledger that turns out not to be the one."""
+    try:
+        yield ledger
     except BaseException:
         ledger.close()
         raise
-    return ledger
+
+
+def _refuse_missing(path: Path) -> None:
+    if not path.is_file():
+        raise ResumeError(
+            f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, "
+            "or begin a new run; a new ledger would forget what the run has spent"
+        )
 
 
 def _kept(
@@ -369,10 +371,6 @@ def _kept(
     try:
         return Ledger.create(path, units, labels, secret=secret)
     except LedgerExists:  # long since, or by another run just now
-        ledger = Ledger.open(path)
-    try:
-        ledger.register(units, labels)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+        with _closed_if_refused(Ledger.open(path)) as ledger:
+            ledger.register(units, labels)
+        return ledger

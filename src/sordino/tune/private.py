@@ -217,7 +217,7 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
             _keep(folder / NOTE, note)
         refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.ledgers.data)
         session.book_public(note.tuning, simulation.ledgers)
-        simulation.ledgers.charge_each(*_charges(price, own, simulation.units, note))
+        simulation.ledgers.charge(*_charges(price, own, simulation.units, note))
         simulation.ledgers.finish()
     finally:
         simulation.ledgers.close()

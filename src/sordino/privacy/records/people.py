@@ -50,7 +50,7 @@ from sordino.privacy.records.identity import (
     membership,
 )
 from sordino.privacy.records.price import MIXED, contains, counted_until, outside, since
-from sordino.privacy.records.store import Book, Index, Set, people_found, rows_found
+from sordino.privacy.records.store import Index, Set, connected, people_found, rows_found
 
 # Theory of operation
 #
@@ -246,15 +246,8 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
         together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
         index = _merged(index, together, pool, joined)
-        redirect = np.arange(len(index.classes), dtype=np.uint32)
-        for first, others in together.items():
-            redirect[others] = first
-        _keep(
-            ledger,
-            replace(index, rows=Book(index.rows.digests, redirect[index.rows.owners])),
-            before,
-            pool,
-        )
+        book = index.rows.led(together, len(index.classes))
+        _keep(ledger, replace(index, rows=book), before, pool)
     return sum(map(len, together.values()))
 
 
@@ -315,13 +308,8 @@ class _Opening:
             whose = np.concatenate([one.people for one in records if one.people is not None])
             index, people = people_found(index, whose, pool.put(Class(person=True)))
             classes = index.classes.copy()
-            places = np.concatenate(
-                [
-                    np.full(len(one.people), i)
-                    for i, one in enumerate(records)
-                    if one.people is not None
-                ]
-            )
+            many = [0 if one.people is None else len(one.people) for one in records]
+            places = np.repeat(np.arange(len(records)), many)
             if len(owners):
                 mixed = np.unique(people[loose[owners[np.array(self.named)[at]]]])
                 lost = {
@@ -394,24 +382,16 @@ def _merged(
 
 def _together(pairs: npt.NDArray[np.int64]) -> dict[int, list[int]]:
     """Entities that hang together by these pairs: the first, and the others."""
-    parent: dict[int, int] = {}
-
-    def root(of: int) -> int:
-        while (above := parent.setdefault(of, of)) != of:
-            parent[of] = of = parent[above]
-        return of
-
-    for a, b in pairs.tolist():
-        low, high = sorted((root(a), root(b)))
-        parent[high] = low
+    nodes, at = np.unique(pairs, return_inverse=True)
+    one, other = at.reshape(-1, 2).T
+    labels = connected(one, other, len(nodes))
     found: dict[int, list[int]] = {}
-    for each in list(parent):
-        if (first := root(each)) != each:
-            found.setdefault(first, []).append(each)
-    return found
+    for label, node in zip(labels.tolist(), nodes.tolist(), strict=True):
+        found.setdefault(label, []).append(node)
+    return {first: others for first, *others in found.values()}
 
 
-def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool, counted: int = 0) -> None:
+def _keep(ledger: Ledger, index: Index, before: Index, pool: Pool, counted: int = 0) -> None:
     """Write everything, with equal classes as one and no more of them than can be.
 
     ``counted`` is the entry up to which charges that no run made are counted, if any more are.

@@ -57,13 +57,18 @@ class Book:
         """The book with new digests, sorted and none of them known."""
         if not len(digests):
             return self
-        if not len(self.digests):
-            return Book(digests, owners.astype(np.uint32))
         at = np.searchsorted(self.digests, digests)
         return Book(
             np.insert(self.digests, at, digests),
             np.insert(self.owners, at, owners.astype(np.uint32)),
         )
+
+    def led(self, merged: Mapping[int, Sequence[int]], entities: int) -> Book:
+        """The book once digests of other entities lead to the first that they are."""
+        redirect = np.arange(entities, dtype=np.uint32)
+        for first, others in merged.items():
+            redirect[others] = first
+        return Book(self.digests, redirect[self.owners])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,13 +91,10 @@ class Index:
 
     def grown(self, count: int, first_class: int) -> Index:
         """The index with so many entities more, all of one class."""
-        return (
-            replace(
-                self, classes=np.concatenate([self.classes, np.full(count, first_class, np.uint32)])
-            )
-            if count
-            else self
-        )
+        if not count:
+            return self
+        more = np.full(count, first_class, np.uint32)
+        return replace(self, classes=np.concatenate([self.classes, more]))
 
 
 def rows_found(
@@ -115,29 +117,31 @@ def rows_found(
     index = index.grown(total - len(index.classes), new_class)
     book = index.rows.with_more(distinct[fresh], owners[fresh])
     if merged:
-        redirect = np.arange(total, dtype=np.uint32)
-        for first, others in merged.items():
-            redirect[others] = first
-        book = Book(book.digests, redirect[book.owners])
+        book = book.led(merged, total)
     return replace(index, rows=book), owners[one], merged
+
+
+def connected(left: Places, right: Places, size: int) -> Places:
+    """The component of each of so many nodes (size,), by edges (k,)."""
+    from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+    graph: Any = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(size, size))
+    found: Places = connected_components(graph, directed=False)[1]
+    return found
 
 
 def _components(
     known: Places, one: Places, two: Places, entities: int
 ) -> tuple[Places, dict[int, list[int]], int]:
     """The entity of each distinct digest, entities that are joined, and how many there are."""
-    from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
-    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
-
     nodes, found = len(known), np.flatnonzero(known >= 0)
     old, old_places = np.unique(known[found], return_inverse=True)
     differ = one != two
     left = np.concatenate([one[differ], found])
     right = np.concatenate([two[differ], nodes + old_places])
-    size = nodes + len(old)
-    graph: Any = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(size, size))
-    count, labels = connected_components(graph, directed=False)
-    entity = np.full(count, -1, np.int64)
+    labels = connected(left, right, nodes + len(old))
+    entity = np.full(int(labels.max(initial=-1)) + 1, -1, np.int64)
     entity[labels[nodes:][::-1]] = old[::-1]  # the smallest number is written last, and stays
     moved = np.flatnonzero(entity[labels[nodes:]] != old)
     merged: dict[int, list[int]] = {}
@@ -372,11 +376,11 @@ def index(db: sqlite3.Connection) -> Index:
     )
 
 
-def put_index(db: sqlite3.Connection, fresh: Index, before: Index | None) -> None:
+def put_index(db: sqlite3.Connection, fresh: Index, before: Index) -> None:
     """Write the arrays that are not those of ``before``."""
-    old = {} if before is None else _named(before)
+    old = _named(before)
     for name, array in _named(fresh).items():
-        if array is old.get(name):
+        if array is old[name]:
             continue
         db.execute("DELETE FROM record_arrays WHERE name = ?", (name,))
         content = np.ascontiguousarray(array).astype(_TYPES[name], copy=False).view(np.uint8).data
