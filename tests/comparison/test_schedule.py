@@ -18,7 +18,7 @@ from sordino.core.files import locked
 from sordino.core.records import simple
 from sordino.core.run.reading import load
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
-from sordino.report.comparisons import render_studies
+from sordino.report.comparisons import render
 
 
 def side(tmp_path: Path, name: str, *changes: str) -> Side:
@@ -178,7 +178,7 @@ def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> N
         ("inf", 4.0),
     ]
     assert table["not_private_as_claimed"] == ["letter"]
-    page = render_studies(content(found))
+    page = render(content(found))
     assert warned in page
     assert (
         ("Not private as claimed</strong>" in page)

@@ -93,12 +93,12 @@ class Comparison:
         return f"<Comparison in {self.folder}: {told}>"
 
     def _repr_html_(self) -> str:
-        from sordino.report.comparisons import figures
+        from sordino.report.page import picture_of
 
         content = tables.content(self._found)
         parts = [
             shown.sentences([f"warning: {each}" for each in content.warnings]),
-            shown.table(content.studies.head, content.studies.rows),
+            shown.table(content.final.head, content.final.rows),
         ]
         if content.differences.rows:
             parts += [
@@ -107,7 +107,8 @@ class Comparison:
                 shown.sentences([" ".join(filter(None, each)) for each in content.verdicts]),
             ]
         parts += [
-            shown.picture(each.title, str(each.svg), each.caption) for each in figures(content)
+            shown.picture(each.title, str(each.svg), each.caption)
+            for each in map(picture_of, content.figures)
         ]
         failed = [f"failed: {each}" for each in self.failures]
         where = f"The whole page: {self.page}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,19 +25,6 @@ EMBEDDED = "embedded"
 data = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=True)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Python's search for cycles is off: in a command of a second it takes a sixth of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-@_uncollected()
 def plan(
     study: Annotated[
         Path | None,

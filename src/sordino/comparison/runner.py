@@ -32,7 +32,7 @@ from sordino.core.run.folder import LOG, flat
 from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.core.study.parse import write
-from sordino.live.console import Fact, Screen, duration, plain, remaining
+from sordino.live.console import Fact, Screen, plain, remaining
 from sordino.report import words
 
 State = Literal["missing", "begun", "done"]
@@ -333,7 +333,7 @@ class Progress(Screen):
             found.append(Fact(name, f"{done}  {seeds}"))
         now = self.share()
         left = remaining(self.clock() - self.started, self.first, now)
-        told = "" if left is None else f"  {duration(left)} left"
+        told = "" if left is None else f"  {words.duration(left)} left"
         return [*found, Fact("all", f"{len(self.ends)}/{len(self.tasks)}{told}", now)]
 
 

@@ -20,7 +20,7 @@ from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import dumped
 from sordino.report import words
-from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, render_studies
+from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, figures_of, render
 
 
 def content(comparison: Comparison) -> Content:
@@ -32,15 +32,18 @@ def content(comparison: Comparison) -> Content:
         if len(seeds) == 1
         else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
     )
+    labels = [member.side.label for member in members]
+    groups = [list(member.runs.values()) for member in members]
+    drawn_over = sweep(comparison.over, members)
     return Content(
+        title=f"{len(labels)} {'study' if len(labels) == 1 else 'studies'} compared",
         sub=which,
-        labels=[member.side.label for member in members],
-        groups=[list(member.runs.values()) for member in members],
-        claimed=claimed,
+        labels=labels,
+        groups=groups,
         banner=comparison.overclaims if claimed else (),
         failures=comparison.failures,
         warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
-        studies=studies(comparison),
+        final=studies(comparison),
         reported=reported(comparison),
         against=f"Differences to {members[0].side.label}"
         + (f" in {measured.told}" if measured.streamed else ""),
@@ -48,7 +51,7 @@ def content(comparison: Comparison) -> Content:
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
         runs=runs(comparison),
-        sweep=sweep(comparison.over, members),
+        figures=figures_of(groups, labels, claimed=claimed, sweep=drawn_over),
     )
 
 
@@ -194,7 +197,7 @@ def runs(comparison: Comparison) -> Table:
 def latex(comparison: Comparison) -> str:
     """The tables of a page as LaTeX, those that have rows."""
     found = content(comparison)
-    tables = {"Studies": found.studies, "Beside what is reported": found.reported}
+    tables = {"Studies": found.final, "Beside what is reported": found.reported}
     tables |= {found.against: found.differences}
     return "\n\n".join(each.latex(title) for title, each in tables.items() if each.rows) + "\n"
 
@@ -206,7 +209,7 @@ def write(comparison: Comparison) -> None:
     )
     replace_file(
         comparison.folder / "comparison.html",
-        render_studies(content(comparison)).encode("utf-8", "replace"),
+        render(content(comparison)).encode("utf-8", "replace"),
     )
 
 

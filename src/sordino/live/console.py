@@ -32,6 +32,7 @@ from sordino.core import regimes
 from sordino.core.records import About, End, Refused, Round, Row, Unknown, at, known, number
 from sordino.core.regimes import Vocabulary
 from sordino.privacy.rounding import epsilon_text
+from sordino.report.words import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -142,22 +143,6 @@ def remaining(elapsed: float, first: float, now: float) -> float | None:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def duration(seconds: float) -> str:
-    """A length of time for people.
-
-    >>> duration(12.3), duration(75), duration(3700)
-    ('12 s', '1 min 15 s', '1 h 1 min')
-    """
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60} s"
-        if whole < 3600
-        else f"{whole // 3600} h {whole % 3600 // 60} min"
-    )
 
 
 def epsilon_of(spent: float | None, budget: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -14,10 +14,10 @@ from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
 from sordino.core.regimes import Vocabulary, shared
 from sordino.core.run.reading import Run
-from sordino.core.statements import Costs, Figure, Panel, Series
+from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series
 from sordino.report import curves, words
 from sordino.report.canvas import clean
-from sordino.report.page import Picture, Say, loaded, picture_of, silent, template
+from sordino.report.page import Say, loaded, picture_of, silent, template
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
 GRADIENTS = (
@@ -50,16 +50,21 @@ def costs(
     shown = [(label, each) for label, each in zip(labels, found, strict=True) if each]
     if not shown:
         return
-    up = [fmean(each.up for each in group) for _, group in shown]
-    down = [fmean(each.down for each in group) for _, group in shown]
-    framing = [fmean(each.framing for each in group) for _, group in shown]
-    lengths = [fmean(each.mebibytes for each in group) for _, group in shown]
+    kinds: tuple[tuple[str, Colour, list[float]], ...] = (
+        ("payload up", "blue", [fmean(each.up for each in group) for _, group in shown]),
+        ("payload down", "green", [fmean(each.down for each in group) for _, group in shown]),
+        ("framing", "quiet", [fmean(each.framing for each in group) for _, group in shown]),
+    )
+    series, base = [], [0.0] * len(shown)
+    for name, colour, parts in kinds:
+        places = range(len(shown))
+        series.append(Series(kind="bar", name=name, colour=colour, x=places, y=parts, base=base))
+        base = [low + part for low, part in zip(base, parts, strict=True)]
     texts = [
         f"{words.amount(length)} MiB{_active(group)}"
-        for length, (_, group) in zip(lengths, shown, strict=True)
+        for length, (_, group) in zip(base, shown, strict=True)
     ]
-    places = range(len(shown))
-    both = [a + b for a, b in zip(up, down, strict=True)]
+    series[-1] = replace(series[-1], texts=texts)
     yield Figure(
         key="costs",
         title="Messages and activity",
@@ -68,26 +73,7 @@ def costs(
         x="MiB",
         lying=True,
         names=[label for label, _ in shown],
-        panels=[
-            Panel(
-                label="",
-                series=[
-                    Series(kind="bar", name="payload up", x=places, y=up, base=[0.0] * len(up)),
-                    Series(
-                        kind="bar", name="payload down", colour="green", x=places, y=down, base=up
-                    ),
-                    Series(
-                        kind="bar",
-                        name="framing",
-                        colour="quiet",
-                        x=places,
-                        y=framing,
-                        base=both,
-                        texts=texts,
-                    ),
-                ],
-            )
-        ],
+        panels=[Panel(label="", series=series)],
     )
 
 
@@ -135,31 +121,28 @@ def write_comparison(folders: Sequence[Path], out: Path, say: Say = silent) -> P
 def render_comparison(runs: Sequence[Run]) -> str:
     """Several runs on one page."""
     labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
-    promises = list(zip(labels, (words.promise(run) for run in runs), strict=True))
     spoken = shared(run.vocabulary for run in runs)
     alone = [[run] for run in runs]
-    drawn = [
-        curves.together(
-            alone, labels, "round", title=f"Over {spoken.rounds}", caption=_reading(runs, spoken)
-        ),
-        *costs(alone, labels),
-    ]
+    title, caption = f"Over {spoken.rounds}", _reading(runs, spoken)
+    drawn = [curves.together(alone, labels, "round", title=title, caption=caption)]
     if not spoken.accuracy.streamed:  # nothing is paid for by the activation
         caption = f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}"
         title = f"Over {spoken.steps}"
-        drawn.insert(1, curves.together(alone, labels, "steps", title=title, caption=caption))
+        drawn.append(curves.together(alone, labels, "steps", title=title, caption=caption))
     cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
-    told = [set(column) != {"-"} for column in zip(*cells, strict=True)]
-    html: str = template("comparison.html").render(
-        title=f"{len(runs)} runs compared",
-        head=[name for name, kept in zip(_head(spoken), told, strict=True) if kept],
-        rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in cells],
-        without=[label for label, promised in promises if not promised.private],
-        notes=_notes(runs, labels),
-        pictures=[picture_of(each) for each in drawn if each is not None],
-        promises=promises,
+    columns = zip(_head(spoken), *cells, strict=True)
+    kept = [column for column in columns if set(column[1:]) != {"-"}]
+    head, *rows = map(list, zip(*kept, strict=True))
+    return render(
+        Content(
+            title=f"{len(runs)} runs compared",
+            labels=labels,
+            groups=alone,
+            warnings=_notes(runs, labels),
+            final=Table(head, rows),
+            figures=[*filter(None, drawn), *costs(alone, labels)],
+        )
     )
-    return html
 
 
 def _reading(runs: Sequence[Run], spoken: Vocabulary) -> str:
@@ -316,98 +299,91 @@ def escaped(text: str) -> str:
     return clean(text, len(text)).translate(LATEX)
 
 
+EMPTY = Table((), ())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Content of the page.
+    """Content of a page that compares.
 
     Attributes:
-        sub: one line below the title.
-        labels, groups: the studies, and the runs of each.
-        claimed: whether they stand at the epsilon that is claimed.
+        title, sub: the title, and one line below it.
+        labels, groups: the runs or studies, and the runs of each.
         banner: which studies are not private as claimed.
         failures, warnings: what to know first.
-        studies, reported, differences, runs: the tables; of what publications report, empty where
-            no study says.
+        final, reported, differences, runs: the tables: of each run or study, of what publications
+            report, of studies to the first, of each run of a study.
         against: the title of the differences.
         verdicts: what each difference means, and what makes it unequal.
         remarks: what all differences have in common.
-        sweep: a picture over a key that the studies differ in, or None.
+        figures: the pictures.
     """
 
-    sub: str
+    title: str
     labels: Sequence[str]
     groups: Sequence[Sequence[Run]]
-    claimed: bool
-    banner: Sequence[str]
-    failures: Sequence[str]
     warnings: Sequence[str]
-    studies: Table
-    against: str
-    reported: Table
-    differences: Table
-    verdicts: Sequence[tuple[str, str]]
-    remarks: Sequence[str]
-    runs: Table
-    sweep: curves.Sweep | None = None
+    final: Table
+    figures: Sequence[Figure | Matrix]
+    sub: str = ""
+    banner: Sequence[str] = ()
+    failures: Sequence[str] = ()
+    reported: Table = EMPTY
+    against: str = ""
+    differences: Table = EMPTY
+    verdicts: Sequence[tuple[str, str]] = ()
+    remarks: Sequence[str] = ()
+    runs: Table = EMPTY
 
 
-def render_studies(content: Content) -> str:
-    """Several studies, each with its seeds, on one page."""
+def render(content: Content) -> str:
+    """The page as HTML."""
     promises = [
         (label, words.promise(max(runs, key=lambda run: run.spent or 0.0)))
         for label, runs in zip(content.labels, content.groups, strict=True)
         if runs
     ]
     html: str = template("comparison.html").render(
-        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} "
-        "compared",
-        sub=content.sub,
-        banner=content.banner,
-        failures=content.failures,
+        title=content.title,
+        page=content,
         without=[label for label, promise in promises if not promise.private],
-        notes=content.warnings,
-        head=content.studies.head,
-        rows=content.studies.rows,
-        against=content.against,
-        reported=content.reported,
-        differences=content.differences,
-        verdicts=content.verdicts,
-        remarks=content.remarks,
-        runs=content.runs,
-        pictures=figures(content),
+        pictures=[picture_of(each) for each in content.figures],
         promises=promises,
     )
     return html
 
 
-def figures(content: Content) -> list[Picture]:
-    """The pictures of the page."""
-    spoken = shared(run.vocabulary for runs in content.groups for run in runs)
+def figures_of(
+    groups: Sequence[Sequence[Run]],
+    labels: Sequence[str],
+    *,
+    claimed: bool,
+    sweep: curves.Sweep | None,
+) -> list[Figure]:
+    """The figures of studies over seeds.
+
+    Args:
+        claimed: whether studies stand at the epsilon that is claimed.
+        sweep: a key that they differ in and are drawn over, or None.
+    """
+    spoken = shared(run.vocabulary for runs in groups for run in runs)
     measured = spoken.accuracy
-    below = BELOW if curves.rising(run for runs in content.groups for run in runs) else ""
     told = {
         "round": spoken.round,
         "rounds": spoken.rounds,
-        "below": below,
+        "below": BELOW if curves.rising(run for runs in groups for run in runs) else "",
         "curve_is": measured.curve_is.format(round=spoken.round),
-        "estimated": words.estimated(run for runs in content.groups for run in runs),
+        "estimated": words.estimated(run for runs in groups for run in runs),
         "same": f"{measured.final}," if measured.streamed else "The same accuracy",
     }
 
     def over(axis: Literal["round", "epsilon"], name: str) -> Figure | None:
-        return curves.together(
-            content.groups,
-            content.labels,
-            axis,
-            title=TITLES[name].format(**told),
-            caption=CAPTIONS[name].format(**told),
-            claimed=content.claimed,
-        )
+        title, caption = (texts[name].format(**told) for texts in (TITLES, CAPTIONS))
+        return curves.together(groups, labels, axis, title=title, caption=caption, claimed=claimed)
 
     drawn = [
-        None if content.sweep is None else curves.over_key(content.sweep),
+        None if sweep is None else curves.over_key(sweep),
         over("round", "round"),
-        over("epsilon", "claimed" if content.claimed else "epsilon"),
-        *costs(content.groups, content.labels, MEAN),
+        over("epsilon", "claimed" if claimed else "epsilon"),
     ]
-    return [picture_of(each) for each in drawn if each is not None]
+    return [*filter(None, drawn), *costs(groups, labels, MEAN)]

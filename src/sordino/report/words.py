@@ -155,14 +155,15 @@ def measured(run: Run, value: float | None) -> str:
     return percent(value) if run.vocabulary.accuracy.percent else plain(value)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float, decimals: int = 0) -> str:
+    """A length of time; below a minute with so many decimals.
+
+    >>> duration(12.3), duration(9.4, 1), duration(75), duration(3700)
+    ('12 s', '9.4 s', '1 min 15 s', '1 h 1 min')
     """
-    >>> duration(9.4), duration(105.8), duration(7300)
-    ('9.4 s', '1 min 46 s', '2 h 1 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{max(seconds, 0.0):.{decimals}f} s"
     return (
         f"{whole // 60} min {whole % 60} s"
         if whole < 3600
@@ -219,7 +220,7 @@ def key_numbers(run: Run) -> list[Fact]:
         (words.clients, str(len(run.clients)), own.held(run)),
     ]
     if (seconds := number(run.result.seconds)) is not None:
-        found.append(("wall time", duration(seconds), "of the last session"))
+        found.append(("wall time", duration(seconds, 1), "of the last session"))
     return found
 
 
