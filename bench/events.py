@@ -18,8 +18,7 @@ from bench.arrivals import Silent, row
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.blocks import BLOCK
-from sordino.regimes.vertical.run import Events
+from sordino.regimes.vertical.run import BLOCK, Events
 
 STUDY = """
 name = "bench"

@@ -48,9 +48,8 @@ from sordino.regimes.asynchronous.assemble import BlockSimulation
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
-from sordino.regimes.vertical.engine import InProcessEngine
-from sordino.regimes.vertical.halves import Party
-from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
+from sordino.regimes.vertical.halves import InProcessEngine, Party
+from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party_unit, units
 from sordino.regimes.vertical.run import Events
 from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.training import dpsgd, local
@@ -146,7 +145,7 @@ class Spies:
 
     def whole(self, engine: InProcessEngine, x: Any, *rest: Any) -> None:
         for m, columns in enumerate(self.world.activity.columns):
-            self.rows(party(m), x[:, columns])
+            self.rows(party_unit(m), x[:, columns])
 
     def respond(
         self, one: LabelRandomizer, labels: Any, entities: Any, places: Any, paid: Any
@@ -252,9 +251,9 @@ def vertical(spies: Spies, world: Events, full: Any) -> None:
         return 1 if memoised or full.privacy.unit == "none" else found
 
     for m in range(full.data.parties):
-        expected[party(m), features(full)] += most(party(m), features(full))
+        expected[party_unit(m), features(full)] += most(party_unit(m), features(full))
         expected[ENTITIES, Repeated(features(full), full.data.parties)] = most(
-            party(m), features(full)
+            party_unit(m), features(full)
         )
     for unit in (LABELS, ENTITIES):
         expected[unit, label(full)] += most(LABELS, label(full), memoised=full.privacy.memoised)
@@ -300,10 +299,10 @@ KINDS: dict[str, tuple[str, str]] = {  # a case in which something is released, 
     "LabelRandomizer": ("dlr/label", LABELS),
     "LabelRandomizer, as they are": ("ogd", LABELS),
     "LabelRandomizer, all of an entity": ("dlr/label", ENTITIES),
-    "Party": ("dlr/entity", party(1)),
-    "Party, without a price": ("slr/deformed", party(0)),
+    "Party": ("dlr/entity", party_unit(1)),
+    "Party, without a price": ("slr/deformed", party_unit(0)),
     "Party, all of an entity": ("dlr/entity", ENTITIES),
-    "InProcessEngine": ("slr/label", party(0)),
+    "InProcessEngine": ("slr/label", party_unit(0)),
 }
 
 

@@ -98,7 +98,7 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
     for event in (
         Arrived(Labels(1, (0,))),
         Booked(()),
-        Learned(1, ()),
+        Learned(1),
         Left(77),
         Woke("x"),
         Refused("no"),

@@ -20,8 +20,8 @@ import pytest
 import command
 from federations import laid, study_of
 from sordino.base.errors import DataError, LedgerError, SordinoError, StudyError
-from sordino.clients.network import numbered
 from sordino.core import study as studies
+from sordino.core.network import numbered
 from sordino.data.dataset import Dataset
 from sordino.live import federation
 from sordino.live.federation import SiteStatus, Status, page

@@ -28,6 +28,7 @@ from sordino.core.network import (
     NetworkRegime,
     Shape,
     SiteObjects,
+    numbered,
     refuse_limit,
     stand_in,
 )
@@ -333,25 +334,6 @@ def divided(
         agreement.rehearsal,
         remote=True,
     )
-
-
-def numbered(
-    found: Dataset, classes: Sequence[str], path: Path
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return labels as the federation numbers them.
-
-    Raises:
-        DataError: for a label that is none of the agreed classes.
-    """
-    where = {name: number for number, name in enumerate(classes)}
-    # class numbers begin with 0 whether any row has it or not
-    there = {found.classes[number] for number in np.unique(found.y)}
-    if unknown := sorted(there - where.keys()):
-        raise DataError(
-            f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
-        )
-    y: datasets.Labels = found.y
-    return np.array([where.get(name, -1) for name in found.classes], np.int64)[y]
 
 
 def _help(dishonest: int) -> str:

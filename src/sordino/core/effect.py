@@ -145,10 +145,9 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The server's model has done what :class:`Learn` asked: messages for the sites that wait."""
+    """The server's model has done what :class:`Learn` or :class:`Skip` asked."""
 
     number: int
-    answers: tuple[tuple[int, Task], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

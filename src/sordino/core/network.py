@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Section
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import ServerSide, SiteSide
-from sordino.data.dataset import Dataset
+from sordino.data.dataset import Dataset, Labels
 from sordino.privacy import Budget
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
@@ -301,6 +301,24 @@ def refuse_limit(study: Study, limit: float | None) -> None:
         )
     if limit is not None and not limit > 0:
         raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
+
+
+def numbered(found: Dataset, classes: Sequence[str], path: Path) -> Labels:
+    """Return labels as the federation numbers them.
+
+    Raises:
+        DataError: for a label that is none of the agreed classes.
+    """
+    where = {name: number for number, name in enumerate(classes)}
+    # class numbers begin with 0 whether any row has it or not
+    there = {found.classes[number] for number in np.unique(found.y)}
+    if unknown := sorted(there - where.keys()):
+        raise DataError(
+            f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
+        )
+    numbers = np.array([where.get(name, -1) for name in found.classes], np.int64)
+    labels: Labels = numbers[found.y]
+    return labels
 
 
 def stand_in(rows: int, shape: Shape) -> Dataset:

@@ -53,25 +53,42 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     Raises:
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
-    with own_code(), filled_memory():
-        make = _factory(name) if ":" in name else _known(name)
+    place = f"model.name = {name!r}"
+    make = factory(place, name, "(shape, classes)") if ":" in name else _known(name)
     if name in DESIGNS and not DESIGNS[name].fits(shape):
         least = DESIGNS[name].smallest
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
+    what = f" for shape {shape} and {classes} classes"
+    module = seeded_module(place, lambda: make(shape, classes), rng, what)
+    with own_code(), filled_memory():
+        _fits(name, module, shape, classes)
+    check_initialised(module, place)
+    return module
+
+
+def seeded_module(
+    place: str, make: Callable[[], nn.Module], rng: np.random.Generator, what: str = ""
+) -> nn.Module:
+    """Return the module that a function makes, with weights drawn from ``rng``.
+
+    Raises:
+        StudyError: naming the ``place`` in a study, if it makes none.
+    """
     with own_code(), filled_memory():
         torch.manual_seed(int(rng.integers(2**63)))
         try:
-            module = make(shape, classes)
+            module: object = make()
         except Exception as error:  # a user's factory may raise anything
             raise StudyError(
-                f"model.name = {name!r}: making it for shape {shape} and {classes} classes "
-                f"failed: {modules.told_of(error)}"
+                f"{place}: making it{what} failed: {modules.told_of(error)}"
             ) from error
-        _fits(name, module, shape, classes)
-    check_initialised(module, f"model.name = {name!r}")
+    if not isinstance(module, nn.Module):
+        raise StudyError(
+            f"{place}: the factory returned {type(module).__name__}, not a torch.nn.Module"
+        )
     return module
 
 
@@ -108,36 +125,45 @@ def _designed(design: Design, shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
+def factory(place: str, path: str, takes: str) -> Callable[..., nn.Module]:
+    """Return the function of modules that a study names.
+
+    Raises:
+        StudyError: naming the ``place`` in the study, if there is none.
+    """
     try:
-        found = modules.attribute(name)
+        with own_code(), filled_memory():
+            found = modules.attribute(path)
     except Exception as error:  # a user's module may raise anything
         raise StudyError(
-            f"model.name = {name!r}: {modules.told_of(error)}. Write package.module:factory, "
-            "beside the study file or installed"
+            f"{place}: {modules.told_of(error)}. Write package.module:factory, beside the study "
+            "file or installed"
         ) from error
     if not callable(found):
         raise StudyError(
-            f"model.name = {name!r}: {name.partition(':')[2]} is no function; it must take "
-            "(shape, classes) and return a torch.nn.Module"
+            f"{place}: {path.partition(':')[2]} is no function; it must take {takes} and return a "
+            "torch.nn.Module"
         )
     return found
 
 
-def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
-    if not isinstance(module, nn.Module):
-        raise StudyError(
-            f"model.name = {name!r}: the factory returned {type(module).__name__}, not a "
-            "torch.nn.Module"
-        )
+def forward_pass(module: nn.Module, batch: Tensor, complaint: str) -> object:
+    """Return what a module makes of a batch.
+
+    Raises:
+        StudyError: beginning with the complaint, if it does not fit.
+    """
     try:
         with torch.no_grad():
-            scores = module(torch.zeros(2, *shape))
+            return module(batch)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         first = modules.raised(error) or str(error).partition("\n")[0] or type(error).__name__
-        raise StudyError(
-            f"model.name = {name!r} does not fit examples of shape {shape}: {first}"
-        ) from error
+        raise StudyError(f"{complaint}: {first}") from error
+
+
+def _fits(name: str, module: nn.Module, shape: Shape, classes: int) -> None:
+    complaint = f"model.name = {name!r} does not fit examples of shape {shape}"
+    scores = forward_pass(module, torch.zeros(2, *shape), complaint)
     if not isinstance(scores, Tensor):
         raise StudyError(
             f"model.name = {name!r} gives {type(scores).__name__} for a batch; it must give a "

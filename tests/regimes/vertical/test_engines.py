@@ -15,11 +15,10 @@ from torch import nn
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.engine import InProcessEngine
-from sordino.regimes.vertical.graph import Graph
+from sordino.regimes.vertical.halves import Graph
 from sordino.regimes.vertical.loop import Loop
+from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.method import Threshold
-from sordino.regimes.vertical.network import Messages
 from sordino.regimes.vertical.run import Events
 
 STUDY = """
@@ -88,11 +87,9 @@ def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: s
     handed = world(tmp_path / "b", asked, 'execution.path="messages"')
     joint = world(tmp_path / "c", asked, OWN)
     engines: list[Any] = [each.engine() for each in (plain, joint, handed)]
-    assert [type(engine) for engine in engines] == [InProcessEngine, InProcessEngine, Messages]
-    models = Graph if method is SLR else Loop, Graph
-    assert tuple(type(engine._model) for engine in engines[:2]) == models
-    start = engines[0].pack()
-    engines[1]._model.start(start["server"], [start[f"party{m}"] for m in range(3)])
+    kinds = [Graph if method is SLR else Loop, Graph, Messages]
+    assert [type(engine) for engine in engines] == kinds
+    engines[1].unpack(engines[1].pack() | engines[0].weights())
     done = 0
     for count in (1, 2, 60, 137):
         read = plain.stream.read(done, count)
@@ -202,8 +199,7 @@ def test_what_the_loop_has_no_rule_for_is_played_as_one_graph_and_by_messages_al
     handed = world(tmp_path / "b", *asked, 'execution.path="messages"')
     other = world(tmp_path / "c", asked[0].replace(f", {own}", ""), asked[1])
     engines = [made.engine() for made in (joint, handed, other)]
-    assert isinstance(engines[0], InProcessEngine)
-    assert isinstance(engines[0]._model, Graph)
+    assert isinstance(engines[0], Graph)
     read = joint.stream.read(0, 300)
     active, _ = joint.activity.drawn(read.x, 0, 300, 1000)
     one, two, three = (

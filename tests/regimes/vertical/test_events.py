@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.base.errors import BudgetExceeded, DataError
-from sordino.base.message import Derivative, Embedding, Query, encode
+from sordino.base.message import Derivative, Embedding, Query, Turn, encode
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Send
@@ -31,11 +31,9 @@ from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import run as events
-from sordino.regimes.vertical.blocks import Sizes
-from sordino.regimes.vertical.engine import Played
-from sordino.regimes.vertical.halves import Party
+from sordino.regimes.vertical.halves import Party, Played
 from sordino.regimes.vertical.protocol import Vertical
-from sordino.regimes.vertical.run import Events
+from sordino.regimes.vertical.run import Events, Sizes
 from sordino.regimes.vertical.study import VerticalPrivacy
 
 STUDY = """
@@ -180,7 +178,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(
     whole = Watch()
     end = world.run(first, whole)
     once = booked(world)
-    assert len(whole.saved) >= min(world.events // 40, 3)
+    assert len(whole.saved) >= min(world.study.horizon // 40, 3)
     kills = [whole.saved[0], whole.saved[len(whole.saved) // 2], whole.saved[-1]]
     (tmp_path / "checkpoints").mkdir()
     for packed, length in kills:
@@ -195,8 +193,8 @@ def test_killed_anywhere_it_comes_to_the_same_end(
         assert again.rows == whole.rows
         assert booked(world) == once
         if moment.ended is None:  # else nothing of it is kept
-            assert {name: value.tobytes() for name, value in rest.kept.items()} == {
-                name: value.tobytes() for name, value in end.kept.items()
+            assert {name: value.tobytes() for name, value in rest.state.kept.items()} == {
+                name: value.tobytes() for name, value in end.state.kept.items()
             }
     world.ledgers.ledger.verify()
 
@@ -377,8 +375,9 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
             found["up"] += len(heard.message.values)
             found["framing"] += len(encode(heard.message)) - len(heard.message.values)
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Query):
-                found["framing"] += len(encode(effect.message))
+            if isinstance(effect, Send) and isinstance(effect.message, Turn):
+                assert effect.message.asked
+                found["framing"] += len(encode(Query(effect.message.event)))
         return state, effects
 
     def learns(self: Party, answer: Derivative) -> bool:
@@ -900,7 +899,7 @@ def test_a_model_that_diverges_ends_the_run_in_order_and_can_be_resumed(
     end = world.run(first, watch)
     assert end.ended == "all 90 events were played"
     assert sum(row["dropped"] for row in watch.rounds) > 50
-    assert not np.isfinite(end.whole.loss)
+    assert not np.isfinite(end.state.whole.loss)
     (packed, length), again = watch.saved[0], Watch()
     again.rows = watch.rows[:length]
     assert world.run(world.unpack(packed), again).model.tobytes() == end.model.tobytes()

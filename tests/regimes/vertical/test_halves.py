@@ -8,7 +8,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,6 +27,8 @@ from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical import models
 from sordino.regimes.vertical.halves import HalfSettings, Party, PartyNoise, Server
+from sordino.regimes.vertical.method import Dlr, OnlineMethod, Slr
+from sordino.regimes.vertical.study import SplitModel
 
 CLASSES, PARTIES = 3, 3
 FEATURES = (4, 16, 2)
@@ -237,15 +239,12 @@ def test_message_by_message_is_one_network(
     if method == "ogd":
         length, alpha = 1, 1.0
     buffered = buffered or method == "slr"
-    plan = HalfSettings(
-        length=length,
-        alpha=alpha,
-        replays=method == "slr",
-        batch=batch,
-        bits=bits,
-        buffered=buffered,
-        fades=fades,
-    )
+    schedule: Literal["inverse-root"] | None = "inverse-root" if fades else None
+    online: OnlineMethod = Slr(length=length, batch=batch, schedule=schedule)
+    if method != "slr":
+        buffer: Literal["server"] | None = None if buffered else "server"
+        online = Dlr(length=length, alpha=alpha, batch=batch, buffer=buffer, schedule=schedule)
+    plan = HalfSettings(online, bits)
     own = split(plan, rates, frozen=sorted(frozen))
     twin = Twin(
         *networks(),
@@ -305,11 +304,9 @@ def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -
     halves.
     """
     rng, eta, parties = np.random.default_rng(0), 0.05, 4
-    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=2, bits=32)
-    made = [models.party("linear", 3, 99, CLASSES, None, Seeded(0).at(m)) for m in range(parties)]
-    server = models.server(
-        "linear", (CLASSES,) * parties, 99, CLASSES, None, Seeded(0).at("server")
-    )
+    plan = HalfSettings(Dlr(length=1, alpha=1.0, batch=2), 32)
+    made = [models.party(SplitModel(name="linear"), 3, CLASSES) for _ in range(parties)]
+    server = models.server(SplitModel(name="linear"), CLASSES * parties, CLASSES)
     own = Split(
         Server(server, plan, eta),
         [Party(m, module, 3, plan, eta, NOTHING, False) for m, module in enumerate(made)],
@@ -347,8 +344,8 @@ def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> 
     example's own slope they leave three.
     """
     length, score = 400, 10.0  # 1 - p = 4.5e-5, and float16 goes in steps of 6e-8 there
-    plan = HalfSettings(length=length, alpha=1.0, replays=True, batch=1, bits=bits)
-    server = Server(models.server("linear", (2,), 9, 2, None, Seeded(0).at("server")), plan, 0.1)
+    plan = HalfSettings(Slr(length=length), bits)
+    server = Server(models.server(SplitModel(name="linear"), 2, 2), plan, 0.1)
     sent = np.zeros((length, 2), np.float32)
     sent[0] = score, 0.0
     (answer,) = server.learn(
@@ -361,7 +358,7 @@ def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> 
 
 
 def test_a_derivative_counts_once_and_for_its_own_event() -> None:
-    plan = HalfSettings(length=3, alpha=0.9, replays=False, batch=1, bits=32)
+    plan = HalfSettings(Dlr(length=3, alpha=0.9), 32)
     own = split(plan, (0.1,) * 4)
     own.event(*drawn(0, 1), [True, True, True])
     party, x = own.parties[0], drawn(1, 1)[0][:, :4]
@@ -399,7 +396,7 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None:
-    plan = HalfSettings(length=3, alpha=0.9, replays=again, batch=2, bits=16)
+    plan = HalfSettings(Slr(length=3, batch=2) if again else Dlr(length=3, alpha=0.9, batch=2), 16)
     one, other = split(plan, (0.1,) * 4), split(plan, (0.1,) * 4)
     pattern = [
         (True, False, True),
@@ -439,7 +436,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
     """Every row by itself, also where a window of them is sent: 2/3 or 3/2 of the scale would be
     seen.
     """
-    plan = HalfSettings(length=4, alpha=1.0, replays=again, batch=1, bits=32)
+    plan = HalfSettings(Slr(length=4) if again else Dlr(length=4, alpha=1.0), 32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = nn.Linear(2, 40)
@@ -465,7 +462,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
 
 
 def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -> None:
-    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=1, bits=32)
+    plan = HalfSettings(Dlr(length=1, alpha=1.0), 32)
     x = drawn(0, 1)[0][:, :4]
 
     def sent(event: int) -> bytes:
@@ -484,7 +481,9 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(
     of their shortened gradients.
     """
     monkeypatch.setattr(entropy, "digest", lambda hidden: bytes(32))
-    plan = HalfSettings(length=2 if again else 1, alpha=1.0, replays=again, batch=1, bits=32)
+    plan = HalfSettings(
+        Slr(length=2 if again else 1) if again else Dlr(length=2 if again else 1, alpha=1.0), 32
+    )
     widest, noise = 0.0, covered()
     for seed in range(60):
         ends = []
@@ -510,7 +509,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(
 
 def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
     """What leaves a window is what entered it: no fresh noise, and no raw gradient."""
-    plan = HalfSettings(length=3, alpha=0.5, replays=False, batch=1, bits=32)
+    plan = HalfSettings(Dlr(length=3, alpha=0.5), 32)
     party = Party(0, networks()[1][0], 4, plan, 1.0, covered(embedding=False), False)
     seen: list[Tensor] = []
     release = Single.release
@@ -532,7 +531,7 @@ def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
 
 
 def test_a_frozen_party_answers_and_never_moves() -> None:
-    plan = HalfSettings(length=2, alpha=0.5, replays=False, batch=1, bits=32)
+    plan = HalfSettings(Dlr(length=2, alpha=0.5), 32)
     own = split(plan, (0.1,) * 4, frozen=(0, 1, 2))
     before = [party.flat.weights.clone() for party in own.parties]
     server = own.server.flat.weights.clone()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.regimes.vertical.engine import Played, Rates
+from sordino.regimes.vertical.halves import Played, Rates
 from sordino.regimes.vertical.loop import BLOCK, Array, Loop, Rule, _half
 from sordino.regimes.vertical.models import Chain, Net
 
@@ -51,6 +51,10 @@ def weights(net: Net, seed: int) -> tuple[Array, list[Array]]:
         return np.concatenate(parts).astype(np.float32)
 
     return of(net.server), [of(party) for party in net.parties]
+
+
+def named(server: Array, parties: list[Array]) -> dict[str, Array]:
+    return {"server": server, **{f"party{m}": values for m, values in enumerate(parties)}}
 
 
 def stream(net: Net, n: int, seed: int, share: float = 1.0) -> Events:
@@ -200,7 +204,7 @@ def begun(
     block: int = BLOCK,
 ) -> Loop:
     loop = Loop(net, rule, rates, half=half, block=block)
-    loop.start(*weights(net, seed))
+    loop.start(named(*weights(net, seed)))
     return loop
 
 
@@ -217,12 +221,12 @@ def joined(seen: list[Played]) -> tuple[Labels, Double, Double]:
 
 
 def all_weights(loop: Loop) -> Array:
-    server, parties = loop.weights()
+    server, *parties = loop.weights().values()
     return np.concatenate([*parties, server])
 
 
 def compare(twin: Twin, loop: Loop, events: Events, cuts: list[int], reach: float = 2e-6) -> None:
-    predictions, losses, regret = joined([loop.run(*piece) for piece in pieces(events, cuts)])
+    predictions, losses, regret = joined([loop.play(*piece) for piece in pieces(events, cuts)])
     wanted = twin.run(*events)
     assert np.abs(all_weights(loop) - np.concatenate(twin.w)).max() <= reach
     assert np.allclose(losses, wanted[1], rtol=1e-5, atol=reach)
@@ -330,7 +334,7 @@ def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
                     moved = nn.utils.parameters_to_vector(module.parameters()) - step * change
                     nn.utils.vector_to_parameters(moved, module.parameters())
             module.zero_grad()
-    loop.run(x, y, active)
+    loop.play(x, y, active)
     wanted = torch.cat(
         [nn.utils.parameters_to_vector(module.parameters()) for module in (*parties, server)]
     )
@@ -345,7 +349,7 @@ def test_travels_as_half(seed: int) -> None:
     rule, steps, events = Rule(3, 0.8), rates(WIDE, seed, 0.5), stream(WIDE, 6, seed, 0.8)
     rounding, exact = Twin.of(WIDE, rule, steps, seed, half=True), Twin.of(WIDE, rule, steps, seed)
     loop = begun(WIDE, rule, steps, seed, half=True)
-    seen, wanted, _ = loop.run(*events), rounding.run(*events), exact.run(*events)
+    seen, wanted, _ = loop.play(*events), rounding.run(*events), exact.run(*events)
     off, apart = (np.abs(all_weights(loop) - np.concatenate(twin.w)) for twin in (rounding, exact))
     assert np.median(off) < 1e-7
     assert np.median(apart) > 2e-7
@@ -376,15 +380,15 @@ def test_half_overflows_and_vanishes() -> None:
     net = Net((Chain((1, 2), True),), Chain((2, 2)))
     w = np.array([1, 2, 0, 0], np.float32), np.array([1, 0, 0, 1, 0, 0], np.float32)
     loop = Loop(net, Rule(1, 1.0), Rates(0.0, (1.0,)), half=True)
-    loop.start(w[1], [w[0]])
+    loop.start(named(w[1], [w[0]]))
     events = np.array([[1e-9]], np.float32), np.array([0]), np.array([[True]])
-    assert loop.run(*events).losses[0] == pytest.approx(np.log(2))
-    assert loop.weights()[1][0][2:] == pytest.approx([0.5, -0.5])
-    loop.start(w[1], [w[0]])
+    assert loop.play(*events).losses[0] == pytest.approx(np.log(2))
+    assert loop.weights()["party0"][2:] == pytest.approx([0.5, -0.5])
+    loop.start(named(w[1], [w[0]]))
     # sends 40000 and infinity, and zero times that is no number
-    seen = loop.run(np.array([[40000.0]], np.float32), *events[1:])
+    seen = loop.play(np.array([[40000.0]], np.float32), *events[1:])
     assert np.isnan(seen.losses[0])
-    assert np.isnan(loop.weights()[1][0]).any()
+    assert np.isnan(loop.weights()["party0"]).any()
 
 
 @settings(max_examples=12, deadline=None)
@@ -403,8 +407,8 @@ def test_a_fresh_object_goes_on_bit_for_bit(
     unbroken = broken = begun(net, rule, steps, seed, half)
     for piece in pieces(events, cuts):
         fresh = Loop(net, rule, steps, half=half)
-        fresh.unpack(*broken.weights(), broken.pack())
-        one, other = unbroken.run(*piece), fresh.run(*piece)
+        fresh.unpack(broken.pack())
+        one, other = unbroken.play(*piece), fresh.play(*piece)
         for name in ("predictions", "losses", "regret"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
         assert np.array_equal(all_weights(unbroken), all_weights(fresh))
@@ -423,15 +427,15 @@ def test_a_fresh_object_goes_on_bit_for_bit(
 def test_weights_come_back_as_they_were_given() -> None:
     server, parties = weights(WIDE, 6)
     loop = begun(WIDE, Rule(2, 0.5), rates(WIDE, 6), 6)
-    got, others = loop.weights()
+    got, *others = loop.weights().values()
     assert np.array_equal(got, server)
     assert all(np.array_equal(a, b) for a, b in zip(others, parties, strict=True))
-    loop.run(*stream(WIDE, 5, 6))
+    loop.play(*stream(WIDE, 5, 6))
     assert np.array_equal(got, server)  # a copy
-    loop.start(server, parties)
+    loop.start(named(server, parties))
     fresh = begun(WIDE, Rule(2, 0.5), rates(WIDE, 6), 6)
     assert np.array_equal(
-        loop.run(*stream(WIDE, 5, 7)).losses, fresh.run(*stream(WIDE, 5, 7)).losses
+        loop.play(*stream(WIDE, 5, 7)).losses, fresh.play(*stream(WIDE, 5, 7)).losses
     )
 
 
@@ -440,10 +444,10 @@ def test_what_is_not_finite_shows_and_spares_the_passive(value: float) -> None:
     """It reaches all weights that learn from it, and none of a party that never does."""
     loop, (x, y, active) = begun(SMALL, Rule(3, 0.9), rates(SMALL, 8), 8), stream(SMALL, 40, 8)
     active[:, 1] = False
-    before = loop.weights()[1][1]
+    before = loop.weights()["party1"]
     x[20, 0] = x[20, 4] = value
-    seen = loop.run(x, y, active)
-    server, parties = loop.weights()
+    seen = loop.play(x, y, active)
+    server, *parties = loop.weights().values()
     assert np.isnan(seen.losses[21:]).all()
     assert np.isfinite(seen.losses[:20]).all()
     assert np.isnan(server).any()
@@ -454,8 +458,8 @@ def test_what_is_not_finite_shows_and_spares_the_passive(value: float) -> None:
 
 def test_first_of_equal_scores_is_predicted() -> None:
     loop = Loop(ONE, Rule(1, 1.0), Rates(0.0, (0.0,)), half=False)
-    loop.start(np.zeros(ONE.server.dim, np.float32), [np.zeros(ONE.parties[0].dim, np.float32)])
-    seen = loop.run(*stream(ONE, 3, 0))
+    loop.start(named(np.zeros(8, np.float32), [np.zeros(9, np.float32)]))
+    seen = loop.play(*stream(ONE, 3, 0))
     assert seen.predictions.tolist() == [0, 0, 0]
     assert seen.losses == pytest.approx(np.log(2))
 
@@ -463,7 +467,7 @@ def test_first_of_equal_scores_is_predicted() -> None:
 def test_time_is_attributed() -> None:
     loop, events = begun(SMALL, Rule(5, 0.9), rates(SMALL, 9), 9), stream(SMALL, 200, 9)
     began = time.perf_counter()
-    seen = loop.run(*events)
+    seen = loop.play(*events)
     assert (seen.seconds > 0).all()
     assert seen.seconds.sum() <= time.perf_counter() - began
 
@@ -486,10 +490,10 @@ X, Y, ACTIVE = stream(SMALL, 4, 10)
 )
 def test_refuses_and_changes_nothing(events: Events, error: type[Exception], says: str) -> None:
     loop = begun(SMALL, Rule(3, 0.9), rates(SMALL, 10), 10)
-    loop.run(X, Y, ACTIVE)
+    loop.play(X, Y, ACTIVE)
     before, window = all_weights(loop), loop.pack()
     with pytest.raises(error, match=says):
-        loop.run(*events)
+        loop.play(*events)
     assert np.array_equal(all_weights(loop), before)
     assert all(np.array_equal(values, window[name]) for name, values in loop.pack().items())
 
@@ -499,44 +503,26 @@ def test_rows_in_any_memory() -> None:
     wide = np.repeat(X, 2, axis=1)[:, ::2]
     wide.flags.writeable = False
     one, other = (begun(SMALL, Rule(3, 0.9), rates(SMALL, 11), 11) for _ in range(2))
-    assert np.array_equal(one.run(wide, Y, ACTIVE).losses, other.run(X, Y, ACTIVE).losses)
+    assert np.array_equal(one.play(wide, Y, ACTIVE).losses, other.play(X, Y, ACTIVE).losses)
     assert np.array_equal(all_weights(one), all_weights(other))
 
 
 def test_refuses_other_windows() -> None:
     loop = begun(SMALL, Rule(3, 0.9), rates(SMALL, 12), 12)
-    loop.run(X, Y, ACTIVE)
+    loop.play(X, Y, ACTIVE)
     before, window = all_weights(loop), loop.pack()
-    late = {**window, "when.0": window["when.0"] + 1}
-    short = {**window, "a.0": window["a.0"][:, 1:]}
-    absent = {name: values for name, values in window.items() if name != "u.1"}
-    one_less = {**window, "when.3": window["when.3"][1:]}
+    late = {**window, "window.when.0": window["window.when.0"] + 1}
+    short = {**window, "window.a.0": window["window.a.0"][:, 1:]}
+    absent = {name: values for name, values in window.items() if name != "window.u.1"}
+    one_less = {**window, "window.when.3": window["window.when.3"][1:]}
+    other = {**window, "party1": window["party0"]}
     for kept, says in (
         (late, r"when\.0 must name"),
         (short, r"a\.0 must be"),
         (absent, r"u\.1"),
         (one_less, r"when\.3 must be"),
+        (other, "party1 must be"),
     ):
         with pytest.raises(ValueError, match=says):
-            loop.unpack(*loop.weights(), kept)
-    server, parties = loop.weights()
-    with pytest.raises(ValueError, match="weights 1 must be"):
-        loop.unpack(server, [parties[0], parties[0], parties[2]], window)
+            loop.unpack(kept)
     assert np.array_equal(all_weights(loop), before)
-
-
-@pytest.mark.parametrize(
-    ("net", "says"),
-    [
-        (Net((Chain((2, 3), True),), Chain((4, 2))), "make up 3 numbers, the server takes 4"),
-        (Net((Chain((2, 3), True),), Chain((3, 2), True)), "ends in scores"),
-    ],
-)
-def test_refuses_networks(net: Net, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Loop(net, Rule(1, 1.0), Rates(0.1, (0.1,)), half=False)
-
-
-def test_refuses_rates() -> None:
-    with pytest.raises(ValueError, match="3 parties, but rates for 1"):
-        Loop(SMALL, Rule(1, 1.0), Rates(0.1, (0.1,)), half=False)

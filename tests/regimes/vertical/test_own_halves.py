@@ -31,6 +31,7 @@ from sordino.core.run import session
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.halves import HalfSettings, Party, PartyModule, PartyNoise
+from sordino.regimes.vertical.method import Dlr, Slr
 
 FEATURES, WIDTH, LENGTH, EVENTS, CHANGED = 3, 4, 3, 10, 4
 FAR = 50.0
@@ -113,7 +114,7 @@ def played(
 ) -> tuple[list[Any], list[Any]]:
     """What a party sends, and its weights after each event."""
     length = LENGTH if replays else 1
-    plan = HalfSettings(length=length, alpha=1.0, replays=replays, batch=1, bits=32)
+    plan = HalfSettings(Slr(length=length) if replays else Dlr(length=length, alpha=1.0), 32)
     noise = Single(clip=clip, noise_multiplier=1e-3)
     covers = PartyNoise(
         embedding=noise,
@@ -344,7 +345,7 @@ def test_graphs_take_the_weights_as_they_are_now() -> None:
 
     module, x = Tied(), rows()
     twin = copy.deepcopy(module)
-    plan = HalfSettings(length=1, alpha=1.0, replays=False, batch=1, bits=32)
+    plan = HalfSettings(Dlr(length=1, alpha=1.0), 32)
     party = Party(0, module, FEATURES, plan, 0.1, PartyNoise(), False)
     paid = Allowance([permit(party.price, unit=party.unit)])
     trained = [p for p in twin.parameters() if p.requires_grad]

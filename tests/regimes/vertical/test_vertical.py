@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.base.message import Embedding, Labels, Query, packed
+from sordino.base.message import Embedding, Labels, Turn, packed
 from sordino.core.effect import Arrived, Lapsed, Learn, Send, Skip, Wake, Woke
 from sordino.regimes.vertical.protocol import Rule, State, Vertical
 
@@ -224,7 +224,7 @@ def test_queries_go_to_whoever_has_not_sent_and_nobody_else(active: tuple[int, .
             for m in active:
                 assert hear(regime, state, said(m, event, True)) == ()
             asks = hear(regime, state, Waited(event))
-            assert list(asks) == [Send(m, Query(event)) for m in passive]
+            assert list(asks) == [Send(m, Turn(event, True)) for m in passive]
             effects = list(hear(regime, state, Labelled(event)))
             for m in order:
                 assert not effects

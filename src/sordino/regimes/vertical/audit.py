@@ -35,8 +35,8 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.engine import Engine
-from sordino.regimes.vertical.network import Messages
+from sordino.regimes.vertical.halves import Engine
+from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import calibrate, label_epsilon, promised, unprotected
 from sordino.regimes.vertical.run import Events, build
 from sordino.regimes.vertical.stream import LabelRandomizer

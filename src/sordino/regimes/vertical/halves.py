@@ -17,88 +17,208 @@ labels only.
 With static local regret, halves keep the examples of the last l events and go through all of
 them in every event, newest first; places that are not filled yet are zeros, and count for nothing.
 
+Three engines play the same two halves, with results that are alike to float32 rounding: the loop
+(:mod:`sordino.regimes.vertical.loop`), compiled, for chains of linear layers and windows of
+gradients; :class:`Graph`, for any torch modules; and
+:class:`~sordino.regimes.vertical.messages.Messages`, which hands every message over, for noise and
+missing answers, too. Handing messages over costs as many backward passes as there are parties that
+learn. Where nothing happens on the way but rounding, the derivative that a party would be sent is
+the one that its own gradient is made of, and the graph's one pass back gives them all. Numbers are
+rounded where messages would round them, there and back.
+
 Shapes: features (b, f); embeddings (b, e), or with a window (l b, e); labels (b,).
 """
 
 from __future__ import annotations
 
 import math
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.base.entropy import Numbered
 from sordino.base.errors import RemoteProtocolError, StudyError
-from sordino.base.message import (
-    Derivative,
-    Embedding,
-    Passive,
-    Turn,
-    Vector,
-    numbers,
-    packed,
-)
+from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
 from sordino.mechanisms.gaussian import Single
-from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
-from sordino.regimes.vertical.engine import Arrays
+from sordino.privacy import Allowance
+from sordino.regimes.vertical.method import Mask, OnlineMethod
+from sordino.regimes.vertical.plan import RAW_UPDATES, RequiredCharges, party_unit, released
 from sordino.training.flat import Flat, Slot
 from sordino.training.graph import Function, Named, pulled, scores_of, trained
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample.separable import alone, known
 
+FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
+EventPath = Literal["loop", "graph", "messages"]
+Arrays = dict[str, NDArray[Any]]
+Weights = dict[str, NDArray[np.float32]]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalfSettings:
-    """Settings of the method that both halves know.
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Learning rates: eta_0 of the server, eta_m of each party."""
+
+    server: float
+    parties: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Results of n events of b examples each.
 
     Attributes:
-        length: l.
-        alpha: attenuation; of a window of gradients.
-        replays: the window holds examples, to be evaluated again, instead of gradients.
-        batch: b.
-        bits: of a number on its way.
-        buffered: parties keep past gradients, too; else a party's step is its newest gradient over
-            W, and nothing more (Algorithm 3 as printed).
-        fades: the learning rate of event t is divided by sqrt(t).
+        predictions: classes (n b,), each before its event was learned from.
+        losses: mean loss of each event's examples (n,), likewise.
+        regret: squared norm of the window's gradient after each event (n,).
+        learned: the events that were learned from (n,).
+        dropped: messages that could not be used (n,).
+        seconds: of parties' forward passes, of their backward passes and steps, of the server (3,).
     """
 
-    length: int
-    alpha: float
-    replays: bool
-    batch: int
+    predictions: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    regret: NDArray[np.float64]
+    learned: Mask
+    dropped: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+
+    @staticmethod
+    def room(n: int, batch: int = 1) -> Played:
+        """Return zeros for n events, all of them learned from."""
+        return Played(
+            np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.ones(n, bool),
+            np.zeros(n, np.int64), np.zeros(3),
+        )  # fmt: skip
+
+
+class Engine(Protocol):
+    """A server and its parties, between two blocks."""
+
+    def run(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+    ) -> Played:
+        """Play n events.
+
+        Args:
+            x: (n b, f), the parties' features side by side.
+            y: (n b,), labels as the server knows them.
+            active: (n, M), parties that learn.
+            silent: (n, M), parties whose answer does not come.
+            paid: permits for what the events release.
+
+        Raises:
+            LocalProtocolError: if something is not paid for; nothing has been computed then.
+        """
+        ...
+
+    def weights(self) -> Weights:
+        """Return flat weights of "server", "party0", "party1" and so on."""
+        ...
+
+    def pack(self) -> Arrays:
+        """Return everything that a later :meth:`unpack` needs."""
+        ...
+
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        ...
+
+
+class InProcessEngine(ABC):
+    """The loop or the graph, where nothing happens to messages.
+
+    Attributes:
+        required: charges of an appearance of an entity.
+    """
+
+    required: RequiredCharges = ()
+
+    def run(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+    ) -> Played:
+        """Play n events, as :class:`Engine` says; every answer must come."""
+        for unit, event in self.required:
+            paid.covers(unit, event)
+        if silent.any():
+            raise ValueError("this engine has no rule for answers that do not come")
+        return self.play(x, y, active)
+
+    @abstractmethod
+    def play(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask) -> Played:
+        """Play n events: features (n b, f), labels (n b,), activity (n, M)."""
+
+    @abstractmethod
+    def weights(self) -> Weights:
+        """Return flat weights of "server", "party0", "party1" and so on."""
+
+    @abstractmethod
+    def pack(self) -> Arrays:
+        """Return weights and window, between two events."""
+
+    @abstractmethod
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Restore weights and window."""
+
+
+def below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the arrays whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class HalfSettings:
+    """What both halves know of a study: its method, and the bits of a number on its way."""
+
+    method: OnlineMethod
     bits: int
-    buffered: bool = True
-    fades: bool = False
 
     @property
     def rows(self) -> int:
         """Examples that one event goes through."""
-        return self.batch * (self.length if self.replays else 1)
+        return self.method.batch * (self.method.window if self.method.replays else 1)
 
     def window(self, flat: Flat, rate: float) -> Window:
         """Return the server's window of gradients: of one, where examples are kept instead."""
-        length = 1 if self.replays else self.length
-        return Window(flat, length, self.alpha, rate, fades=self.fades)
+        method = self.method
+        length = 1 if method.replays else method.window
+        return Window(flat, length, method.attenuation, rate, fades=method.fades)
 
     def party_window(self, flat: Flat, rate: float) -> Window:
-        """Return a party's: as the server's, or of its newest gradient over the server's W."""
-        if self.buffered:
+        """Return a party's: as the server's, or of its newest gradient over the server's W
+        (Algorithm 3 as printed).
+        """
+        method = self.method
+        if method.buffered:
             return self.window(flat, rate)
-        whole = total(self.length, self.alpha)
-        return Window(flat, 1, self.alpha, rate, whole=whole, fades=self.fades)
-
-    def kept(self, width: int, dtype: torch.dtype) -> Tensor:
-        """Return room for the examples of a window, (rows, width)."""
-        return torch.zeros((self.rows, width), dtype=dtype)
+        whole = total(method.window, method.attenuation)
+        return Window(flat, 1, method.attenuation, rate, whole=whole, fades=method.fades)
 
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
         """Put an event's examples (b, width), or labels (b,), in front of a window (rows, ...)."""
-        kept[self.batch :] = kept[: -self.batch].clone()
-        kept[: self.batch] = fresh
+        batch = self.method.batch
+        kept[batch:] = kept[:-batch].clone()
+        kept[:batch] = fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +239,56 @@ class PartyNoise:
         return self.embedding is not None or self.update is not None
 
 
-class Party:
+class Half:
+    """A half of the network between two events.
+
+    Attributes:
+        settings: of the study.
+        flat: its weights.
+        parameters: those that it trains.
+        window: its gradients.
+        kept: examples (rows, f) or labels (rows,) of the last events, where they are evaluated
+            again, the newest first; :attr:`keeps` is their name in a checkpoint.
+        most: length of a gradient that it learns from; without a bound, it learns from all.
+    """
+
+    keeps: ClassVar[str]
+    most: float = math.inf
+
+    def __init__(
+        self, settings: HalfSettings, flat: Flat, parameters: list[Tensor], window: Window,
+        kept: Tensor,
+    ) -> None:  # fmt: skip
+        self.settings, self.flat, self.parameters = settings, flat, parameters
+        self.window, self.kept = window, kept
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """A copy of its weights."""
+        found: NDArray[np.float32] = self.flat.weights.cpu().numpy().copy()
+        return found
+
+    def square(self, event: int) -> float:
+        """Return ||S / W||^2 of its window after an event.
+
+        With static local regret that of the event's own gradient, if it had one.
+        """
+        self.window.pass_by(event)
+        return self.window.square
+
+    def pack(self) -> Arrays:
+        """Return weights, window and what it keeps, between two events."""
+        kept = {"weights": self.weights, self.keeps: self.kept.cpu().numpy().copy()}
+        return {**kept, **self.window.pack()}
+
+    def unpack(self, kept: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        self.flat.load(torch.from_numpy(kept["weights"]))
+        self.kept.copy_(torch.from_numpy(kept[self.keeps]))
+        self.window.unpack(kept)
+
+
+class Party(Half):
     """A party's features, model and window.
 
     ``unbounded`` says why nothing bounds what is released of features, where nothing does: then
@@ -128,10 +297,9 @@ class Party:
     Attributes:
         unit: in the ledger.
         price: what one appearance of an entity releases.
-        most: length of a gradient that it learns from; without a bound, it learns from all.
     """
 
-    most: float = math.inf
+    keeps = "kept"
 
     def __init__(
         self,
@@ -144,12 +312,16 @@ class Party:
         frozen: bool,
         unbounded: str | None = None,
     ) -> None:
-        self.index, self.settings, self.noise, self.frozen = index, settings, noise, frozen
-        self.unit, self.price = f"party:{index}", _price(settings, noise, frozen, unbounded)
-        self._model = PartyModule(module, features)
-        self.flat = self._model.flat
-        self._window = settings.party_window(self.flat, rate)
-        self._kept = settings.kept(features, self.flat.weights.dtype)
+        self.index, self.noise, self.frozen = index, noise, frozen
+        if noise.embedding is not None and noise.update is None and not frozen:
+            unbounded = unbounded or RAW_UPDATES
+        embedding, update = map(_multiplier, (noise.embedding, noise.update))
+        times = settings.rows // settings.method.batch
+        self.unit, self.price = party_unit(index), released(embedding, update, times, unbounded)
+        self._model = model = PartyModule(module, features)
+        window = settings.party_window(model.flat, rate)
+        kept = torch.zeros((settings.rows, features), dtype=model.flat.weights.dtype)
+        super().__init__(settings, model.flat, model.parameters, window, kept)
         self._made: Tensor | None = None
         self._event = 0
         self._sent: Embedding | None = None
@@ -181,11 +353,8 @@ class Party:
                 nothing has been computed then.
         """
         paid.covers(self.unit, self.price)
-        if self.settings.replays:  # else nothing is kept, in memory or in a checkpoint
-            self.settings.slide(self._kept, features)
         learns = active and not self.frozen
-        rows = self._kept.clone() if self.settings.replays else features
-        made = self._shortened(self._model(rows, learns), learns)
+        made = self._shortened(self._model(self.rows(features), learns), learns)
         self._made, self._event = (made, event) if learns else (None, 0)
         sent = made.detach()
         if self.noise.embedding is not None and self.noise.embedding_draws is not None:
@@ -207,10 +376,12 @@ class Party:
             found: Tensor = made * (self.noise.embedding.clip / norms).clamp_max(1.0)
         return found
 
-    def miss(self, features: Tensor) -> None:
-        """Pass an event of which nothing goes out, with these features (b, f)."""
-        if self.settings.replays:
-            self.settings.slide(self._kept, features)
+    def rows(self, features: Tensor) -> Tensor:
+        """Return the rows that an event with these features (b, f) goes through, (rows, f)."""
+        if not self.settings.method.replays:  # nothing is kept, in memory or in a checkpoint
+            return features
+        self.settings.slide(self.kept, features)
+        return self.kept.clone()
 
     def learn(self, answer: Derivative) -> bool:
         """Take a step, if this is the derivative that is waited for; return whether it was.
@@ -226,7 +397,7 @@ class Party:
         gradients = self._model.gradients(made, slopes * (1.0 / self.settings.rows))
         if self.most < math.inf and self.noise.update is None:  # noise comes with a bound
             refuse_long(gradients, self.most)
-        self._window.learn(answer.event, gradients, self._covered(answer.event))
+        self.window.learn(answer.event, gradients, self._covered(answer.event))
         return True
 
     def _covered(self, event: int) -> Callable[[Tensor], Tensor] | None:
@@ -235,53 +406,14 @@ class Party:
             return None
         return lambda gradient: noise.release(gradient, draws.over(event, _bytes(gradient)))
 
-    def square(self, event: int) -> float:
-        """Return ||S / W||^2 of this party's window after an event.
 
-        With static local regret that of the event's own gradient, if it had one.
-        """
-        self._window.pass_by(event)
-        return self._window.square
-
-    def pack(self) -> Arrays:
-        """Return weights, window and kept examples, between two events."""
-        return {
-            "weights": self.flat.weights.cpu().numpy().copy(),
-            "kept": self._kept.cpu().numpy().copy(),
-            **self._window.pack(),
-        }
-
-    def unpack(self, kept: Mapping[str, Any]) -> None:
-        """Restore the state that :meth:`pack` returned."""
-        self.flat.load(torch.from_numpy(kept["weights"]))
-        self._kept.copy_(torch.from_numpy(kept["kept"]))
-        self._window.unpack(kept)
+def _multiplier(mechanism: Single | None) -> float | None:
+    return None if mechanism is None else mechanism.noise_multiplier
 
 
 def _bytes(hidden: Tensor) -> bytes:
     """Return the bytes of numbers that noise is put on."""
     return hidden.detach().cpu().numpy().tobytes()
-
-
-RAW_EMBEDDINGS = "embeddings are sent without noise"
-RAW_UPDATES = (
-    "parties' models learn from raw features, and later embeddings, noise or not, tell of "
-    "what they have learned"
-)
-
-
-def _price(settings: HalfSettings, noise: PartyNoise, frozen: bool, why: str | None) -> Event:
-    """Return what one appearance releases of an entity's features at a party; ``why``: no bound."""
-    if noise.embedding is None:
-        return NonPrivate(reason=why or RAW_EMBEDDINGS)
-    if why is None and noise.update is None and not frozen:
-        why = RAW_UPDATES
-    if why is not None:
-        return NonPrivate(reason=why)
-    once: list[Event] = [Gaussian(noise_multiplier=noise.embedding.noise_multiplier)]
-    if noise.update is not None:
-        once.append(Gaussian(noise_multiplier=noise.update.noise_multiplier))
-    return Repeated(Composed(tuple(once)), settings.length if settings.replays else 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,22 +444,19 @@ def refuse_long(gradients: Sequence[Tensor | None], most: float) -> None:
         )
 
 
-class Server:
+class Server(Half):
     """The server's half: scores, losses, derivatives, and its own steps.
 
     Attributes:
-        most: length of a gradient that it learns from; without a bound, it learns from all.
+        filled: labels that it has kept so far, at most all of a window.
     """
 
-    most: float = math.inf
+    keeps = "labels"
 
     def __init__(self, module: nn.Module, settings: HalfSettings, rate: float) -> None:
-        self.settings = settings
-        self.flat = Flat(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._window = settings.window(self.flat, rate)
-        self._labels = torch.zeros(settings.rows, dtype=torch.int64)
-        self._filled = 0
+        flat, self.filled = Flat(module), 0
+        labels = torch.zeros(settings.rows, dtype=torch.int64)
+        super().__init__(settings, flat, trainable(module), settings.window(flat, rate), labels)
 
     def learn(
         self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
@@ -345,22 +474,20 @@ class Server:
                 seen then.
         """
         settings = self.settings
-        self.see(labels)
         leaves = [
             torch.from_numpy(h).view(settings.rows, -1).requires_grad_(m in active)
             for m, h in enumerate(embeddings)
         ]
-        scores = self.flat.module(torch.cat(leaves, 1))
-        losses = cross_entropy(scores[: self._filled], self._labels[: self._filled])
+        losses, scores = self.losses(torch.cat(leaves, 1), labels)
         share = 1.0 / settings.rows
         wanted = [leaves[m] for m in active]
         slopes = torch.autograd.grad(
-            losses.sum() * share, [*self._parameters, *wanted], allow_unused=True
+            losses.sum() * share, [*self.parameters, *wanted], allow_unused=True
         )
-        count = len(self._parameters)
+        count = len(self.parameters)
         if self.most < math.inf:
             refuse_long(slopes, self.most)
-        self._window.learn(event, slopes[:count])
+        self.window.learn(event, slopes[:count])
         derivatives = tuple(
             Derivative(
                 m,
@@ -375,36 +502,34 @@ class Server:
             )
             for m, leaf, v in zip(active, wanted, slopes[count:], strict=True)
         )
-        own = scores.detach()[: settings.batch]
-        return Learned(
-            own.argmax(1).numpy(), float(losses.detach()[: settings.batch].mean()), derivatives
-        )
+        batch = settings.method.batch
+        loss = float(losses.detach()[:batch].mean())
+        return Learned(scores.detach()[:batch].argmax(1).numpy(), loss, derivatives)
+
+    def losses(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses of all examples of an event so far, and scores (rows, classes)."""
+        self.see(labels)
+        scores = self.flat.module(embeddings)
+        return cross_entropy(scores[: self.filled], self.kept[: self.filled]), scores
 
     def see(self, labels: Tensor) -> None:
         """Put an event's labels in front of the window, learned from or not."""
-        self.settings.slide(self._labels, labels)
-        self._filled = min(self._filled + self.settings.batch, self.settings.rows)
-
-    def square(self, event: int) -> float:
-        """Return ||S / W||^2 of the server's window after an event."""
-        self._window.pass_by(event)
-        return self._window.square
+        self.settings.slide(self.kept, labels)
+        self.filled = min(self.filled + self.settings.method.batch, self.settings.rows)
 
     def pack(self) -> Arrays:
         """Return weights, window and kept labels, between two events."""
-        return {
-            "weights": self.flat.weights.cpu().numpy().copy(),
-            "labels": self._labels.numpy().copy(),
-            "filled": np.array([self._filled]),
-            **self._window.pack(),
-        }
+        return {**super().pack(), "filled": np.array([self.filled])}
 
     def unpack(self, kept: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`pack` returned."""
-        self.flat.load(torch.from_numpy(kept["weights"]))
-        self._labels.copy_(torch.from_numpy(kept["labels"]))
-        self._filled = int(kept["filled"][0])
-        self._window.unpack(kept)
+        super().unpack(kept)
+        self.filled = int(kept["filled"][0])
+
+
+def trainable(module: nn.Module) -> list[Tensor]:
+    """Return the parameters that are trained."""
+    return [p for p in module.parameters() if p.requires_grad]
 
 
 FRESH = 32
@@ -475,8 +600,7 @@ class Window:
             fresh = self._parts(cover(torch.cat(fresh)))
         step = self._step / math.sqrt(event) if self._fades else self._step
         self._move(event, fresh)
-        for weights, part in zip(self._weights, self._sums, strict=True):
-            weights.sub_(part, alpha=step)
+        torch._foreach_sub_(self._weights, self._sums, alpha=step)
 
     def pass_by(self, event: int) -> None:
         """Enqueue zeros up to an event that brought no gradient."""
@@ -494,8 +618,9 @@ class Window:
         if self._length == 1:
             self._sums = fresh
         else:
-            for part, gone, new in zip(self._sums, self._ring[place], fresh, strict=True):
-                part.mul_(self._keep).add_(new).sub_(gone, alpha=self._drop)
+            torch._foreach_mul_(self._sums, self._keep)
+            torch._foreach_add_(self._sums, fresh)
+            torch._foreach_sub_(self._sums, self._ring[place], alpha=self._drop)
         # a dot's bits depend on where numbers lie
         square = sum(float(part.square().sum()) for part in self._sums)
         self._ring[place] = fresh
@@ -503,10 +628,8 @@ class Window:
         if self._length > 1 and event % (FRESH * self._length) == 0:
             self._sum.zero_()
             for age in range(self._length):
-                for part, gradient in zip(
-                    self._sums, self._ring[(event - age) % self._length], strict=True
-                ):
-                    part.add_(gradient, alpha=self._alpha**age)
+                gradients = self._ring[(event - age) % self._length]
+                torch._foreach_add_(self._sums, gradients, alpha=self._alpha**age)
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Return each parameter's part of a vector (d,)."""
@@ -556,7 +679,7 @@ class PartyModule:
 
     def __init__(self, module: nn.Module, features: int) -> None:
         self.flat = Flat(module)
-        self._own = [p for p in module.parameters() if p.requires_grad]
+        self.parameters = trainable(module)
         self._names = {slot.name: slot for slot in self.flat.layout}
         self._known = keeps_rows_apart(module, features)
         self._width = 0 if self._known else self._width_of_one(features)
@@ -588,7 +711,7 @@ class PartyModule:
         # slopes as gradients would be checked by a part of torch that takes 1.4 s and 60 MB to load
         value = (out * slopes).sum()
         if self._last is None:
-            return list(torch.autograd.grad(value, self._own, allow_unused=True))
+            return list(torch.autograd.grad(value, self.parameters, allow_unused=True))
         rows, made = self._last
         back = torch.autograd.grad(value, made)[0]
         graph = self.flat.graphs.of("gradient", self._gradient, rows[:1], back[:1])
@@ -657,3 +780,106 @@ def _apart(layer: nn.Module, axes: int) -> bool:
         case nn.LayerNorm():
             return len(layer.normalized_shape) < axes
     return alone(layer, axes)
+
+
+class _Travelled(torch.autograd.Function):
+    """Numbers after they were sent in 16 bits; so is each example's derivative, on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rows: int) -> Tensor:
+        ctx.rows = rows
+        return values.half().float()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        return (slopes[0] * ctx.rows).half().float() * (1.0 / ctx.rows), None
+
+
+def _sent(values: Tensor) -> Tensor:
+    found: Tensor = _Travelled.apply(values, len(values))  # type: ignore[no-untyped-call]
+    return found
+
+
+class Graph(InProcessEngine):
+    """A server and its parties, between two events."""
+
+    def __init__(self, server: Server, parties: Sequence[Party], columns: Sequence[slice]) -> None:
+        self.server, self.parties, self._columns = server, tuple(parties), tuple(columns)
+        self._event = 0
+        self._halves: list[tuple[str, Half]] = [
+            ("server", server),
+            *((f"party{party.index}", party) for party in parties),
+        ]
+
+    def play(
+        self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]
+    ) -> Played:
+        """Play n events one after another: features (n b, f), labels (n b,), activity (n, M)."""
+        n, batch = len(active), self.server.settings.method.batch
+        played, predictions = Played.room(n, batch), [torch.zeros(0, dtype=torch.int64)]
+        losses = torch.empty(n, batch)
+        inputs, labels = torch.from_numpy(x).view(n, batch, -1), torch.from_numpy(y).view(n, batch)
+        for i in range(n):
+            scores, losses[i] = self._play(inputs[i], labels[i], active[i].tolist(), played.seconds)
+            predictions.append(scores.argmax(1))
+            played.regret[i] = sum(half.window.square for _, half in self._halves)
+        played.predictions[:] = torch.cat(predictions).numpy()
+        played.losses[:] = losses.double().mean(1).numpy()
+        return played
+
+    def _play(
+        self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]
+    ) -> tuple[Tensor, Tensor]:
+        """Play an event; return its own examples' scores (b, classes) and losses (b,)."""
+        server, rows = self.server, self.server.settings.rows
+        self._event += 1
+        begin = time.perf_counter()
+        sent = [
+            self._embedding(party, features[:, columns], learns)
+            for party, columns, learns in zip(self.parties, self._columns, active, strict=True)
+        ]
+        middle = time.perf_counter()
+        losses, scores = server.losses(torch.cat(sent, 1), labels)
+        learning = [party for party, learns in zip(self.parties, active, strict=True) if learns]
+        wanted = server.parameters + [p for party in learning for p in party.parameters]
+        mean = losses.sum() * (1.0 / rows) if rows > 1 else losses.sum()
+        slopes = iter(torch.autograd.grad(mean, wanted, allow_unused=True))
+        server.window.learn(self._event, [next(slopes) for _ in server.parameters])
+        end = time.perf_counter()
+        for party, learns in zip(self.parties, active, strict=True):
+            if learns:
+                party.window.learn(self._event, [next(slopes) for _ in party.parameters])
+            else:
+                party.window.pass_by(self._event)
+        seconds += (middle - begin, time.perf_counter() - end, end - middle)
+        batch = server.settings.method.batch
+        return scores.detach()[:batch], losses.detach()[:batch]
+
+    def _embedding(self, party: Party, features: Tensor, learns: bool) -> Tensor:
+        rows = party.rows(features)
+        with torch.set_grad_enabled(learns):
+            out: Tensor = party.flat.module(rows)
+        return _sent(out) if party.settings.bits == 16 else out
+
+    def weights(self) -> Weights:
+        """Return copies of the flat weights of the server and of each party."""
+        return {name: half.weights for name, half in self._halves}
+
+    def pack(self) -> Arrays:
+        """Return weights, windows and kept examples, between two events."""
+        found: Arrays = {**self.weights(), "window.event": np.array([self._event])}
+        for name, half in self._halves:
+            found |= {f"window.{name}.{key}": value for key, value in half.window.pack().items()}
+            if half.settings.method.replays:
+                found[f"window.{name}.kept"] = half.kept.numpy().copy()
+        return found
+
+    def unpack(self, kept: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`pack` returned."""
+        self._event, settings = int(kept["window.event"][0]), self.server.settings
+        self.server.filled = min(self._event * settings.method.batch, settings.rows)
+        for name, half in self._halves:
+            half.flat.load(torch.from_numpy(kept[name]))
+            half.window.unpack(below(f"window.{name}.", kept))
+            if half.settings.method.replays:
+                half.kept.copy_(torch.from_numpy(kept[f"window.{name}.kept"]))

@@ -50,7 +50,7 @@ numbers before rounding. Numbers are float32, shares and sums of the regret floa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from math import exp, log
 from typing import Any, NamedTuple, TypeVar
@@ -61,7 +61,17 @@ from numba import types
 from numpy.typing import NDArray
 
 from sordino.base.compiled import compiled
-from sordino.regimes.vertical.engine import Played, Rates
+from sordino.regimes.vertical.halves import (
+    BACKWARD,
+    FORWARD,
+    SERVER,
+    Arrays,
+    InProcessEngine,
+    Played,
+    Rates,
+    Weights,
+    below,
+)
 from sordino.regimes.vertical.models import Chain, Net
 
 Array = NDArray[np.float32]
@@ -72,7 +82,6 @@ BLOCK = 32
 LINE = 16
 """float32 numbers in a cache line; a vector that crosses one is loaded twice."""
 
-FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
 _SUMS = {"reassoc", "contract", "nsz"}
 """Sums may be taken in any order: they become vectors. Infinity and NaN stay what they are."""
 _ZERO = np.float32(0)
@@ -446,34 +455,16 @@ def _forget(shape: Shape, state: State, done: Any) -> None:
         state.sums[0, i], state.sums[1, i] = state.sums[0, i + gone], state.sums[1, i + gone]
 
 
-class Loop:
+class Loop(InProcessEngine):
     """Weights and window of one network, with room of its own: one object serves one thread.
 
     ``half`` says that embeddings and their slopes travel as 16-bit floats. Another ``block``
     changes results by float32's rounding only.
-
-    Raises:
-        ValueError: for halves that do not fit together.
     """
 
     def __init__(
-        self,
-        net: Net,
-        rule: Rule,
-        rates: Rates,
-        *,
-        half: bool,
-        block: int = BLOCK,
+        self, net: Net, rule: Rule, rates: Rates, *, half: bool, block: int = BLOCK
     ) -> None:
-        if sum(net.embeddings) != net.server.widths[0]:
-            raise ValueError(
-                f"the parties' embeddings make up {sum(net.embeddings)} numbers, the server "
-                f"takes {net.server.widths[0]}"
-            )
-        if net.server.last:
-            raise ValueError("the server ends in scores, not in a ReLU")
-        if len(rates.parties) != len(net.parties):
-            raise ValueError(f"{len(net.parties)} parties, but rates for {len(rates.parties)}")
         self.net, self.rule, self._clock = net, rule, 0
         self._half, self._block = half, block
         powers = rule.alpha ** np.arange(rule.length, dtype=np.float64)
@@ -484,24 +475,24 @@ class Loop:
         self._work = _work(self._shape, rule.length - 1 + block, block)
         self._layers = [self._tensors(q) for q in range(len(self._shape.inputs))]
 
-    def start(self, server: Array, parties: Sequence[Array]) -> None:
+    def start(self, weights: Mapping[str, Array]) -> None:
         """Begin with copies of these flat weights, and an empty window."""
         chains = (*self.net.parties, self.net.server)
-        for p, (vector, chain) in enumerate(zip((*parties, server), chains, strict=True)):
-            _check(f"weights {p}", vector, np.float32, (chain.dim,))
+        for (_, name, _), chain in zip(self._participants(), chains, strict=True):
+            _check(name, weights[name], np.float32, (chain.dim,))
         self._clock, self._state.count[:] = 0, 0
-        for (_, layers), vector in zip(self._participants(), (*parties, server), strict=True):
+        for _, name, layers in self._participants():
             at = 0
             for q in layers:
-                weights = self._layers[q].weights.numpy()
-                inputs, outputs = len(weights) - 1, weights.shape[1]
-                part = vector[at : at + weights.size]
-                weights[:inputs] = part[: inputs * outputs].reshape(outputs, inputs).T
-                weights[inputs] = part[inputs * outputs :]
+                own = self._layers[q].weights.numpy()
+                inputs, outputs = len(own) - 1, own.shape[1]
+                part = weights[name][at : at + own.size]
+                own[:inputs] = part[: inputs * outputs].reshape(outputs, inputs).T
+                own[inputs] = part[inputs * outputs :]
                 at += part.size
 
     @torch.inference_mode()
-    def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Played:
+    def play(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Played:
         """Play n events, one after another.
 
         Args:
@@ -533,7 +524,7 @@ class Loop:
         shape, state, work = self._shape, self._state, self._work
         seconds, begun = played.seconds, time.perf_counter()
         _before(shape, state, work, x, active, self._clock)
-        for p, layers in self._participants():
+        for p, _, layers in self._participants():
             if p < len(shape.slot):
                 self._layers[layers[0]].multiply(len(x), int(state.count[p]))
         seconds[FORWARD] += time.perf_counter() - begun
@@ -552,7 +543,7 @@ class Loop:
         )
         folded = state.count.copy() if part.stop == len(played.losses) else done
         _scale(shape, state, work, folded)
-        for p, layers in self._participants():
+        for p, _, layers in self._participants():
             if p == len(shape.slot):
                 seconds[BACKWARD], begun = (
                     seconds[BACKWARD] + time.perf_counter() - begun,
@@ -565,58 +556,52 @@ class Loop:
         _forget(shape, state, done)
         seconds[SERVER] += time.perf_counter() - begun
 
-    def weights(self) -> tuple[Array, tuple[Array, ...]]:
-        """Return copies of the flat weights in force: the server's, and each party's."""
-        *parties, server = (
-            np.concatenate(
-                [
-                    part
-                    for weights in (self._layers[q].weights.numpy() for q in layers)
-                    for part in (weights[:-1].T.ravel(), weights[-1])
-                ]
-            )
-            for _, layers in self._participants()
-        )
-        return server, tuple(parties)
+    def weights(self) -> Weights:
+        """Return copies of the flat weights in force, the server's first."""
+        found = {}
+        for _, name, layers in self._participants():
+            own = [self._layers[q].weights.numpy() for q in layers]
+            parts = [part for each in own for part in (each[:-1].T.ravel(), each[-1])]
+            found[name] = np.concatenate(parts)
+        return {"server": found.pop("server"), **found}
 
-    def pack(self) -> dict[str, NDArray[Any]]:
-        """Return the window, for a checkpoint: with the weights it is the whole state.
+    def pack(self) -> Arrays:
+        """Return weights and window, the whole state.
 
         ``clock`` is how many events there were; ``when.p`` which of the last l - 1 participant p
         (the server is the last) was active at; ``a.q`` and ``u.q`` the inputs of layer q at those
         and the slopes of its outputs; ``sums`` the bits of float64 numbers.
         """
         state = self._state
-        kept: dict[str, NDArray[Any]] = {
+        window: Arrays = {
             "clock": np.array([self._clock]),
             "sums": state.sums[:, : state.count[-1]].copy().view(np.int64),
         }
-        for p, layers in self._participants():
+        for p, _, layers in self._participants():
             count = state.count[p]
-            kept[f"when.{p}"] = state.when[p, :count].copy()
+            window[f"when.{p}"] = state.when[p, :count].copy()
             for q in layers:
-                kept[f"a.{q}"] = self._layers[q].inputs.numpy()[:count, :-1].copy()
-                kept[f"u.{q}"] = self._layers[q].slopes.numpy()[:count].copy()
-        return kept
+                window[f"a.{q}"] = self._layers[q].inputs.numpy()[:count, :-1].copy()
+                window[f"u.{q}"] = self._layers[q].slopes.numpy()[:count].copy()
+        return self.weights() | {f"window.{name}": values for name, values in window.items()}
 
-    def unpack(
-        self, server: Array, parties: Sequence[Array], kept: Mapping[str, NDArray[Any]]
-    ) -> None:
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """Go on from weights and window, bit for bit if later calls are the same.
 
         Raises:
             ValueError: for a window of another network or rule; nothing has changed then.
         """
-        clock, whens = self._window(kept)
-        self.start(server, parties)
+        window = below("window.", kept)
+        clock, whens = self._window(window)
+        self.start(kept)
         state, self._clock = self._state, clock
-        state.sums[:, : len(whens[-1])] = kept["sums"].view(np.float64)
-        for (p, layers), when in zip(self._participants(), whens, strict=True):
+        state.sums[:, : len(whens[-1])] = window["sums"].view(np.float64)
+        for (p, _, layers), when in zip(self._participants(), whens, strict=True):
             count = len(when)
             state.count[p], state.when[p, :count], state.due[p, :count] = count, when, 0
             for q in layers:
-                self._layers[q].inputs.numpy()[:count, :-1] = kept[f"a.{q}"]
-                self._layers[q].slopes.numpy()[:count] = kept[f"u.{q}"]
+                self._layers[q].inputs.numpy()[:count, :-1] = window[f"a.{q}"]
+                self._layers[q].slopes.numpy()[:count] = window[f"u.{q}"]
 
     def _window(self, kept: Mapping[str, NDArray[Any]]) -> tuple[int, list[NDArray[np.int64]]]:
         """Return the number of events and the lists of those in the window, if all is right.
@@ -643,7 +628,7 @@ class Loop:
                     f"when.{p} must name events {clock - count} to {clock - 1} in their "
                     f"order, found {when.tolist()}"
                 )
-        for p, layers in self._participants():
+        for p, _, layers in self._participants():
             for q in layers:
                 sizes = int(shape.inputs[q]), int(shape.outputs[q])
                 for kind, size in zip("au", sizes, strict=True):
@@ -651,11 +636,11 @@ class Loop:
                     _check(name, kept[name], np.float32, (len(whens[p]), size))
         return clock, whens
 
-    def _participants(self) -> Iterator[tuple[int, range]]:
-        """Yield each participant's number and layers."""
-        layers = self._shape.layers.tolist()
+    def _participants(self) -> Iterator[tuple[int, str, range]]:
+        """Yield each participant's number, name and layers."""
+        layers, server = self._shape.layers.tolist(), len(self._shape.slot)
         for p, q in enumerate(layers[:-1]):
-            yield p, range(q, layers[p + 1])
+            yield p, "server" if p == server else f"party{p}", range(q, layers[p + 1])
 
     def _tensors(self, q: int) -> _Layer:
         """Return the arrays of layer q."""

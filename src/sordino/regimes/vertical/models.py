@@ -10,9 +10,10 @@ linear     party: linear scores of the classes; server: their sum, and a bias. C
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,28 +22,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base import modules
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
 from sordino.mechanisms.gaussian import Single
-from sordino.regimes.vertical.engine import Rates
 from sordino.regimes.vertical.halves import (
     HalfSettings,
     Party,
     PartyModule,
     PartyNoise,
+    Rates,
+    Server,
     keeps_rows_apart,
 )
 from sordino.regimes.vertical.plan import unprotected
-from sordino.regimes.vertical.stream import Index
-from sordino.regimes.vertical.study import Release, VerticalStudy
+from sordino.regimes.vertical.stream import Index, parts
+from sordino.regimes.vertical.study import Release, SplitModel, VerticalStudy
 from sordino.training.flat import Flat
-from sordino.training.models import check_initialised, check_private, digest_of
+from sordino.training.models import (
+    check_initialised,
+    check_private,
+    digest_of,
+    factory,
+    forward_pass,
+    seeded_module,
+)
 from sordino.training.perexample.separable import known
-from sordino.training.settings import filled_memory, own_code
+from sordino.training.settings import filled_memory
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
 
@@ -67,64 +75,21 @@ def linear_layers(widths: Sequence[int], *, last: bool) -> nn.Sequential:
     return nn.Sequential(*(layers if last else layers[:-1]))
 
 
-def party(
-    name: str,
-    features: int,
-    embedding: int,
-    classes: int,
-    own: str | None,
-    rng: np.random.Generator,
-) -> nn.Module:
-    """Return a party's half, for ``features`` numbers of an example.
-
-    Raises:
-        StudyError: for a factory that cannot be used, or gives something else than embeddings.
-    """
-    if own is not None:
-        module = _seeded(lambda: _factory(own)(features, embedding), rng, f"model.party = {own!r}")
-    elif name == "linear":
-        return _seeded(lambda: nn.Linear(features, classes), rng, "")
-    elif name == "physics":
-        return _seeded(lambda: linear_layers((features, *PARTY), last=False), rng, "")
-    else:
-        return _seeded(lambda: linear_layers((features, embedding), last=True), rng, "")
-    where = f"model.party = {own!r}"
-    _checked(module, features, where)
-    try:
-        PartyModule(module, features)
-    except StudyError as error:
-        raise StudyError(f"{where}: {str(error).removeprefix('model: ')}") from error
-    return module
+def party(model: SplitModel, features: int, classes: int) -> nn.Module:
+    """Return a party's half that has a name, for ``features`` numbers of an example."""
+    if model.name == "linear":
+        return nn.Linear(features, classes)
+    if model.name == "physics":
+        return linear_layers((features, *PARTY), last=False)
+    return linear_layers((features, model.embedding), last=True)
 
 
-def server(
-    name: str,
-    embeddings: Sequence[int],
-    hidden: int,
-    classes: int,
-    own: str | None,
-    rng: np.random.Generator,
-) -> nn.Module:
-    """Return the server's half, for embeddings of so many numbers each, side by side.
-
-    Raises:
-        StudyError: for a factory that cannot be used, or does not give a score for each class.
-    """
-    total = sum(embeddings)
-    if own is None and name == "linear":
+def server(model: SplitModel, embeddings: int, classes: int) -> nn.Module:
+    """Return the server's half that has a name, for so many numbers of all embeddings."""
+    if model.name == "linear":
         return Total(classes)
-    if own is None:
-        widths = (total, *SERVER, classes) if name == "physics" else (total, hidden, classes)
-        return _seeded(lambda: linear_layers(widths, last=False), rng, "")
-    module = _seeded(
-        lambda: _factory(own)(tuple(embeddings), classes), rng, f"model.server = {own!r}"
-    )
-    if (found := _checked(module, total, f"model.server = {own!r}")) != classes:
-        raise StudyError(
-            f"model.server = {own!r} gives {found} scores; the data has {classes} classes, "
-            f"so it must give {classes}"
-        )
-    return module
+    hidden = SERVER if model.name == "physics" else (model.hidden,)
+    return linear_layers((embeddings, *hidden, classes), last=False)
 
 
 def _checked(module: nn.Module, features: int, where: str) -> int:
@@ -156,49 +121,14 @@ def _width(module: nn.Module, features: int, where: str) -> int:
         raise StudyError(
             f"{where}: it has no trainable parameters; use a module with requires_grad"
         )
-    try:
-        with torch.no_grad():
-            made = module(torch.zeros(2, features, dtype=like.dtype))
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise StudyError(
-            f"{where} does not fit {features} numbers: "
-            f"{modules.raised(error) or str(error).partition(chr(10))[0] or type(error).__name__}"
-        ) from error
-    if not isinstance(made, Tensor) or made.ndim != 2 or made.shape[0] != 2:
+    rows = torch.zeros(2, features, dtype=like.dtype)
+    found = forward_pass(module, rows, f"{where} does not fit {features} numbers")
+    if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[0] != 2:
         raise StudyError(
             f"{where} must give a tensor of shape (examples, numbers); it gave "
-            f"{getattr(made, 'shape', type(made).__name__)}"
+            f"{getattr(found, 'shape', type(found).__name__)}"
         )
-    return int(made.shape[1])
-
-
-def _seeded(make: Callable[[], nn.Module], rng: np.random.Generator, where: str) -> nn.Module:
-    with own_code(), filled_memory():
-        torch.manual_seed(int(rng.integers(2**63)))
-        try:
-            module = make()
-        except StudyError:
-            raise
-        except Exception as error:  # a user's factory may raise anything
-            raise StudyError(f"{where}: making it failed: {modules.told_of(error)}") from error
-    if not isinstance(module, nn.Module):
-        raise StudyError(f"{where}: it gave {type(module).__name__}, not a torch.nn.Module")
-    return module
-
-
-def _factory(path: str) -> Callable[..., nn.Module]:
-    try:
-        found = modules.attribute(path)
-    except Exception as error:  # a user's module may raise anything
-        raise StudyError(
-            f"{path!r}: {modules.told_of(error)}. Write package.module:factory, beside the study "
-            "file or installed"
-        ) from error
-    if not callable(found):
-        raise StudyError(
-            f"{path!r} is no function; see docs/vertical.md for what it must take and give"
-        )
-    return found
+    return int(found.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,26 +207,38 @@ def chain_of(module: nn.Module) -> Chain | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """A network cut between parties and server, as at first, and each party's features."""
+    """A network cut between parties and server, as at first, for the examples of a stream.
+
+    Attributes:
+        study: calibrated.
+        stream: examples, whole.
+        held: numbers of the features that each party holds.
+        embeddings: numbers in each party's embedding of an example.
+    """
 
     study: VerticalStudy
-    features: tuple[int, ...]
+    stream: streams.Stream
+    held: tuple[Index, ...]
     embeddings: tuple[int, ...]
-    classes: int
 
     @classmethod
-    def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> Split:
+    def of(cls, study: VerticalStudy, stream: streams.Stream) -> Split:
         """Cut the study's network for this stream; halves that do not fit it are refused now."""
-        features, classes = tuple(len(part) for part in held), len(stream.classes)
-        made = cls(study, features, (), classes)
-        split = cls(
-            study,
-            features,
-            tuple(width(made.party(m), features[m]) for m in range(len(held))),
-            classes,
-        )
+        first = cls(study, stream, parts(study, stream), ())
+        widths = (width(first.party(m), count) for m, count in enumerate(first.features))
+        split = replace(first, embeddings=tuple(widths))
         split.server()
         return split
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Numbers of an example that each party holds."""
+        return tuple(map(len, self.held))
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.stream.classes)
 
     @property
     def columns(self) -> tuple[slice, ...]:
@@ -313,22 +255,58 @@ class Split:
         return tuple(width * method.resends * method.batch for width in self.embeddings)
 
     def party(self, m: int) -> nn.Module:
-        """Return the m-th party's half, with its first weights."""
-        model, rng = self.study.model, Seeded(self.study.seed).at("model", "party", m)
-        return party(model.name, self.features[m], model.embedding, self.classes, model.party, rng)
+        """Return the m-th party's half, with its first weights.
+
+        Raises:
+            StudyError: for a factory that cannot be used, or gives something else than embeddings.
+        """
+        model, features = self.study.model, self.features[m]
+        rng = Seeded(self.study.seed).at("model", "party", m)
+        if (own := model.party) is None:
+            return seeded_module("", lambda: party(model, features, self.classes), rng)
+        where = f"model.party = {own!r}"
+        make = factory(where, own, "(features, embedding)")
+        module = seeded_module(where, lambda: make(features, model.embedding), rng)
+        _checked(module, features, where)
+        try:
+            PartyModule(module, features)
+        except StudyError as error:
+            raise StudyError(f"{where}: {str(error).removeprefix('model: ')}") from error
+        return module
 
     def server(self) -> nn.Module:
-        """Return the server's half, with its first weights."""
-        model, rng = self.study.model, Seeded(self.study.seed).at("model", "server")
-        return server(model.name, self.embeddings, model.hidden, self.classes, model.server, rng)
+        """Return the server's half, with its first weights.
+
+        Raises:
+            StudyError: for a factory that cannot be used, or does not give a score for each class.
+        """
+        model, classes = self.study.model, self.classes
+        rng = Seeded(self.study.seed).at("model", "server")
+        if (own := model.server) is None:
+            return seeded_module("", lambda: server(model, sum(self.embeddings), classes), rng)
+        where = f"model.server = {own!r}"
+        make = factory(where, own, "(embeddings, classes)")
+        module = seeded_module(where, lambda: make(self.embeddings, classes), rng)
+        if (found := _checked(module, sum(self.embeddings), where)) != classes:
+            raise StudyError(
+                f"{where} gives {found} scores; the data has {classes} classes, so it must give "
+                f"{classes}"
+            )
+        return module
 
     def halves(self) -> tuple[nn.Module, list[nn.Module]]:
         """Return the halves of the server and of the parties."""
         return self.server(), [self.party(m) for m in range(len(self.features))]
 
-    def digests(self, *, operations: bool) -> list[str]:
-        """Return a digest of each half's first weights, the server's first; and, with
-        ``operations``, of what modules of one's own compute.
+    def shaping(self, fingerprint: str) -> list[str]:
+        """Return what of the data shapes the noise: a fingerprint, and the features of each
+        party.
+        """
+        return [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in self.held)]
+
+    def digests(self) -> list[str]:
+        """Return a digest of each half's first weights, the server's first, and where noise
+        protects features, of what modules of one's own compute.
 
         Raises:
             StudyError: for a module of one's own that cannot be recorded.
@@ -337,9 +315,9 @@ class Split:
         own = self.study.model.server, *(self.study.model.party for _ in parties)
         widths = sum(self.embeddings), *self.features
         found = []
-        for half, made, width in zip((server, *parties), own, widths, strict=True):
+        for half, path, width in zip((server, *parties), own, widths, strict=True):
             found.append(digest_of(half))
-            if operations and made is not None:
+            if path is not None and not unprotected(self.study):
                 found[-1] += f"/{Flat(half).graphs.digest(torch.zeros((1, width)))}"
         return found
 
@@ -388,53 +366,41 @@ def rates(study: VerticalStudy) -> Rates:
     return Rates(method.server_learning_rate or method.learning_rate, parties)
 
 
-def half_settings(study: VerticalStudy) -> HalfSettings:
-    """Return what both halves know of the method."""
-    method = study.method
-    return HalfSettings(
-        length=method.window,
-        alpha=method.attenuation,
-        replays=method.replays,
-        batch=method.batch,
-        bits=study.world.precision,
-        buffered=method.buffered,
-        fades=method.fades,
-    )
+def make_server(split: Split) -> Server:
+    """Return the server over its half of the network."""
+    study = split.study
+    settings = HalfSettings(study.method, study.world.precision)
+    return Server(split.server(), settings, rates(study).server)
 
 
-def make_party(
-    study: VerticalStudy, split: Split, m: int, own: Entropy, module: nn.Module
-) -> Party:
+def make_party(split: Split, m: int, own: Entropy) -> Party:
     """Return the m-th party over its half of the network, with noise drawn from ``own``."""
+    study, privacy = split.study, split.study.privacy
     return Party(
         m,
-        module,
+        split.party(m),
         split.features[m],
-        half_settings(study),
+        HalfSettings(study.method, study.world.precision),
         rates(study).parties[m],
-        party_noise(study, m, own),
-        study.privacy.updates == "frozen",
+        PartyNoise(
+            embedding=mechanism_of(privacy.embedding),
+            update=mechanism_of(privacy.update) if privacy.updates == "noisy" else None,
+            embedding_draws=own.stream("embedding", m),
+            update_draws=own.stream("update", m),
+        ),
+        privacy.updates == "frozen",
         unprotected(study),
     )
 
 
-def party_noise(study: VerticalStudy, m: int, own: Entropy) -> PartyNoise:
-    """Return the noise on what a party sends and learns from."""
-    privacy = study.privacy
-    return PartyNoise(
-        embedding=mechanism_of(privacy.embedding) if privacy.embedding is not None else None,
-        update=mechanism_of(privacy.update) if privacy.updates == "noisy" else None,
-        embedding_draws=own.stream("embedding", m),
-        update_draws=own.stream("update", m),
-    )
-
-
-def mechanism_of(release: Release) -> Single:
-    """Return the mechanism of a release.
+def mechanism_of(release: Release | None) -> Single | None:
+    """Return the mechanism of a release, if there is one.
 
     Raises:
         StudyError: if it is not calibrated.
     """
+    if release is None:
+        return None
     if release.noise_multiplier is None:
         raise StudyError("privacy: a noise_multiplier is missing")  # calibration fills it in
     return Single(clip=release.clip, noise_multiplier=release.noise_multiplier)

@@ -1,4 +1,8 @@
-"""Events message by message: the server's side and a site's, on a network or in one process.
+"""Studies of events on a network: sites have different columns of the same rows, and one more site
+has the labels.
+
+Rows are aligned: the k-th row of every file is about the same entity. Which event shows which row
+follows from the study's seed, or is their order.
 
 Theory of operation
 -------------------
@@ -32,38 +36,27 @@ permits for them.
 *Who does not answer.* A site that is away says nothing, and is given up as soon as it would be
 queried. One that is there and silent is given up when the server's patience ends. What an answer
 that comes later says is dropped. Whatever is dropped or stood in shows in the log.
-
-*One process.* :class:`Messages` plays the same server model, and the same parties, and passes their
-turns from hand to hand. Nothing waits there: a party that is silent in the study's world makes its
-embedding (its window goes on, and its noise is drawn), which counts as dropped. Derivatives are
-learned from at once, so that the regret of an event can be summed over all halves; a server of a
-network knows its own part alone. The kernel charges the block before (:mod:`~.run`).
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy
-from sordino.base.errors import LocalProtocolError, RemoteProtocolError
-from sordino.base.message import (
-    Derivative,
-    Embedding,
-    Labels,
-    Passive,
-    Query,
-    Turn,
-    Vector,
-    numbers,
-)
+from sordino.base.entropy import Entropy, Seeded
+from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
+from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
+from sordino.base.parsing import toml_of
+from sordino.core import study as studies
 from sordino.core.effect import (
     Arrived,
     Begin,
@@ -85,302 +78,55 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import ChargeRequest, ServerSide, SiteSide
-from sordino.mechanisms.gaussian import Single
-from sordino.privacy import Allowance, Budget, LedgerSession, Permit, accountant
-from sordino.privacy.accounting import Spent
-from sordino.regimes.vertical.blocks import Block, State, counted
-from sordino.regimes.vertical.engine import (
-    Arrays,
-    Mask,
-    Played,
-    RequiredCharges,
-    Weights,
-    below,
+from sordino.core.network import (
+    Agreement,
+    DemoFiles,
+    NetworkRegime,
+    Shape,
+    SiteObjects,
+    numbered,
+    refuse_limit,
+    stand_in,
 )
-from sordino.regimes.vertical.halves import Party, Server
-from sordino.regimes.vertical.models import Split, half_settings, make_party, rates
-from sordino.regimes.vertical.protocol import State as EventState
+from sordino.core.plan import Plan
+from sordino.core.prepared import PreparedRun, named_parameters, open_ledgers
+from sordino.core.run.environment import answering, protective
+from sordino.core.study.base import Study
+from sordino.core.world import ChargeRequest, ServerSide, SiteSide
+from sordino.data.dataset import Dataset, refuse_non_finite, single
+from sordino.data.labels import encode
+from sordino.data.table import columns_of, in_order, read_arrays
+from sordino.privacy import Allowance, Budget, LedgerSession, Permit
+from sordino.regimes.vertical import plan as prices
+from sordino.regimes.vertical.halves import Party
+from sordino.regimes.vertical.messages import ServerModel
+from sordino.regimes.vertical.method import Mask
+from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of
 from sordino.regimes.vertical.protocol import Vertical
-from sordino.regimes.vertical.run import Events, Play
+from sordino.regimes.vertical.run import (
+    AppearanceWorld,
+    Block,
+    Events,
+    State,
+    StreamSimulation,
+    appearances,
+    counted,
+    prepared,
+)
+from sordino.regimes.vertical.stream import Examples, parts, refuse, source, stream_of, whole
 from sordino.regimes.vertical.study import VerticalStudy
+from sordino.training.flat import Flat
 from sordino.training.plausible import CHANCE, LONGEST, ROUNDING, Length, length
 
 LEAVE = "leave"
 """Tag of the alarm after which a server waits for no site to have its last derivative."""
 
 
-@dataclass(slots=True, eq=False)
-class Results:
-    """Results of the events of a block so far, one entry for each."""
-
-    active: list[tuple[int, ...]] = field(default_factory=list)
-    absent: list[tuple[int, ...]] = field(default_factory=list)
-    learned: list[bool] = field(default_factory=list)
-    labels: list[tuple[int, ...]] = field(default_factory=list)
-    predictions: list[NDArray[np.int64]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    regret: list[float] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
-
-    def played(self) -> Played:
-        """Return them as arrays."""
-        return Played(
-            np.concatenate([np.zeros(0, np.int64), *self.predictions]),
-            np.array(self.losses),
-            np.array(self.regret),
-            np.array(self.learned, bool),
-            np.array(self.dropped, np.int64),
-            self.seconds,
-        )
+HOLDER = "labels"
+"""Name of the site that has the labels, in the files of a demo."""
 
 
-def _mask(rows: Sequence[tuple[int, ...]], parties: int) -> Mask:
-    """Return (n, M) from the numbers in each row."""
-    found = np.zeros((len(rows), parties), bool)
-    for i, row in enumerate(rows):
-        found[i, list(row)] = True
-    return found
-
-
-class ServerModel:
-    """The server between two events: its half of the network, its rules, and what it owes to sites.
-
-    Attributes:
-        rules: of the order of messages.
-        server: its half.
-        classes: number of classes, and ``noise`` on embeddings: what answers are checked by.
-        state: of the rules.
-        due: derivatives of the last event, which travel with the next turn, by party.
-        away: sites that are not there.
-        results: of the open block.
-        faults: parties whose embeddings were taken and could not be learned from, and why.
-    """
-
-    def __init__(
-        self, rules: Vertical, server: Server, classes: int = 0, noise: Single | None = None
-    ) -> None:
-        self.rules, self.server, self.classes, self.noise = rules, server, classes, noise
-        self.state: EventState = rules.start()
-        self.due: dict[int, Derivative] = {}
-        self.away: set[int] = set()
-        self.results, self._dropped = Results(), 0
-        self.faults: list[tuple[int, str]] = []
-
-    def begin(self) -> None:
-        """Begin a block."""
-        self.results, self._dropped = Results(), self.state.dropped
-
-    def open(self, *, over: bool = False) -> list[Effect]:
-        """Return the next event's turn, for everybody; who is away is passive in it."""
-        event, due = self.state.closed + 1, self.due
-        self.due = {}
-        found: list[Effect] = [
-            Send(site, Turn(event, False, due.get(site), over))
-            for site in range(self.rules.parties + 1)
-        ]
-        if not over:
-            for site in sorted(self.away - {self.rules.parties}):
-                found += self.step(Arrived(Passive(site, event)))
-        return found
-
-    def step(self, event: Event) -> list[Effect]:
-        """Return what the rules of events ask for, as it travels: queries are turns, and
-        derivatives wait for the next one.
-        """
-        found: list[Effect] = []
-        given_up: list[int] = []
-        for effect in self.rules.step(self.state, event)[1]:
-            match effect:
-                case Send(party, Query(number)):
-                    found.append(Send(party, Turn(number, True)))
-                    given_up += [party] if party in self.away else []
-                case Send(party, Derivative() as derivative):
-                    self.due[party] = derivative
-                case _:
-                    found.append(effect)
-        for party in given_up:
-            found += self.step(Left(party))
-        if isinstance(event, Learned):
-            self.results.regret.append(self.server.square(self.state.closed))
-            self.results.dropped.append(self.state.dropped - self._dropped)
-            self._dropped = self.state.dropped
-        return found
-
-    def learn(self, effect: Learn | Skip) -> Learned:
-        """Learn from an event, or only see its labels."""
-        results, made = self.results, None
-        labels = torch.tensor(effect.labels)
-        results.labels.append(effect.labels)
-        results.absent.append(effect.absent)
-        results.active.append(effect.active)
-        begun = time.perf_counter()
-        if isinstance(effect, Skip):
-            self.server.see(labels)
-        else:
-            try:
-                made = self.server.learn(effect.number, effect.embeddings, labels, effect.active)
-            except RemoteProtocolError as refusal:
-                self._blame(effect, str(refusal))
-            results.seconds[2] += time.perf_counter() - begun
-        results.learned.append(made is not None)
-        if made is None:
-            results.predictions.append(np.zeros(len(effect.labels), np.int64))
-            results.losses.append(0.0)
-            return Learned(effect.number, ())
-        results.predictions.append(made.predictions)
-        results.losses.append(made.loss)
-        return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
-
-    def _blame(self, effect: Learn, why: str) -> None:
-        """Name the largest embedding of an event that cannot be learned from; it stands in for no
-        later one.
-        """
-        lengths = [length(values.astype(np.float64)) for values in effect.embeddings]
-        party = int(np.argmax(lengths))
-        self.state.last[party] = np.zeros_like(self.state.last[party])
-        text = f"its embedding of event {effect.number} has the length {lengths[party]:.3g}"
-        self.faults.append((party, f"{text}, and the server would take {why}"))
-
-    def run(
-        self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask,
-        paid: Allowance,
-    ) -> Played:  # fmt: skip
-        """Refuse: events of a network come from its sites."""
-        raise TypeError("the events of a network are played by its sites")
-
-    def weights(self) -> Weights:
-        """Return the flat weights of "server"."""
-        return {"server": self.server.flat.weights.cpu().numpy().copy()}
-
-    def pack(self) -> Arrays:
-        """Return everything that a later :meth:`unpack` needs."""
-        found: Arrays = {f"server.{name}": value for name, value in self.server.pack().items()}
-        found |= {f"last.{m}": values for m, values in enumerate(self.state.last)}
-        found |= {f"due.{m}": np.frombuffer(each.values, np.uint8) for m, each in self.due.items()}
-        found["counts"] = np.array([self.state.closed, self.state.dropped])
-        if self.away:
-            found["away"] = np.array(sorted(self.away), np.int64)
-        return found
-
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state that :meth:`pack` returned."""
-        closed, dropped = (int(value) for value in kept["counts"])
-        self.server.unpack(below("server.", kept))
-        last = [kept[f"last.{m}"].copy() for m in range(self.rules.parties)]
-        self.state = EventState(last, closed=closed, dropped=dropped)
-        self.away = {int(site) for site in kept.get("away", ())}
-        self.due = {
-            m: Derivative(m, closed, self.server.settings.bits, kept[f"due.{m}"].tobytes())
-            for m in range(self.rules.parties)
-            if f"due.{m}" in kept
-        }
-
-
-class Messages:
-    """A server and its parties in one process, which hand every message over.
-
-    ``required`` are the charges of an appearance of an entity.
-    """
-
-    def __init__(
-        self,
-        server: ServerModel,
-        parties: Sequence[Party],
-        columns: Sequence[slice],
-        required: RequiredCharges,
-    ) -> None:
-        self.server, self.parties = server, tuple(parties)
-        self.columns, self.required = tuple(columns), required
-
-    @staticmethod
-    def of(
-        study: VerticalStudy, split: Split, noise: Entropy, required: RequiredCharges
-    ) -> Messages:
-        """Return the halves of a study, with noise drawn from ``noise``."""
-        server, parties = split.halves()
-        rules = Vertical(split.numbers, study.world.missing, study.method.resends)
-        model = ServerModel(rules, Server(server, half_settings(study), rates(study).server))
-        made = [make_party(study, split, m, noise, module) for m, module in enumerate(parties)]
-        return Messages(model, made, split.columns, required)
-
-    def run(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
-    ) -> Played:
-        """Play n events, as :class:`~sordino.regimes.vertical.engine.Engine` says."""
-        for unit, event in self.required:
-            paid.covers(unit, event)
-        n, batch = len(active), self.server.server.settings.batch
-        features, labels = torch.from_numpy(x).view(n, batch, -1), y.reshape(n, batch)
-        self.server.begin()
-        for i in range(n):
-            self._play(features[i], tuple(labels[i].tolist()), active[i], silent[i], paid)
-        return self.server.results.played()
-
-    def _play(
-        self,
-        features: torch.Tensor,
-        labels: tuple[int, ...],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
-    ) -> None:
-        """Play an event: features (b, f), labels (b,), parties (M,)."""
-        server, results = self.server, self.server.results
-        waiting = deque(server.open())
-        while waiting:
-            match waiting.popleft():
-                case Send(site, Turn() as turn) if site == len(self.parties):
-                    waiting += server.step(Arrived(Labels(turn.event, labels)))
-                case Send(site, Turn() as turn):
-                    begun = time.perf_counter()
-                    said = self.parties[site].answer(
-                        turn, features[:, self.columns[site]], bool(active[site]), paid
-                    )
-                    results.seconds[0] += time.perf_counter() - begun
-                    if turn.asked and silent[site]:
-                        waiting += server.step(Left(site))  # and the answer comes too late
-                    waiting += server.step(Arrived(said))
-                case Learn() | Skip() as effect:
-                    waiting += server.step(server.learn(effect))
-        begun, event = time.perf_counter(), server.state.closed
-        for party in self.parties:
-            if (derivative := server.due.pop(party.index, None)) is not None:
-                try:
-                    party.learn(derivative)
-                except RemoteProtocolError:  # not finite: nothing has been learned
-                    results.dropped[-1] += 1
-        results.seconds[1] += time.perf_counter() - begun
-        results.regret[-1] += sum(party.square(event) for party in self.parties)
-
-    def weights(self) -> Weights:
-        """Return flat weights of "server", "party0", "party1" and so on."""
-        found = self.server.weights()
-        for m, party in enumerate(self.parties):
-            found[f"party{m}"] = party.flat.weights.cpu().numpy().copy()
-        return found
-
-    def pack(self) -> Arrays:
-        """Return everything that a later :meth:`unpack` needs."""
-        found = self.server.pack()
-        for m, party in enumerate(self.parties):
-            found |= {f"party{m}.{name}": value for name, value in party.pack().items()}
-        return found
-
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state that :meth:`pack` returned."""
-        self.server.unpack(kept)
-        for m, party in enumerate(self.parties):
-            party.unpack(below(f"party{m}.", kept))
-
-
-class VerticalServer(Play, ServerSide[State]):
+class VerticalServer(StreamSimulation, ServerSide[State]):
     """One call of a server's run over a network, as the kernel asks for it.
 
     To the kernel there is one state, that of the stream; a block of it is no task of an engine
@@ -432,7 +178,7 @@ class VerticalServer(Play, ServerSide[State]):
             return state, self._left(event, self._leaving)
         found = self._noted(self.model.step(event))
         if isinstance(event, Learned):
-            over = len(self.model.results.learned) == self._block.used.sum()
+            over = self.model.count == self._block.used.sum()
             found += self._over() if over else self._noted(self.model.open())
         return state, found
 
@@ -475,7 +221,7 @@ class VerticalServer(Play, ServerSide[State]):
         """Read a block, and open its first event."""
         self._task = task
         self.block, self._unbooked = self.read(self.state, task)
-        self.model.begin()
+        self.model.begin(int(self.block.used.sum()))
         n, events = len(self.block.used), self.events
         silent = events.activity.silent(self.block.start, n, events.block)
         self._silent = silent[self.block.used]
@@ -484,11 +230,11 @@ class VerticalServer(Play, ServerSide[State]):
     def _over(self) -> list[Effect]:
         """Close a block. The last one is closed when everybody has the last derivative."""
         n, model = len(self._block.used), self.model
-        if self.state.position + n < self.events.events and n == self._task.count:
-            return self._played()
+        if self.state.position + n < self.events.study.horizon and n == self._task.count:
+            return self._block_played()
         self._leaving = set(range(model.rules.parties + 1)) - model.away
         last = self._noted(model.open(over=True))
-        return [*last, Wake(model.rules.patience, LEAVE)] if self._leaving else self._played()
+        return [*last, Wake(model.rules.patience, LEAVE)] if self._leaving else self._block_played()
 
     def _left(self, event: Event, leaving: set[int]) -> list[Effect]:
         match event:
@@ -499,31 +245,29 @@ class VerticalServer(Play, ServerSide[State]):
         if leaving:
             return []
         self._leaving = None
-        return self._played()
+        return self._block_played()
 
-    def _played(self) -> list[Effect]:
+    def _block_played(self) -> list[Effect]:
         """Count the block, and go on."""
         return self._in_turns(super().step(self.state, Arrived(self._counted(self._block)))[1])
 
     def _cut_short(self) -> list[Effect]:
         """Count the events of the open block that are over: no more of them will come."""
-        over = len(self.model.results.learned)
+        over = self.model.count
         if not over or self._task.number != self.state.position + 1:
             return []
         stop = int(np.flatnonzero(self._block.used)[over - 1]) + 1
-        return self.rules.count(self.state, self._counted(self._block.until(stop)))
+        return self.count(self.state, self._counted(self._block.until(stop)))
 
     def _counted(self, block: Block) -> BlockPlayed:
         """Return what came of a block."""
-        results, parties, n = self.model.results, self.model.rules.parties, len(block.used)
+        model, events, n = self.model, self.events, len(block.used)
         if not n:
             return BlockPlayed(self._task.number, 0, ())
-        active, absent = _mask(results.active, parties), _mask(results.absent, parties)
-        labels = np.array(results.labels, np.int64).reshape(-1)
-        events = self.events
         tallies = counted(
-            block, results.played(), active, absent, labels, events.sizes, events.every
-        )
+            block, model.played, model.active, model.absent, model.labels.reshape(-1),
+            events.sizes, events.study.stride,
+        )  # fmt: skip
         return BlockPlayed(self._task.number, n, tuple(tallies))
 
     def requests(
@@ -561,7 +305,7 @@ class VerticalServer(Play, ServerSide[State]):
         rules = self.model.rules
         if not isinstance(task, Turn) or not task.asked:
             return 2.0 * (rules.wait + rules.patience)
-        late = self._silent[len(self.model.results.learned), site]
+        late = self._silent[self.model.count, site]
         return 1.5 * rules.patience if late else 0.0
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
@@ -588,8 +332,8 @@ class VerticalServer(Play, ServerSide[State]):
         if isinstance(said, Labels):
             if site != parties:
                 return "it does not hold the labels"
-            if len(said.values) != settings.batch:
-                return f"{len(said.values)} labels; an event has {settings.batch}"
+            if len(said.values) != settings.method.batch:
+                return f"{len(said.values)} labels; an event has {settings.method.batch}"
             if not all(0 <= value < self.model.classes for value in said.values):
                 return f"labels that are no numbers from 0 to {self.model.classes - 1}"
             return None
@@ -608,7 +352,7 @@ class VerticalServer(Play, ServerSide[State]):
         return None
 
 
-class VerticalSite(SiteSide[Any]):
+class VerticalSite(AppearanceWorld, SiteSide[Any]):
     """A site's work on a network: that of a party with its features, or of the holder of labels.
 
     It reads the stream block by block and counts the appearances of entities as the server does.
@@ -666,8 +410,8 @@ class VerticalSite(SiteSide[Any]):
         """Return why a task is refused: only the next turns of the agreed stream are taken."""
         if not isinstance(task, Turn):
             return f"no server of this study sends {type(task).__name__}"
-        if not 1 <= task.event <= self.events.events + task.over or task.event < self._last:
-            return f"event {task.event} after {self._last}; {self.events.events} are agreed"
+        if not 1 <= task.event <= self.events.study.horizon + task.over or task.event < self._last:
+            return f"event {task.event} after {self._last}; {self.events.study.horizon} are agreed"
         if task.asked and (self.party is None or task.over):
             return "nothing of this site is to be queried"
         if (derivative := task.derivative) is not None:
@@ -699,7 +443,7 @@ class VerticalSite(SiteSide[Any]):
     def _read(self, start: int, first: int) -> bool:
         """Read a block, and note its charges; return whether there is one."""
         events = self.events
-        if start >= events.events:
+        if start >= events.study.horizon:
             return False
         block = events.read(start, first, self._counts)
         n = len(block.used)
@@ -725,7 +469,7 @@ class VerticalSite(SiteSide[Any]):
         """Go past events that were played without this site."""
         for event in range(max(self._last + 1, block.first), last + 1):
             if self.party is not None:
-                self.party.miss(self._features(block, event))
+                self.party.rows(self._features(block, event))
         self._last = max(self._last, last)
 
     def _features(self, block: Block, event: int) -> torch.Tensor:
@@ -739,14 +483,6 @@ class VerticalSite(SiteSide[Any]):
         """Return what the blocks so far release, as far as it has not been booked."""
         have = {permit.key for permit in permits}
         return [request for request in self._requests if request.charge.key not in have]
-
-    def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
-        """Return all permits: appearances add up."""
-        return permits
-
-    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
-        """Return the epsilon of a history."""
-        return accountant(budget.accountant).epsilon(spent, budget.delta)
 
     def settle(self, site: int, task: Request) -> None:
         """Learn from the derivative, and close the event before."""
@@ -813,7 +549,302 @@ class VerticalSite(SiteSide[Any]):
 
     def model_of(self, site: int, given: Vector) -> Vector:
         """Return its own half, which nobody sends it."""
-        if self.party is None:
-            return np.zeros(0, np.float32)
-        found: Vector = self.party.flat.weights.cpu().numpy().copy()
-        return found
+        return np.zeros(0, np.float32) if self.party is None else self.party.weights
+
+
+def _split(agreement: Agreement, study: Study) -> Split:
+    """Return the agreed network, cut for stand-ins of the agreed number, shape and classes."""
+    own = _vertical(study)
+    return Split.of(own, stream_of(own, stand_in(min(agreement.sizes), agreement.data)))
+
+
+def _server_model(split: Split, patience: float) -> ServerModel:
+    """Return the server's half; it waits ``patience`` seconds for a site to speak unasked, and for
+    an answer to a query.
+    """
+    study = split.study
+    rules = Vertical(
+        split.numbers,
+        study.world.missing,
+        study.method.resends,
+        wait=patience,
+        patience=patience,
+    )
+    noise = mechanism_of(study.privacy.embedding)
+    return ServerModel(rules, make_server(split), split.classes, noise)
+
+
+def _ledgers(
+    split: Split, folder: Path, run: str, names: Sequence[str], fingerprint: str, *, public: bool
+) -> LedgerSession:
+    """Return the ledger of one process, of what it releases of data with this fingerprint."""
+    prints = {unit: f"{fingerprint}/{unit}" for unit in names}
+    origins = [*split.shaping(fingerprint), *split.digests()]
+    return open_ledgers(split.study, folder, run, prints, origins, public=public)
+
+
+def _prepared(
+    agreement: Agreement,
+    split: Split,
+    run: str,
+    pays: Sequence[int] | None,
+    ledgers: LedgerSession,
+    stream: Examples,
+    entropy: Callable[[], Entropy],
+) -> PreparedRun:
+    """Return the objects of one process, with the server's model for a beginning."""
+    torch.set_num_threads(split.study.execution.threads)
+    return prepared(
+        split,
+        run,
+        "messages",
+        engine=partial(_server_model, split, agreement.patience),
+        stream=stream,
+        entropy=entropy,
+        affordable_steps=appearances(split.study, pays),
+        ledgers=ledgers,
+    )
+
+
+def _named(flat: Flat | None, who: str, vector: Vector) -> dict[str, NDArray[Any]]:
+    """Return one half's weights by name."""
+    if flat is None:
+        return {}
+    return {f"{who}.{name}": values for name, values in named_parameters(flat, vector).items()}
+
+
+def _vertical(study: Study) -> VerticalStudy:
+    assert isinstance(study, VerticalStudy)
+    refuse(study)
+    return study
+
+
+class VerticalNetwork(NetworkRegime):
+    """Every site is a party; the last one holds the labels."""
+
+    others = "Each sees the derivatives that the server sends to it alone"
+    data_ledger = False
+
+    def agreed(self, agreement: Agreement, study: Study) -> Study:
+        """Fill in the study's noise for these sites; refuse a study that cannot run."""
+        own = _vertical(study)
+        sites, rows = len(agreement.site), agreement.sizes
+        if sites != own.data.parties + 1:
+            raise StudyError(
+                f"data.parties = {own.data.parties}, and the federation has {sites} sites: one "
+                "for each party, and a last one that holds the labels"
+            )
+        if len(set(rows)) > 1:
+            raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
+        if not agreement.rehearsal:
+            privacy = own.privacy.model_copy(update={"entropy": "system"})
+            own = own.model_copy(update={"privacy": privacy})
+            studies.parse(toml_of(studies.write(own)), source="the study")
+        own = prices.calibrate(own)
+        with tempfile.TemporaryDirectory() as folder:
+            trial = self.server(agreement, own, Path(folder), "trial", None, None)
+            trial.simulation.ledgers.close()
+        return own
+
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """Return how many numbers the longest vector of a message has."""
+        split = _split(agreement, study)
+        return max(*split.numbers, *(flat.dim for flat in split.flats().values()))
+
+    def server(
+        self,
+        agreement: Agreement,
+        study: Study,
+        folder: Path,
+        run: str,
+        affordable_steps: Sequence[int] | None,
+        test: Dataset | None,
+    ) -> PreparedRun:
+        """Make the objects at the server, which has no data, with its ledger in ``folder``."""
+        split = _split(agreement, study)
+        names = prices.units(split.study)
+        fingerprint = agreement.rehearsal[0] if agreement.rehearsal else "elsewhere"
+        ledgers = _ledgers(split, folder, run, names, fingerprint, public=True)
+        # it estimates accuracy, and tells no labels
+        entropy = partial(Seeded, study.seed)
+        made = _prepared(agreement, split, run, affordable_steps, ledgers, split.stream, entropy)
+        return replace(made, named=partial(_named, split.flats()["server"], "server"))
+
+    def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
+        """Return the federation as the kernel sees it, from a moment, which is copied."""
+        state = moment.state.copied()
+        return VerticalServer(simulation, state), replace(moment, state=state)
+
+    def site(
+        self,
+        agreement: Agreement,
+        study: Study,
+        index: int,
+        data: Dataset,
+        limited: Study,
+        folder: Path,
+        run: str,
+        affordable_steps: Sequence[int] | None,
+    ) -> SiteObjects:
+        """Make the objects at site ``index``, whose data are its features (n, f), or the labels at
+        the last site. What is released is as agreed; the site's own study only sets its limit.
+        """
+        split = _split(agreement, study)
+        own, party, name, flat = split.study, None, "labels", None
+        holder = index == own.data.parties
+        names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
+        if own.privacy.unit == "entity":
+            names = (names[1], names[0])
+        fingerprint = agreement.rehearsal[0] if agreement.rehearsal else data.fingerprint()
+        ledgers = _ledgers(split, folder, run, names, fingerprint, public=False)
+        shape = split.shaping(fingerprint)
+        if not holder:
+            noise = protective(own, run, shape, folder)
+            party = make_party(split, index, noise)
+            name, flat = f"party{index}", party.flat
+        entropy = partial(answering, own, run, shape, folder)
+        made = _prepared(
+            agreement, split, run, affordable_steps, ledgers, stream_of(own, data), entropy
+        )
+        events = made.simulation
+        assert isinstance(events, Events)
+        # every column is the site's own here: only its own activity is looked at
+        columns = (slice(0, int(np.prod(data.shape))),) * own.data.parties
+        limit = min(events.budget.epsilon, limited.privacy.epsilon or math.inf)
+        events = replace(
+            events,
+            activity=replace(events.activity, columns=columns),
+            budget=replace(events.budget, epsilon=limit),
+        )
+        work = VerticalSite(events, index, party, names, split.numbers)
+        made = replace(made, study=limited, named=partial(_named, flat, name))
+        return SiteObjects(made, work, work.units[index], work.budget, work.affordable_steps)
+
+    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
+        """Return the agreed study with a site's own limit; ledgers are of the run only."""
+        study = _vertical(study)
+        refuse_limit(study, limit)
+        if limit is not None and (why := self.unbounded(study, index)) is not None:
+            raise StudyError(f"--epsilon-limit: no limit holds for what this site has: {why}")
+        if ledger is not None:
+            raise StudyError(
+                "--ledger: sites of events have a ledger of the run only. Leave it out"
+            )
+        if limit is None or study.privacy.epsilon is None or limit >= study.privacy.epsilon:
+            return study
+        told = min(prices.label_epsilon(study), limit)  # is not used: releases are as agreed
+        changed = {"epsilon": limit, "label_epsilon": told}
+        return study.model_copy(update={"privacy": study.privacy.model_copy(update=changed)})
+
+    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+        """Read a site's own file, as agreed: its columns, or the labels."""
+        own = _vertical(study)
+        held, classes = _split(agreement, study).held, agreement.data.classes
+        rows = agreement.site[index].examples
+        if index == own.data.parties:
+            labels = _column(path, own.data.label)
+            x, y = np.zeros((len(labels), 1), np.float32), np.zeros(0, np.int64)
+            if len(labels) == rows:
+                given = encode((labels,), str(path), "classes")  # 1.0 and True mean class 1
+                y = numbered(Dataset(HOLDER, x, given.parts[0], given.classes), classes, path)
+        else:
+            names = agreement.data.columns
+            x = _features(path, agreement.data.type, [names[at] for at in held[index] if names])
+            y = np.zeros(len(x), np.int64)
+            if x.shape[1] != len(held[index]):
+                raise DataError(
+                    f"{path}: it has {x.shape[1]} columns; this party agreed to have "
+                    f"{len(held[index])}"
+                )
+        if len(x) != rows:
+            raise DataError(f"{path}: it has {len(x)} rows, and this site agreed to have {rows}")
+        return Dataset(agreement.names[index], x, y, classes)
+
+    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+        """Refuse a test set: a stream has none."""
+        if path is not None:
+            raise StudyError(
+                "--test: an example of a stream is predicted before it is learned from"
+            )
+        return None
+
+    def demo(self, study: Study) -> DemoFiles:
+        """Divide the study's data into a file for each site."""
+        own = _vertical(study)
+        if own.data.scale != 1.0:
+            raise StudyError("data.scale: let each site scale its own columns, and leave it out")
+        stream, fingerprint, _ = source(own, known=False)
+        held = parts(own, stream)
+        x, y = whole(own, stream)
+        count = own.data.parties
+        return DemoFiles(
+            shape=Shape(
+                shape=stream.shape,
+                type="uint8" if x.dtype == np.uint8 else "float32",
+                classes=stream.classes,
+                columns=stream.columns or (),
+            ),
+            names=(*["party"] * count, HOLDER),
+            examples=(len(y),) * (count + 1),
+            files=(
+                *({"x": np.ascontiguousarray(x[:, part])} for part in held),
+                {"y": np.array(stream.classes)[y]},
+            ),
+            prints=(fingerprint,),
+        )
+
+    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+        """Return what the study costs a site."""
+        return prices.price(_vertical(study))
+
+    def released(self, study: Study, index: int) -> str:
+        """Return what leaves a site each time that it is asked, for people."""
+        own = _vertical(study)
+        if index == own.data.parties:
+            private = own.privacy.unit != "none"
+            return f"the label of an event, {'by randomised response' if private else 'as it is'}"
+        noise = "with noise on it" if own.privacy.embedding is not None else "WITHOUT any noise"
+        return f"an embedding of its columns of an event, {noise}, and whether it is active"
+
+    def unbounded(self, study: Study, index: int) -> str | None:
+        """Return why what a site releases has no finite price, where the study protects labels."""
+        own = _vertical(study)
+        if own.privacy.unit != "label" or index == own.data.parties:
+            return None
+        return prices.unprotected(own) or "this study promises nothing about features"
+
+
+def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:
+    """All columns of a party's file, (n, f): those that are wanted, where columns have names."""
+    columns: list[str] = []
+    if path.suffix.lower() == ".npz":
+        arrays, names = read_arrays(path, ("x",))
+        if "x" not in arrays:
+            raise DataError(f"{path}: no array 'x'; found {', '.join(names)}")
+        x = arrays["x"]
+    else:
+        found = columns_of(path)
+        columns = in_order(list(found), wanted, str(path), "the agreed ones")
+        x = np.stack([found[name] for name in columns], axis=1)
+    if x.ndim != 2 or x.dtype.kind not in "uif":
+        raise DataError(f"{path}: features must be numbers, a row for each event")
+    if kind == "uint8":
+        if x.dtype != np.uint8:
+            raise DataError(f"{path}: agreed are pixels (uint8), found {x.dtype}")
+        return x
+    found_x = single(x)
+    refuse_non_finite(found_x, str(path), columns)
+    return found_x
+
+
+def _column(path: Path, label: str) -> NDArray[Any]:
+    """The labels in a file, (n,)."""
+    if path.suffix.lower() == ".npz":
+        arrays, found = read_arrays(path, ("y",))
+        wanted = "y"
+    else:
+        arrays = columns_of(path)
+        found, wanted = list(arrays), label
+    if wanted not in arrays:
+        raise DataError(f"{path}: no {wanted!r} for the labels; found {', '.join(found)}")
+    return arrays[wanted]

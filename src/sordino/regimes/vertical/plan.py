@@ -23,23 +23,21 @@ from collections.abc import Sequence
 
 from sordino.base.errors import StudyError
 from sordino.core.plan import ENDLESS, NoisyCharges, Plan, Schedule, Stages
-from sordino.privacy import (
-    Budget,
-    Composed,
-    Event,
-    Gaussian,
-    NonPrivate,
-    Nothing,
-    Pure,
-    Repeated,
-)
+from sordino.privacy import Budget, Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated
 from sordino.privacy.accounting import Spent
 from sordino.privacy.budget import left_out
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 
 LABELS, ENTITIES = "labels", "entities"
+RequiredCharges = tuple[tuple[str, Event], ...]
+"""Ledger units and events that must be paid for before something of an entity is released."""
 QUARTER = 0.25  # of epsilon that a label may cost beside features, unless something else is said
+RAW_EMBEDDINGS = "embeddings are sent without noise"
+RAW_UPDATES = (
+    "parties' models learn from raw features, and later embeddings, noise or not, tell of "
+    "what they have learned"
+)
 LABEL_COST = (
     "on Fashion-MNIST, label epsilon 1 / 2 / 3 / 4 gave 73 / 79 / 83 / 84 % where 85 % "
     "were had without"
@@ -51,7 +49,7 @@ FEATURE_COST = (
 )
 
 
-def party(index: int) -> str:
+def party_unit(index: int) -> str:
     """Return the ledger unit of a party's features."""
     return f"party:{index}"
 
@@ -88,9 +86,7 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
-        update = privacy.update.noise_multiplier or sigma
-        embedding = (privacy.embedding or privacy.update).noise_multiplier or sigma
-        return Repeated(_features(study, embedding, update), holders)
+        return Repeated(_features(study, sigma), holders)
 
     noisy = NoisyCharges(release=release, stages=((1.0, privacy.appearances),))
     found = noisy.calibrated(Budget(left, privacy.delta, privacy.accountant))
@@ -105,36 +101,45 @@ def unprotected(study: VerticalStudy) -> str | None:
     """Return why a party's features have no finite price; None where they have one."""
     privacy = study.privacy
     if privacy.embedding is None:
-        return "embeddings are sent without noise"
+        return RAW_EMBEDDINGS
     if study.method.activation.looks:
         return (
             f"activation '{study.method.activation.kind}' tells whether a party's mean feature "
             "is above the threshold"
         )
     if privacy.updates == "raw":
-        return (
-            "parties' models learn from raw features, and later embeddings, noise or not, tell "
-            "of what they have learned"
-        )
+        return RAW_UPDATES
     return None
+
+
+def released(
+    embedding: float | None, update: float | None, times: int, unbounded: str | None
+) -> Event:
+    """Return what one appearance of an entity releases of its features at one party.
+
+    Args:
+        embedding, update: noise on an embedding and on a step, in units of 2 C; None where it has
+            none.
+        times: how often it is sent.
+        unbounded: why nothing bounds it, if nothing does.
+    """
+    if embedding is None or unbounded is not None:
+        return NonPrivate(reason=unbounded or RAW_EMBEDDINGS)
+    noises = (embedding,) if update is None else (embedding, update)
+    return Repeated(Composed(tuple(Gaussian(noise_multiplier=z) for z in noises)), times)
 
 
 def features(study: VerticalStudy) -> Event:
     """Return what one appearance of an entity releases of its features at one party."""
-    if (reason := unprotected(study)) is not None or study.privacy.embedding is None:
-        return NonPrivate(reason=reason or "")
-    return _features(
-        study,
-        study.privacy.embedding.noise_multiplier or 0.0,
-        study.privacy.update.noise_multiplier or 0.0,
-    )
+    return _features(study, 0.0, unprotected(study))
 
 
-def _features(study: VerticalStudy, embedding: float, update: float) -> Event:
-    once: list[Event] = [Gaussian(noise_multiplier=embedding)]
-    if study.privacy.updates == "noisy":
-        once.append(Gaussian(noise_multiplier=update))
-    return Repeated(Composed(tuple(once)), study.method.resends)
+def _features(study: VerticalStudy, default: float, unbounded: str | None = None) -> Event:
+    """Return it with this noise where none is given."""
+    privacy = study.privacy
+    embedding = None if privacy.embedding is None else privacy.embedding.noise_multiplier or default
+    update = privacy.update.noise_multiplier or default if privacy.updates == "noisy" else None
+    return released(embedding, update, study.method.resends, unbounded)
 
 
 def label(study: VerticalStudy) -> Event:
@@ -148,7 +153,7 @@ def label(study: VerticalStudy) -> Event:
 
 def units(study: VerticalStudy) -> tuple[str, ...]:
     """Return the ledger's units."""
-    return (ENTITIES, LABELS, *(party(m) for m in range(study.data.parties)))
+    return (ENTITIES, LABELS, *(party_unit(m) for m in range(study.data.parties)))
 
 
 def promised(study: VerticalStudy) -> str:
@@ -156,14 +161,26 @@ def promised(study: VerticalStudy) -> str:
     return ENTITIES if study.privacy.unit == "entity" else LABELS
 
 
+def label_charges(study: VerticalStudy) -> RequiredCharges:
+    """Return what one response about an entity charges: its label, and the entity."""
+    return ((LABELS, label(study)), (ENTITIES, label(study)))
+
+
+def feature_charges(study: VerticalStudy) -> RequiredCharges:
+    """Return what one appearance charges of an entity's features: at each party, and at all."""
+    event, parties = features(study), study.data.parties
+    return (*((party_unit(m), event) for m in range(parties)), (ENTITIES, Repeated(event, parties)))
+
+
 def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Event, int], ...]:
     """Return (unit, event, how often) of appearances ``first`` to ``last`` of an entity, from 1."""
-    count, parties = last - first + 1, study.data.parties
+    count = last - first + 1
     responses = (1 if first == 1 else 0) if study.privacy.memoised else count
-    told, held = label(study), features(study)
-    found = [(LABELS, told, responses), *((party(m), held, count) for m in range(parties))]
-    found += [(ENTITIES, told, responses), (ENTITIES, Repeated(held, parties), count)]
-    return tuple(each for each in found if each[2])
+    alone, together = label_charges(study)
+    *local, everywhere = feature_charges(study)
+    times = [(alone, responses), *((each, count) for each in local)]
+    times += [(together, responses), (everywhere, count)]
+    return tuple((*charge, n) for charge, n in times if n)
 
 
 def schedule(study: VerticalStudy) -> Schedule:
@@ -173,14 +190,14 @@ def schedule(study: VerticalStudy) -> Schedule:
     """
     privacy, parties = study.privacy, study.data.parties
     told, held = label(study), features(study)
-    everywhere: Event = Repeated(held, parties)
 
     def stages(rest: Event) -> Stages:
         both = Composed((told, rest))
         return ((both, 1), (rest, ENDLESS)) if privacy.memoised else ((both, ENDLESS),)
 
-    found: dict[str, Stages] = {ENTITIES: stages(everywhere), LABELS: stages(Nothing())}
-    found |= {party(m): ((held, ENDLESS),) for m in range(parties)}
+    everywhere = stages(Repeated(held, parties))
+    found: dict[str, Stages] = {ENTITIES: everywhere, LABELS: stages(Nothing())}
+    found |= {party_unit(m): ((held, ENDLESS),) for m in range(parties)}
     most = privacy.epsilon if privacy.unit != "none" and privacy.epsilon is not None else math.inf
     budget = Budget(most, privacy.delta or 1e-5, privacy.accountant)
     return Schedule(budgets=dict.fromkeys(found, budget), charged="appearances", stages=found)

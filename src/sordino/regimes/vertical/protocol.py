@@ -33,20 +33,8 @@ from typing import Literal
 import numpy as np
 
 from sordino.base.errors import RemoteProtocolError
-from sordino.base.message import Embedding, Labels, Passive, Query, Vector, numbers
-from sordino.core.effect import (
-    Arrived,
-    Effect,
-    Event,
-    Lapsed,
-    Learn,
-    Learned,
-    Left,
-    Send,
-    Skip,
-    Wake,
-    Woke,
-)
+from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
+from sordino.core.effect import Arrived, Effect, Event, Lapsed, Learn, Left, Send, Skip, Wake, Woke
 
 Rule = Literal["last", "zeros", "skip"]
 
@@ -66,8 +54,6 @@ class State:
         given_up: who did not answer, or with numbers that are none.
         last: the last embedding of each party that came.
         dropped: words that were no part of anything, so far.
-        answering: the closed event whose derivatives are awaited from the server's own model; 0 if
-            none.
     """
 
     last: list[Vector]
@@ -80,7 +66,6 @@ class State:
     passive: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
     dropped: int = 0
-    answering: int = 0
 
     @property
     def number(self) -> int:
@@ -138,9 +123,6 @@ class Vertical:
                 return state, self._give_up(state, (party,))
             case Left(party) if state.asked:
                 return state, self._give_up(state, (party,))
-            case Learned(number, answers) if number == state.answering:
-                state.answering = 0
-                return state, [Send(party, derivative) for party, derivative in answers]
         return state, ()
 
     def _ask(self, state: State) -> list[Effect]:
@@ -148,7 +130,7 @@ class Vertical:
         state.opened = state.asked = True
         number = state.closed + 1
         found: list[Effect] = [
-            Send(party, Query(number))
+            Send(party, Turn(number, True))
             for party in range(self.parties)
             if party not in state.got and party not in state.given_up
         ]
@@ -231,7 +213,7 @@ class Vertical:
             state.last[party] = (
                 state.got[party] if party in state.got else self._aged(state.last[party])
             )
-        state.closed, state.answering, state.opened, state.asked = event, event, False, False
+        state.closed, state.opened, state.asked = event, False, False
         state.labels = None
         state.got, state.active, state.passive, state.given_up = {}, set(), set(), set()
         return (found,)

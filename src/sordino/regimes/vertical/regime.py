@@ -79,11 +79,11 @@ class VerticalRegime(Regime[VerticalStudy]):
 
         full = calibrate(study)
         stream, *_ = source(full, known=False)
-        held = parts(full, stream)
+        parts(full, stream)
         if full.model.party is not None or full.model.server is not None:
             from sordino.regimes.vertical.models import Split
 
-            Split.of(full, stream, held)
+            Split.of(full, stream)
         return replace(price(full), calibrated=full != study), ()
 
     def build(
@@ -151,7 +151,7 @@ class VerticalRegime(Regime[VerticalStudy]):
     @property
     def network(self) -> NetworkRegime:
         """Studies of events on a network: every site is a party, and one more has the labels."""
-        from sordino.regimes.vertical.federation import VerticalNetwork
+        from sordino.regimes.vertical.network import VerticalNetwork
 
         return VerticalNetwork()
 

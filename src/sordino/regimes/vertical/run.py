@@ -14,12 +14,13 @@ is booked beside it.
 
 from __future__ import annotations
 
-import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,18 +29,23 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, Seeded
-from sordino.base.errors import DataError
+from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
 from sordino.core import records as rows
+from sordino.core import world as moments
 from sordino.core.effect import (
+    Arrived,
+    Begin,
     BlockPlayed,
     Closed,
     Effect,
     Event,
     EventBlock,
     Finish,
+    Log,
     Request,
     Send,
+    Stop,
 )
 from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
@@ -53,65 +59,354 @@ from sordino.core.run.environment import (
 from sordino.core.world import Block as Permitted
 from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, World
 from sordino.data import stream as streams
+from sordino.data.stream import Piece
 from sordino.mechanisms.response import RandomisedResponse, secret
-from sordino.privacy import (
-    Allowance,
-    Budget,
-    Charge,
-    LedgerSession,
-    Permit,
-    Repeated,
-    accountant,
-)
-from sordino.privacy import Event as Release
+from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permit, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.vertical.blocks import (
-    BLOCK,
-    Block,
-    EventBlocks,
-    Moment,
-    Sizes,
-    State,
-    Tally,
-    counted,
-    joined,
-    unpacked,
-)
-from sordino.regimes.vertical.engine import (
-    Engine,
-    EventPath,
-    InProcessEngine,
-    Played,
-    RequiredCharges,
-)
-from sordino.regimes.vertical.models import Split, half_settings, rates
+from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Played, below
+from sordino.regimes.vertical.method import Mask
+from sordino.regimes.vertical.models import Split, make_party, make_server, rates
 from sordino.regimes.vertical.plan import (
-    ENTITIES,
-    LABELS,
     affordable_events,
     charges,
-    features,
-    label,
+    feature_charges,
+    label_charges,
     label_epsilon,
-    party,
+    party_unit,
     price,
     promised,
     units,
     unprotected,
 )
-from sordino.regimes.vertical.records import Party, Vertical
+from sordino.regimes.vertical.protocol import Vertical as Rules
+from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.stream import (
     Activity,
     Examples,
-    Index,
     LabelRandomizer,
     arranged,
-    parts,
+    remember,
     source,
 )
 from sordino.regimes.vertical.study import VerticalStudy
+
+BLOCK = 1000
+"""Events in a block."""
+_GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
+"""Whole numbers from which on MessagePack needs more bytes."""
+Booked = tuple[str, int, int, int]
+"""Prefix of the charges' keys, the event they were booked at, first and last appearance."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Consecutive events of a stream, n of them, of which u are used.
+
+    Attributes:
+        read: their examples.
+        start: events of the stream before it.
+        first: number of its first used event, from 1.
+        used: (n,).
+        times: appearances, by its end, of the entity that has appeared most often.
+        batch: b, examples in an event.
+    """
+
+    read: Piece
+    start: int
+    first: int
+    used: Mask
+    times: int
+    batch: int
+
+    @property
+    def stop(self) -> int:
+        """Events of the stream up to its end."""
+        return self.start + len(self.used)
+
+    @property
+    def last(self) -> int:
+        """Number of its last used event."""
+        return self.first + int(self.used.sum()) - 1
+
+    def until(self, n: int) -> Block:
+        """Return its first n events."""
+        return replace(self, used=self.used[:n])
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Places in the block of examples of used events (u b,)."""
+        whole = np.arange(len(self.used) * self.batch)
+        return whole if self.used.all() else whole[np.repeat(self.used, self.batch)]
+
+
+class Traffic(NamedTuple):
+    """Bytes of payload up and down, and of framing."""
+
+    up: int
+    down: int
+    framing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of messages: bytes of an embedding, or derivative, of each party, and a number's bits.
+
+    The payload of an embedding or a derivative is its numbers, at 16 or 32 bits; the framing is
+    what the codec adds (names, party, event, lengths), and queries are framing altogether. Bytes
+    are counted from who was active, so that every path counts the same.
+
+    >>> sizes = Sizes.of((64,) * 4, resends=1, batch=1, bits=16)
+    >>> traffic = sizes.weigh(1, np.ones((1000, 4), bool), np.ones(1000, bool))
+    >>> traffic.up == traffic.down == 1000 * 4 * 64 * 2
+    True
+    """
+
+    payload: tuple[int, ...]
+    bits: int
+
+    @staticmethod
+    def of(embeddings: Sequence[int], *, resends: int, batch: int, bits: int) -> Sizes:
+        """Return sizes for embeddings of so many numbers, sent for so many examples."""
+        return Sizes(tuple(width * resends * batch * bits // 8 for width in embeddings), bits)
+
+    def weigh(self, first: int, active: Mask, learned: Mask) -> Traffic:
+        """Return the bytes of events from number ``first`` on.
+
+        Everybody sends an embedding, in time or too late; a passive party is queried; an active one
+        gets a derivative of what was learned from.
+
+        Args:
+            active: active parties (n, M).
+            learned: events that were learned from (n,).
+        """
+        ups, downs, asked = np.ones_like(active), active & learned[:, None], ~active
+        kinds = np.searchsorted(_GROWS, np.arange(first, first + len(learned)), side="right")
+        framing = 0
+        for kind in np.unique(kinds):
+            here, event = kinds == kind, int(_GROWS[kind]) - 1
+            framing += int(asked[here].sum()) * len(encode(Query(event)))
+            for party, size in enumerate(self.payload):
+                body = bytes(size)
+                up = len(encode(Embedding(party, event, True, self.bits, body))) - size
+                down = len(encode(Derivative(party, event, self.bits, body))) - size
+                framing += int(ups[here, party].sum()) * up + int(downs[here, party].sum()) * down
+        payload = np.array(self.payload)
+        return Traffic(int(ups.sum(0) @ payload), int(downs.sum(0) @ payload), framing)
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Sums over used events, for a row of the log or for a whole run.
+
+    Attributes:
+        active, silent: events in which each party was active, or did not answer.
+        events, learned: seen, and learned from.
+        errors: predictions that were not the label the server knows.
+        examples: predictions; there is none of an event that is skipped.
+        loss, regret: sums over events, the loss over those learned from.
+        up, down, framing: bytes.
+        dropped: messages that could not be used.
+        unused: events of entities that had no budget left.
+        seconds: of parties' forward passes, their backward passes and steps, the server.
+        passive: part of the forward seconds that passive parties took.
+    """
+
+    active: tuple[int, ...]
+    silent: tuple[int, ...]
+    events: int = 0
+    learned: int = 0
+    errors: int = 0
+    examples: int = 0
+    loss: float = 0.0
+    regret: float = 0.0
+    up: int = 0
+    down: int = 0
+    framing: int = 0
+    dropped: int = 0
+    unused: int = 0
+    seconds: tuple[float, ...] = (0.0, 0.0, 0.0)
+    passive: float = 0.0
+
+    @staticmethod
+    def zero(parties: int) -> Tally:
+        """Return a tally with nothing counted yet."""
+        return Tally((0,) * parties, (0,) * parties)
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sums of both."""
+        return Tally(*map(_sum, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Return the sum of two numbers, or of two tuples number by number."""
+    return tuple(map(operator.add, one, other)) if isinstance(one, tuple) else one + other
+
+
+def counted(
+    block: Block,
+    played: Played,
+    active: Mask,
+    silent: Mask,
+    labels: NDArray[np.int64],
+    sizes: Sizes,
+    every: int,
+) -> Iterator[tuple[int, Tally]]:
+    """Yield what came of a block, up to each row of the log: the event after which it stands, and
+    the tally.
+
+    Args:
+        active, silent: parties (u, M).
+        labels: as the server knows them (u b,).
+        every: events between two rows of the log.
+    """
+    start, n, batch = block.start, len(block.used), block.batch
+    wrong = (played.predictions != labels).reshape(-1, batch).sum(1) * played.learned
+    at = start + np.flatnonzero(block.used)
+    clock = played.seconds / max(len(at), 1)
+    stop = start
+    while stop < start + n:
+        begin, stop = stop, min((stop // every + 1) * every, start + n)
+        low, high = np.searchsorted(at, (begin, stop))
+        here = slice(low, high)
+        traffic = sizes.weigh(block.first + low, active[here], played.learned[here])
+        events, learned = int(high - low), int(played.learned[here].sum())
+        passive = float((~active[here]).mean()) if events else 0.0
+        yield (
+            stop,
+            Tally(
+                active=tuple(active[here].sum(0).tolist()),
+                silent=tuple(silent[here].sum(0).tolist()),
+                events=events,
+                learned=learned,
+                errors=int(wrong[here].sum()),
+                examples=learned * batch,
+                loss=float(played.losses[here].sum()),
+                regret=float(played.regret[here].sum()),
+                up=traffic.up,
+                down=traffic.down,
+                framing=traffic.framing,
+                dropped=int(played.dropped[here].sum()),
+                unused=stop - begin - events,
+                seconds=tuple((clock * events).tolist()),
+                passive=float(clock[0]) * events * passive,
+            ),
+        )
+
+
+class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
+    """The part of a state that is no array."""
+
+    row: Tally
+    whole: Tally
+    position: int = 0
+    booked: list[Booked] = []
+    ended: str | None = None
+    origin: str = ""
+
+
+class State(_Rest):
+    """A stream between two blocks; changed in place.
+
+    Attributes:
+        kept: what the engine needs to go on.
+        model: all weights in one vector, server first.
+        row, whole: counted since the last row of the log, and since the beginning.
+        position: events of the stream that were read, used or not.
+        counts: appearances of each entity, where a stream repeats any.
+        told: the answer about each entity's label, where one answer is for good.
+        booked: appearances that the ledger has booked, in order.
+        ended: why the run is over, or None.
+        origin: what releases so far depend on; see :class:`sordino.regimes.vertical.run.Events`.
+    """
+
+    kept: Arrays
+    model: Vector
+    counts: dict[int, int] = {}
+    told: dict[int, int] = {}
+
+    @property
+    def number(self) -> int:
+        """Events of the stream that were read."""
+        return self.position
+
+    def copied(self) -> State:
+        """Return a state that can be played on without changing this one."""
+        return msgspec.structs.replace(
+            self, counts=dict(self.counts), told=dict(self.told), booked=list(self.booked)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment(moments.KernelSnapshot[State]):
+    """A stream between two blocks, on its way into a checkpoint and back.
+
+    It shares the state, which goes on changing: pack it at once.
+    """
+
+    @property
+    def model(self) -> Vector:
+        """All weights in one vector, server first."""
+        return self.state.model
+
+    @property
+    def steps(self) -> int:
+        """Events in which the party that was active most was active."""
+        return max(self.state.whole.active)
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as arrays, and the rest as JSON."""
+        state = self.state
+        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
+        for name, values in (("counts", state.counts), ("told", state.told)):
+            if values:
+                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
+                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
+        # Sums of a model that diverges are no numbers that JSON knows.
+        tallies = {"row": state.row, "whole": state.whole}
+        vectors["sums"] = np.array([[each.loss, each.regret] for each in tallies.values()])
+        rest = {name: getattr(state, name) for name in _Rest.__struct_fields__}
+        for name, tally in tallies.items():
+            rest[name] = msgspec.structs.replace(tally, loss=0.0, regret=0.0)
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+
+
+def unpacked(packed: EncodedSnapshot, engine: Engine, origin: str) -> Moment:
+    """Return the moment that :meth:`Moment.packed` put away.
+
+    Args:
+        packed: from a checkpoint.
+        engine: a new one; it takes over what the checkpoint keeps for it.
+        origin: what releases depend on from now on. If it is not the checkpoint's, appearances are
+            counted from nothing again.
+    """
+    local, shared = moments.unpacked(packed)
+    rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
+    for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
+        tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
+        rest = msgspec.structs.replace(rest, **{name: tally})
+    kept = below("engine.", vectors)
+    engine.unpack(kept)
+    state = State(kept=kept, model=joined(engine), **msgspec.structs.asdict(rest))
+    if rest.origin == origin:
+        state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
+    else:
+        state.origin, state.booked = origin, []
+    return Moment(state, **shared)
+
+
+def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
+    """Return numbers by entity."""
+    found = below(prefix, vectors)
+    if not found:
+        return {}
+    return dict(zip(found["entities"].tolist(), found["values"].tolist(), strict=True))
+
+
+def joined(engine: Engine) -> Vector:
+    """Return all weights in one vector (d,), server first."""
+    found: Vector = np.concatenate(list(engine.weights().values()))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,53 +414,67 @@ class Events:
     """A vertical federation on one machine.
 
     Attributes:
+        split: the network, cut, and its study.
         engine: server and parties; made anew for each call of :meth:`run`.
         stream: examples one after another.
-        events: T.
-        batch: b, examples in an event.
-        every: events between two rows of the log.
-        block: events in a block.
         activity: active parties, and parties that do not answer.
-        sizes: of messages.
         randomizer: tells labels.
-        charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how
-            often).
-        limit: in how many events an entity takes part at most.
-        ledgers, units, budget: the ledger; what is promised is promised to ``units``.
-        unlimited: budget of units to which nothing is promised.
-        method, charge_key_prefix: for the ledger.
+        affordable_steps: in how many events an entity takes part at most, or no limit.
+        ledgers, budget: the ledger, and the budget of what is promised.
+        charge_key_prefix: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
+        block: events in a block.
     """
 
+    split: Split
     engine: Callable[[], Engine]
     stream: Examples
-    events: int
-    batch: int
-    every: int
-    block: int
     activity: Activity
-    sizes: Sizes
     randomizer: LabelRandomizer
-    charges: Callable[[int, int], Sequence[tuple[str, Release, int]]]
-    limit: int | None
+    affordable_steps: list[int] | None
     ledgers: LedgerSession
-    units: Sequence[str]
     budget: Budget
-    unlimited: Budget
-    method: str
     charge_key_prefix: str
     origin: str
+    block: int
 
     @property
-    def affordable_steps(self) -> list[int] | None:
-        """Appearances that an entity can pay for, or no limit."""
-        return None if self.limit is None else [self.limit]
+    def study(self) -> VerticalStudy:
+        """The study, calibrated."""
+        return self.split.study
+
+    @property
+    def batch(self) -> int:
+        """Examples in an event: b."""
+        return self.study.method.batch
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The unit of the ledger to which something is promised, if any is."""
+        return (promised(self.study),) if self.study.privacy.unit != "none" else ()
+
+    @property
+    def unlimited(self) -> Budget:
+        """The budget of units to which nothing is promised."""
+        return replace(self.budget, epsilon=math.inf)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of messages."""
+        method, bits = self.study.method, self.study.world.precision
+        return Sizes.of(
+            self.split.embeddings, resends=method.resends, batch=method.batch, bits=bits
+        )
 
     def first(self) -> Moment:
         """Return the moment before the first event."""
         engine, parties = self.engine(), len(self.activity.columns)
-        none = Tally.zero(parties), Tally.zero(parties)
-        return Moment(State(engine.pack(), joined(engine), *none, origin=self.origin))
+        zero = Tally.zero(parties)
+        return Moment(
+            State(
+                kept=engine.pack(), model=joined(engine), row=zero, whole=zero, origin=self.origin
+            )
+        )
 
     def unpack(self, packed: EncodedSnapshot) -> Moment:
         """Return a moment that was kept."""
@@ -174,7 +483,7 @@ class Events:
     def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
         """Play from ``moment`` to the end of the run."""
         state = moment.state.copied()  # a moment may be played from twice
-        return Kernel(Play(self, state), replace(moment, state=state), watcher).run()
+        return Kernel(StreamSimulation(self, state), replace(moment, state=state), watcher).run()
 
     def read(self, start: int, first: int, counts: dict[int, int]) -> Block:
         """Read the block that begins after ``start`` events of the stream.
@@ -183,7 +492,7 @@ class Events:
             first: number of its first used event.
             counts: appearances of entities, to which those of the block are added.
         """
-        count = min(self.block - start % self.block, self.events - start)
+        count = min(self.block - start % self.block, self.study.horizon - start)
         read = self.stream.read(start * self.batch, count * self.batch)
         used, times = self._admitted(read, counts)
         return Block(read, start, first, used, times, self.batch)
@@ -202,7 +511,7 @@ class Events:
             group = entities[i * self.batch : (i + 1) * self.batch].tolist()
             times = {e: counts.get(e, 0) + group.count(e) for e in group}
             most = max(times.values())
-            if self.limit is not None and most > self.limit:
+            if self.affordable_steps is not None and most > self.affordable_steps[0]:
                 used[i] = False
                 continue
             counts.update(times)
@@ -227,20 +536,20 @@ class Events:
             block.read.y[examples], places if entities is None else entities, places, paid
         )
         if entities is not None and randomizer.memoised and randomizer.mechanism is not None:
-            _remember(told, entities, found)
+            remember(told, entities, found)
         return found
 
     def requests_between(
         self, first: int, last: int, event: int, charge_key_prefix: str
     ) -> Iterator[ChargeRequest]:
         """Yield the charges of an entity's appearances ``first`` to ``last``, at an event."""
-        for part, (unit, release, count) in enumerate(self.charges(first, last)):
+        for part, (unit, release, count) in enumerate(charges(self.study, first, last)):
             charge = Charge(
                 unit=unit,
                 event=release,
                 count=count,
                 why="one entity's appearances",
-                method=self.method,
+                method=self.study.method.name,
                 round=event,
                 key=f"{charge_key_prefix}/appearance {first} to {last}/{part}",
             )
@@ -248,27 +557,25 @@ class Events:
             yield ChargeRequest((0,), charge, budget, unit in self.units)
 
 
-def _remember(
-    told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]
-) -> None:
-    """Hold a stream to its promise of one label for each entity, and fill ``told``.
+class AppearanceWorld(World[State]):
+    """A world in which what is released of an entity adds up, appearance by appearance."""
 
-    Other answers would tell of the change, which nothing bounds.
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return all permits: none is ever worked off."""
+        return permits
 
-    Raises:
-        DataError: if it breaks it; nothing of this block has been used then.
-    """
-    for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
-        if told.setdefault(entity, answer) != answer:
-            raise DataError(
-                f"entity {entity} has two labels in this stream, and privacy.memoised tells its "
-                "label once for all: set memoised = false, and appearances to the events that one "
-                "entity may take part in"
-            )
+    def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return all permits, at a site."""
+        return permits
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """Return the epsilon of a history."""
+        return accountant(budget.accountant).epsilon(spent, budget.delta)
 
 
-class Play(World[State]):
-    """A stream, as the kernel sees it: blocks that are charged, and then played.
+class StreamSimulation(AppearanceWorld):
+    """A stream, as the kernel sees it: blocks one after another, each charged, played and counted,
+    with rows where they are due.
 
     The state is changed in place.
     """
@@ -277,22 +584,95 @@ class Play(World[State]):
         self.events, self.state, self.ledgers = events, state, events.ledgers
         self.engine = events.engine()
         self.engine.unpack(state.kept)
-        self.rules = EventBlocks(
-            events.events,
-            events.every,
-            events.block,
-            events.stream.changes,
-            events.batch,
-            events.randomizer.accuracy,
-        )
         self.block: Block | None = None
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
-        """Return what the rules say, with the engine as it is where a moment may be kept."""
-        state, effects = self.rules.step(state, event)
+        """Return what follows from one event. A stream that has ended stays as it is."""
+        effects: list[Effect] = []
+        if state.ended is not None:
+            return state, effects
+        match event:
+            case Begin():
+                effects = [Send(0, self._next(state))]
+            case Arrived(BlockPlayed() as played) if played.number == state.position + 1:
+                effects = self._played(state, played)
+            case Stop(why):
+                effects = self._end(state, why)
         if any(isinstance(effect, Closed | Finish) for effect in effects):
             state.kept, state.model = self.engine.pack(), joined(self.engine)
         return state, effects
+
+    def _next(self, state: State) -> EventBlock:
+        """Return the next block, up to the next multiple of its length."""
+        block, left = self.events.block, self.events.study.horizon - state.position
+        return EventBlock(state.position + 1, min(block - state.position % block, left))
+
+    def _played(self, state: State, played: BlockPlayed) -> list[Effect]:
+        """Count a block, log what is due, and go on."""
+        count = self._next(state).count
+        found = self.count(state, played)
+        if state.position >= self.events.study.horizon:
+            return found + self._end(state, f"all {self.events.study.horizon} events were played")
+        if played.read < count:
+            return found + self._end(state, f"the stream ended after {state.position} events")
+        return found or [Send(0, self._next(state))]  # after a row, once it is written and saved
+
+    def count(self, state: State, played: BlockPlayed) -> list[Effect]:
+        """Count a block, or what there is of it, and log what is due."""
+        found: list[Effect] = []
+        for stop, tally in played.counted:
+            state.row, state.whole = state.row.plus(tally), state.whole.plus(tally)
+            if stop % self.events.study.stride == 0:
+                found += self._log(state, stop)
+        state.position += played.read
+        return found
+
+    def _end(self, state: State, why: str) -> list[Effect]:
+        """Log what is in no row yet, and finish."""
+        state.ended = why
+        found: list[Effect] = []
+        if state.row.events or state.row.unused:
+            found += self._log(state, state.position)
+        accuracy = _right(self.error(state.whole))
+        end = Log(rows.End(round=state.position, why=why, accuracy=accuracy))
+        return [*found, end, Finish(why)]
+
+    def error(self, tally: Tally) -> float | None:
+        """Return the share of wrong predictions, under privacy an unbiased estimate; or None."""
+        if not tally.examples:
+            return None
+        return 1.0 - self.events.randomizer.accuracy(1.0 - tally.errors / tally.examples)
+
+    def _log(self, state: State, stop: int) -> tuple[Effect, Effect]:
+        """Return a row for the log, of everything since the last one."""
+        tally, whole, batch = state.row, state.whole, self.events.batch
+        events, error = max(tally.events, 1), self.error(tally)
+        start = stop - tally.events - tally.unused
+        changes = self.events.stream.changes(start * batch, stop * batch)
+        row = VerticalRound(
+            round=stop,
+            accuracy=_right(error),
+            error=error,
+            accumulated=self.error(whole),
+            loss=tally.loss / tally.learned if tally.learned else None,
+            regret=tally.regret / events,
+            regret_sum=whole.regret,
+            active=tuple(times / events for times in tally.active),
+            silent=tuple(times / events for times in tally.silent),
+            up=whole.up,
+            down=whole.down,
+            framing=whole.framing,
+            learned=tally.learned,
+            dropped=tally.dropped,
+            unused=tally.unused,
+            changes=tuple(place / batch for place in changes),
+            active_seconds=whole.seconds[0] - whole.passive + whole.seconds[1],
+            passive_seconds=whole.passive,
+            server_seconds=whole.seconds[2],
+            steps=max(whole.active),
+        )
+        state.row = Tally.zero(len(tally.active))
+        return Log(row), Closed(stop)
 
     def read(self, state: State, task: EventBlock) -> tuple[Block, list[ChargeRequest]]:
         """Read a block, and return its charges: for what no entity has released so often."""
@@ -326,14 +706,6 @@ class Play(World[State]):
             for request in self.events.requests_between(first, last, number, charge_key_prefix)
         ]
 
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
-        """Return all permits: appearances add up."""
-        return permits
-
-    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
-        """Return the epsilon of a history."""
-        return accountant(budget.accountant).epsilon(spent, budget.delta)
-
     def shown(self, row: rows.Row) -> rows.Row | None:
         """Return a row without a time; without a promise, epsilon is infinite."""
         if isinstance(row, rows.Round) and not self.events.units:
@@ -359,80 +731,66 @@ class Play(World[State]):
             x = whole if block.used.all() else whole[block.places]
             labels = events.answers(block, paid, self.state.told)
             played = self.engine.run(x, labels, active, silent, paid)
-        tallies = counted(block, played, active, silent, labels, events.sizes, events.every)
+        tallies = counted(block, played, active, silent, labels, events.sizes, events.study.stride)
         return BlockPlayed(number, n, tuple(tallies))
+
+
+def _right(error: float | None) -> float | None:
+    return None if error is None else 1.0 - error
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> PreparedRun:
     """Make the objects of a simulation of a calibrated study, with its ledger in ``folder``."""
     torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
-    held = parts(study, stream)
-    split = Split.of(study, stream, held)
-    shape = shaping(fingerprint, held)
-    whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
+    split = Split.of(study, stream)
+    shape = split.shaping(fingerprint)
+    whose = {party_unit(m): f"{party_unit(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
     noise = protective(study, run, shape, folder)
     # the noise is over what it covers already
-    begun = [*shape, *split.digests(operations=not unprotected(study))]
     ledgers = open_ledgers(
         study,
         folder,
         run,
         {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
-        begun,
+        [*shape, *split.digests()],
         known,
         # an entity's record books them, too
-        {party(m): f"{run}/{party(m)}" for m in range(len(held))},
+        {unit: f"{run}/{unit}" for unit in whose},
         public=study.data.published and not foreign(study.data.stream),
     )
-    events = simulation(
-        study,
+    return prepared(
         split,
         run,
-        engine=partial(_engine, study, split, noise),
-        stream=arranged(stream, held),
-        randomizer=randomizer(
-            study, len(stream.classes), partial(answering, study, run, shape, folder)
-        ),
-        limit=appearances(study, pays, ledgers.histories(promised(study))),
+        path(split),
+        engine=partial(_engine, split, noise),
+        stream=arranged(stream, split.held),
+        entropy=partial(answering, study, run, shape, folder),
+        affordable_steps=appearances(study, pays, ledgers.histories(promised(study))),
         ledgers=ledgers,
     )
-    return built(study, split, stream, held, events, path(study, split))
 
 
-def shaping(fingerprint: str, held: Sequence[Index]) -> list[str]:
-    """Return what of the data shapes the noise: a fingerprint, and the features of each party."""
-    return [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
-
-
-def randomizer(
-    study: VerticalStudy, classes: int, entropy: Callable[[], Entropy]
-) -> LabelRandomizer:
-    """Return what tells labels: as they are, or by randomised response with a key of its own."""
-    told, mechanism, key = label(study), None, (0, 0)
-    if study.privacy.unit != "none":
-        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=classes)
-        key = secret(entropy().at("labels"))
-    required = ((LABELS, told), (ENTITIES, told))
-    return LabelRandomizer(
-        mechanism=mechanism, key=key, memoised=study.privacy.memoised, required=required
-    )
-
-
-def simulation(
-    study: VerticalStudy,
+def prepared(
     split: Split,
     run: str,
+    chosen: EventPath,
     *,
     engine: Callable[[], Engine],
     stream: Examples,
-    randomizer: LabelRandomizer,
-    limit: int | None,
+    entropy: Callable[[], Entropy],
+    affordable_steps: list[int] | None,
     ledgers: LedgerSession,
-) -> Events:
-    """Return the events of a study. Who is active is drawn once on zeros now, to refuse misfits."""
+) -> PreparedRun:
+    """Return the objects of a run over a stream, which is played as ``chosen``.
+
+    Who is active is drawn once on zeros now, to refuse misfits.
+
+    Args:
+        entropy: of the key of answers about labels, where there is one.
+    """
+    study = split.study
     method, privacy = study.method, study.privacy
-    delta = privacy.delta or 1e-5
     activity = Activity(
         activation=method.activation,
         columns=split.columns,
@@ -440,46 +798,35 @@ def simulation(
         entropy=Seeded(study.seed),
     )
     activity.drawn(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
-    return Events(
+    mechanism, key = None, (0, 0)
+    if privacy.unit != "none":
+        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
+        key = secret(entropy().at("labels"))
+    events = Events(
+        split=split,
         engine=engine,
         stream=stream,
-        events=study.horizon,
-        batch=method.batch,
-        every=study.stride,
-        block=BLOCK,
         activity=activity,
-        sizes=Sizes.of(
-            split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision
+        randomizer=LabelRandomizer(
+            mechanism=mechanism,
+            key=key,
+            memoised=privacy.memoised,
+            required=label_charges(study),
         ),
-        randomizer=randomizer,
-        charges=partial(charges, study),
-        limit=limit,
+        affordable_steps=affordable_steps,
         ledgers=ledgers,
-        units=(promised(study),) if privacy.unit != "none" else (),
-        budget=Budget(privacy.epsilon or math.inf, delta, privacy.accountant),
-        unlimited=Budget(math.inf, delta, privacy.accountant),
-        method=method.name,
+        budget=Budget(privacy.epsilon or math.inf, privacy.delta or 1e-5, privacy.accountant),
         charge_key_prefix=charge_key_prefix(study, run),
         origin=response_key_prefix(study, run),
+        block=BLOCK,
     )
-
-
-def built(
-    study: VerticalStudy,
-    split: Split,
-    stream: streams.Stream,
-    held: Sequence[Index],
-    events: Events,
-    chosen: EventPath,
-) -> PreparedRun:
-    """Return the objects of a run over these events, which are played as ``chosen``."""
     priced = price(study)
     return PreparedRun(
         study=study,
         plan=priced,
         simulation=events,
         first=events.first(),
-        facts=facts(study, split, stream, held, priced, chosen),
+        facts=facts(split, priced, chosen),
         model=study.model.name,
         named=split.named,
         paid="appearance of an entity",
@@ -490,7 +837,7 @@ def built(
 def _remedy(events: Events) -> str:
     """Return what helps where the budget pays for no event; what was spent before is said, too."""
     found, budget = "raise the noise multipliers, or lower label_epsilon", events.budget
-    if events.limit != 0 or not events.units:
+    if events.affordable_steps != [0] or not events.units:
         return found.capitalize()
     (unit,) = events.units
     spent = events.ledgers.epsilon(unit, budget.delta, budget.accountant)
@@ -504,18 +851,20 @@ def _remedy(events: Events) -> str:
 
 def appearances(
     study: VerticalStudy, pays: Sequence[int] | None, spent: Sequence[Spent] = ((),)
-) -> int | None:
+) -> list[int] | None:
     """Return in how many events an entity may take part after what its records have ``spent``, as
     was found first (``pays``); None without privacy.
     """
     if study.privacy.unit == "none" or pays is not None:
-        return pays[0] if pays is not None else None
+        return None if pays is None else [pays[0]]
     found = [most for each in spent if (most := affordable_events(study, each)) is not None]
-    return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
+    most = min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
+    return [most]
 
 
-def path(study: VerticalStudy, split: Split) -> EventPath:
+def path(split: Split) -> EventPath:
     """Return the way in which events are played."""
+    study = split.study
     privacy, method = study.privacy, study.method
     if (
         study.execution.path == "messages"
@@ -530,47 +879,40 @@ def path(study: VerticalStudy, split: Split) -> EventPath:
     return "loop" if plain and split.net is not None else "graph"
 
 
-def _engine(study: VerticalStudy, split: Split, noise: Entropy) -> Engine:
-    method, speeds, net = study.method, rates(study), split.net
-    chosen, required = path(study, split), required_charges(study)
-    first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
+def _engine(split: Split, noise: Entropy) -> Engine:
+    study, net = split.study, split.net
+    method = study.method
+    chosen, required = path(split), feature_charges(study)
     if chosen == "loop" and net is not None:  # the compiler is large: it is loaded here alone
         from sordino.regimes.vertical.loop import Loop, Rule
 
         rule = Rule(method.window, method.attenuation)
-        loop = Loop(net, rule, speeds, half=study.world.precision == 16)
-        return InProcessEngine(loop, first, required)
+        loop = Loop(net, rule, rates(study), half=study.world.precision == 16)
+        loop.start({who: flat.weights.numpy() for who, flat in split.flats().items()})
+        loop.required = required
+        return loop
+    server = make_server(split)
+    parties = [make_party(split, m, noise) for m in range(len(split.held))]
     if chosen == "graph":
-        from sordino.regimes.vertical.graph import Graph
+        from sordino.regimes.vertical.halves import Graph
 
-        settings = half_settings(study)
-        graph = Graph(*split.halves(), settings, speeds, split.columns, split.classes)
-        return InProcessEngine(graph, first, required)
-    from sordino.regimes.vertical.network import Messages
+        graph = Graph(server, parties, split.columns)
+        graph.required = required
+        return graph
+    from sordino.regimes.vertical.messages import Messages, ServerModel
 
-    return Messages.of(study, split, noise, required)
-
-
-def required_charges(study: VerticalStudy) -> RequiredCharges:
-    """Return what an entity's appearance releases of its features: at each party, at all."""
-    held, parties = features(study), study.data.parties
-    return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
+    rules = Rules(split.numbers, study.world.missing, study.method.resends)
+    return Messages(ServerModel(rules, server), parties, split.columns, required)
 
 
-def facts(
-    study: VerticalStudy,
-    split: Split,
-    stream: streams.Stream,
-    held: Sequence[Index],
-    priced: Plan,
-    chosen: EventPath,
-) -> Vertical:
+def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
     """Return what run.json says of these events."""
+    study = split.study
     method, privacy = study.method, study.privacy
     sizes = {who: flat.dim for who, flat in split.flats().items()}
     return Vertical(
         title=method.title,
-        classes=tuple(stream.classes),
+        classes=tuple(split.stream.classes),
         clients=tuple(
             Party(
                 client=m,
@@ -579,10 +921,10 @@ def facts(
                 embedding=width,
                 parameters=sizes[f"party{m}"],
             )
-            for m, (part, width) in enumerate(zip(held, split.embeddings, strict=True))
+            for m, (part, width) in enumerate(zip(split.held, split.embeddings, strict=True))
         ),
         dimension=sum(sizes.values()),
-        stream=stream.name,
+        stream=split.stream.name,
         drift=study.data.drift.kind,
         activation=method.activation.model_dump(exclude_none=True),
         window=method.window,

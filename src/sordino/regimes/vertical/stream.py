@@ -21,20 +21,13 @@ from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import foreign
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, scaled
-from sordino.data.stream.piece import (
-    Checked,
-    Labelled,
-    Unlabelled,
-    examine,
-    refuse_incomplete,
-)
+from sordino.data.stream.piece import Checked, Labelled, Unlabelled, examine, refuse_incomplete
 from sordino.mechanisms.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
-from sordino.regimes.vertical.engine import Mask, RequiredCharges
-from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
-from sordino.regimes.vertical.plan import ENTITIES, LABELS
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask, Means, Uniform
+from sordino.regimes.vertical.plan import ENTITIES, LABELS, RequiredCharges
 from sordino.regimes.vertical.study import VerticalStudy
 
 Index = NDArray[np.int64]
