@@ -22,7 +22,7 @@ from sordino.core.records import Round, Row
 from sordino.core.world import Absence, KernelSnapshot
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.vertical.protocol import Vertical
+from sordino.regimes.vertical.protocol import EventRules
 
 CASES = {**METHODS, **MORE}
 
@@ -57,8 +57,8 @@ def told(state: Any) -> Any:
         ("ali-dpfl", Synchronous),
         ("dp-fedavg", Synchronous),
         ("mapa/mlp, late", Asynchronous),
-        ("slr/deformed", Vertical),
-        ("dlr/entity", Vertical),
+        ("slr/deformed", EventRules),
+        ("dlr/entity", EventRules),
     ],
 )
 def test_a_regime_stepped_through_its_journal_stands_where_it_stood(

@@ -32,7 +32,7 @@ from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import run as events
 from sordino.regimes.vertical.halves import Party, Played
-from sordino.regimes.vertical.protocol import Vertical
+from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import Events, Sizes
 from sordino.regimes.vertical.study import VerticalPrivacy
 
@@ -366,9 +366,9 @@ def test_a_stimulus_activates_where_the_mean_feature_is_above(
 def encoded(world: Events) -> Iterator[Counter[str]]:
     """Bytes of every message that got where it was meant to, really encoded."""
     found: Counter[str] = Counter()
-    step, learn = Vertical.step, Party.learn
+    step, learn = EventRules.step, Party.learn
 
-    def hears(self: Vertical, state: Any, heard: Any) -> Any:
+    def hears(self: EventRules, state: Any, heard: Any) -> Any:
         state, effects = step(self, state, heard)
         # in time or too late
         if isinstance(heard, Arrived) and isinstance(heard.message, Embedding):
@@ -386,7 +386,7 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
         return learn(self, answer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Vertical, "step", hears)
+        patch.setattr(EventRules, "step", hears)
         patch.setattr(Party, "learn", learns)
         yield found
 
@@ -475,9 +475,9 @@ class Overheard:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.said: list[Any] = []
-        step, learn = Vertical.step, Party.learn
+        step, learn = EventRules.step, Party.learn
 
-        def hears(regime: Vertical, state: Any, heard: Any) -> Any:
+        def hears(regime: EventRules, state: Any, heard: Any) -> Any:
             state, effects = step(regime, state, heard)
             self.said += [heard, *(effect for effect in effects if isinstance(effect, Send))]
             return state, effects
@@ -486,7 +486,7 @@ class Overheard:
             self.said.append(answer)
             return learn(party, answer)
 
-        patch.setattr(Vertical, "step", hears)
+        patch.setattr(EventRules, "step", hears)
         patch.setattr(Party, "learn", learns)
 
 

@@ -480,7 +480,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(
     """Brute force: the noise is the same, so the difference of two parties' first windows is that
     of their shortened gradients.
     """
-    monkeypatch.setattr(entropy, "digest", lambda hidden: bytes(32))
+    monkeypatch.setattr(entropy, "digest", lambda *parts: bytes(32))
     plan = HalfSettings(
         Slr(length=2 if again else 1) if again else Dlr(length=2 if again else 1, alpha=1.0), 32
     )

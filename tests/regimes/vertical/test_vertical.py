@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sordino.base.message import Embedding, Labels, Turn, packed
 from sordino.core.effect import Arrived, Lapsed, Learn, Send, Skip, Wake, Woke
-from sordino.regimes.vertical.protocol import Rule, State, Vertical
+from sordino.regimes.vertical.protocol import EventRules, EventState, Rule
 
 SIZES = (2, 1, 3)
 PARTIES = len(SIZES)
@@ -43,7 +43,7 @@ class Silent:
     event: int
 
 
-def hear(regime: Vertical, state: State, word: Any) -> Any:
+def hear(regime: EventRules, state: EventState, word: Any) -> Any:
     """What follows from a word, but for alarms."""
     match word:
         case Embedding():
@@ -181,7 +181,7 @@ words = st.one_of(
 @given(told=st.lists(words, max_size=60), missing=st.sampled_from(["last", "zeros", "skip"]))
 def test_anything_may_come_in_any_order(told: list[Any], missing: Rule) -> None:
     """Event numbers are drawn relative to the open event, so that runs get somewhere."""
-    regime = Vertical(SIZES, missing)
+    regime = EventRules(SIZES, missing)
     state, spec, closed = regime.start(), Spec(missing), 0
     for kind, relative, *rest in told:
         event, valid = state.closed + 1 + relative, True
@@ -218,7 +218,7 @@ def test_queries_go_to_whoever_has_not_sent_and_nobody_else(active: tuple[int, .
     """
     passive = [m for m in range(PARTIES) if m not in active]
     for order in permutations(passive):
-        regime = Vertical(SIZES)
+        regime = EventRules(SIZES)
         state = regime.start()
         for event in (1, 2):
             for m in active:
@@ -239,7 +239,7 @@ def test_queries_go_to_whoever_has_not_sent_and_nobody_else(active: tuple[int, .
 
 
 def test_a_stand_in_is_the_last_that_came_even_where_nobody_learned_from_it() -> None:
-    regime = Vertical(SIZES, "skip")
+    regime = EventRules(SIZES, "skip")
     state = regime.start()
 
     def play(event: int, silent: int | None) -> Any:
@@ -257,7 +257,7 @@ def test_a_stand_in_is_the_last_that_came_even_where_nobody_learned_from_it() ->
     late = said(0, 2, False)
     assert hear(regime, state, late) == ()
     assert state.dropped == 1
-    kept = Vertical(SIZES, "last")
+    kept = EventRules(SIZES, "last")
     for word in (Waited(3), Labelled(3), said(0, 3, False), Silent(1, 3), said(2, 3, False)):
         found = hear(kept, state, word)
     assert [float(h[0]) for h in found[0].embeddings] == [300.0, 210.0, 320.0]
@@ -267,7 +267,7 @@ def test_a_window_that_stands_in_has_moved_on_by_an_event() -> None:
     """Its rows belong to the labels that the server has moved on, too; the newest stands in for the
     one that did not come.
     """
-    regime = Vertical((6, 6), "last", resends=3)
+    regime = EventRules((6, 6), "last", resends=3)
     state = regime.start()
 
     def played(event: int, sent: np.ndarray[tuple[int], np.dtype[np.float32]] | None) -> Learn:

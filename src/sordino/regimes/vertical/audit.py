@@ -45,45 +45,33 @@ from sordino.regimes.vertical.study import VerticalStudy
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answers:
-    """Answers about entities that are canaries.
-
-    Attributes:
-        coins: (m,), whether an entity's label is flipped; entities from m on are none.
-        told: (m,), answers that speak for it, less those that speak against it.
-    """
-
-    coins: Coins
-    told: Scores
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Flipped(LabelRandomizer):
     """Answers about labels that coins may have flipped.
 
     Attributes:
         classes: K.
-        seen: what the adversary sees.
+        coins: (m,), whether an entity's label is flipped; entities from m on are no canaries.
+        seen: (m,), answers that speak for a coin, less those that speak against it.
     """
 
     classes: int
-    seen: Answers
+    coins: Coins
+    seen: Scores
 
     def __call__(self, labels: Whole, entities: Whole, places: Whole, paid: Allowance) -> Whole:
         """Answer about labels, some of them flipped."""
-        m = len(self.seen.coins)
-        canary = np.flatnonzero(entities < m)
+        canary = np.flatnonzero(entities < len(self.coins))
         who = entities[canary]
         flipped = (labels + 1) % self.classes
         own = labels.copy()
-        own[canary] = np.where(self.seen.coins[who], flipped[canary], labels[canary])
+        own[canary] = np.where(self.coins[who], flipped[canary], labels[canary])
         found = LabelRandomizer.__call__(self, own, entities, places, paid)
         speaks = (found == flipped).astype(np.float64) - (found == labels)
         if self.memoised:  # the same answer again says nothing more
-            self.seen.told[who] = speaks[canary]
+            self.seen[who] = speaks[canary]
         else:
-            np.add.at(self.seen.told, who, speaks[canary])
+            np.add.at(self.seen, who, speaks[canary])
         return found
 
 
@@ -143,7 +131,7 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
     study = alone(study)
     privacy = study.privacy
     coins: Coins = Seeded(study.seed).at("audit", "stream", "coins").random(m) < 0.5
-    answers, covers = Answers(coins, np.zeros(m)), dict[int, Replaced]()
+    answers, covers = np.zeros(m), dict[int, Replaced]()
     with tempfile.TemporaryDirectory() as folder:
         built = build(study, Path(folder), "audit", None)
         simulation = built.simulation
@@ -156,6 +144,7 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
             memoised=own.memoised,
             required=own.required,
             classes=own.mechanism.classes,
+            coins=coins,
             seen=answers,
         )
         watched = replace(simulation, randomizer=flipped)
@@ -173,19 +162,18 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
         accountant=privacy.accountant,
     )
     if privacy.unit == "label":
-        return _without_delta(told, answers, alpha)
-    scores = label_epsilon(study) * answers.told
+        return _without_delta(told, answers, coins, alpha)
+    scores = label_epsilon(study) * answers
     for each in covers.values():
         longest = float(each.bounded(torch.tensor([[1e3 * each.clip]]))[0, 0])
         scores += 2.0 * longest / each.deviation**2 * np.array(each.seen[:m])
     return told.interval(scores, coins, alpha)
 
 
-def _without_delta(told: Promised, answers: Answers, alpha: float) -> Interval:
+def _without_delta(told: Promised, answers: Scores, coins: Coins, alpha: float) -> Interval:
     """Guesses about all labels whose answer says something; both bounds are the same one."""
-    m, r = len(answers.coins), int(np.count_nonzero(answers.told))
-    speaks = answers.told != 0.0
-    right = int(((answers.told > 0.0) == answers.coins)[speaks].sum())
+    m, speaks = len(coins), answers != 0.0
+    r, right = int(speaks.sum()), int(((answers > 0.0) == coins)[speaks].sum())
     low = one_run(m, r, right, 0.0, alpha)
     return told.told(low, low, m)
 

@@ -620,20 +620,17 @@ class Loop(InProcessEngine):
         clock, whens = int(kept["clock"][0]), [kept[f"when.{p}"] for p in people]
         count = min(clock, self.rule.length - 1)
         _check("sums", kept["sums"], np.int64, (2, count))
-        for p, when in enumerate(whens):
-            _check(f"when.{p}", when, np.int64, (count if p == people[-1] else len(when),))
+        for (p, name, layers), when in zip(self._participants(), whens, strict=True):
+            _check(f"when.{p}", when, np.int64, (count if name == "server" else len(when),))
             there = np.isin(when, np.arange(clock - count, clock)).all()
             if not (there and (np.diff(when) > 0).all()):
                 raise ValueError(
                     f"when.{p} must name events {clock - count} to {clock - 1} in their "
                     f"order, found {when.tolist()}"
                 )
-        for p, _, layers in self._participants():
             for q in layers:
-                sizes = int(shape.inputs[q]), int(shape.outputs[q])
-                for kind, size in zip("au", sizes, strict=True):
-                    name = f"{kind}.{q}"
-                    _check(name, kept[name], np.float32, (len(whens[p]), size))
+                _check(f"a.{q}", kept[f"a.{q}"], np.float32, (len(when), int(shape.inputs[q])))
+                _check(f"u.{q}", kept[f"u.{q}"], np.float32, (len(when), int(shape.outputs[q])))
         return clock, whens
 
     def _participants(self) -> Iterator[tuple[int, str, range]]:

@@ -37,8 +37,7 @@ from sordino.regimes.vertical.halves import (
 )
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.plan import RequiredCharges
-from sordino.regimes.vertical.protocol import State as EventState
-from sordino.regimes.vertical.protocol import Vertical
+from sordino.regimes.vertical.protocol import EventRules, EventState
 from sordino.training.plausible import length
 
 
@@ -60,7 +59,7 @@ class ServerModel:
     """
 
     def __init__(
-        self, rules: Vertical, server: Server, classes: int = 0, noise: Single | None = None
+        self, rules: EventRules, server: Server, classes: int = 0, noise: Single | None = None
     ) -> None:
         self.rules, self.server, self.classes, self.noise = rules, server, classes, noise
         self.state: EventState = rules.start()

@@ -102,7 +102,7 @@ from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of
-from sordino.regimes.vertical.protocol import Vertical
+from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import (
     AppearanceWorld,
     Block,
@@ -563,7 +563,7 @@ def _server_model(split: Split, patience: float) -> ServerModel:
     an answer to a query.
     """
     study = split.study
-    rules = Vertical(
+    rules = EventRules(
         split.numbers,
         study.world.missing,
         study.method.resends,

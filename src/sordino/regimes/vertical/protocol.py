@@ -21,7 +21,7 @@ active party cannot be missing: it is the one that spoke.
 On a network a party says as well that it is *passive* in an event. When all have spoken, nobody has
 to be waited for, and the queries go at once.
 
-:class:`State` is changed in place: there are thousands of events in a second.
+:class:`EventState` is changed in place: there are thousands of events in a second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Rule = Literal["last", "zeros", "skip"]
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class EventState:
     """Where the server stands.
 
     Attributes:
@@ -79,7 +79,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Vertical:
+class EventRules:
     """The rules of a vertical run.
 
     Attributes:
@@ -102,11 +102,11 @@ class Vertical:
         """M."""
         return len(self.sizes)
 
-    def start(self) -> State:
+    def start(self) -> EventState:
         """Before the first event; nobody has been heard, so zeros stand in."""
-        return State([np.zeros(size, np.float32) for size in self.sizes])
+        return EventState([np.zeros(size, np.float32) for size in self.sizes])
 
-    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+    def step(self, state: EventState, event: Event) -> tuple[EventState, Sequence[Effect]]:
         """Return what follows from one event; the state is changed in place."""
         match event:
             case Arrived(Embedding() as message):
@@ -125,7 +125,7 @@ class Vertical:
                 return state, self._give_up(state, (party,))
         return state, ()
 
-    def _ask(self, state: State) -> list[Effect]:
+    def _ask(self, state: EventState) -> list[Effect]:
         """Query whoever has not sent."""
         state.opened = state.asked = True
         number = state.closed + 1
@@ -140,21 +140,21 @@ class Vertical:
             else [*self._complete(state)]
         )
 
-    def _open(self, state: State) -> list[Effect]:
+    def _open(self, state: EventState) -> list[Effect]:
         """The first word of an event starts its clock."""
         if state.opened:
             return []
         state.opened = True
         return [Wake(self.wait, f"ask {state.closed + 1}")]
 
-    def _labels(self, state: State, message: Labels) -> Sequence[Effect]:
+    def _labels(self, state: EventState, message: Labels) -> Sequence[Effect]:
         if message.event != state.closed + 1 or state.labels is not None:
             return self._dropped(state)
         clock = self._open(state)
         state.labels = message.values
         return (*clock, *self._complete(state))
 
-    def _passive(self, state: State, message: Passive) -> Sequence[Effect]:
+    def _passive(self, state: EventState, message: Passive) -> Sequence[Effect]:
         party = message.party
         known = 0 <= party < self.parties and party not in state.got
         known = known and party not in state.given_up
@@ -164,20 +164,20 @@ class Vertical:
         state.passive.add(party)
         return (*clock, *self._spoken(state))
 
-    def _spoken(self, state: State) -> Sequence[Effect]:
+    def _spoken(self, state: EventState) -> Sequence[Effect]:
         """Query the passive ones, once all have said what they are."""
         spoken = state.passive | state.got.keys() | state.given_up
         every = state.passive and len(spoken) == self.parties
         return self._ask(state) if every and not state.asked else ()
 
-    def _give_up(self, state: State, parties: Sequence[int]) -> Sequence[Effect]:
+    def _give_up(self, state: EventState, parties: Sequence[int]) -> Sequence[Effect]:
         """Do without those of the parties that have not answered."""
         state.given_up |= {
             party for party in parties if 0 <= party < self.parties and party not in state.got
         }
         return self._complete(state)
 
-    def _embedding(self, state: State, heard: Embedding) -> Sequence[Effect]:
+    def _embedding(self, state: EventState, heard: Embedding) -> Sequence[Effect]:
         party = heard.party
         known = 0 <= party < self.parties and party not in state.got and party not in state.given_up
         if heard.event != state.closed + 1 or not known or not (state.asked or heard.active):
@@ -192,7 +192,7 @@ class Vertical:
             state.active |= {party} if heard.active else set()
         return (*clock, *self._spoken(state), *self._complete(state))
 
-    def _complete(self, state: State) -> Sequence[Effect]:
+    def _complete(self, state: EventState) -> Sequence[Effect]:
         if state.labels is None or len(state.got) + len(state.given_up) < self.parties:
             return ()
         event, absent, labels = state.closed + 1, tuple(sorted(state.given_up)), state.labels
@@ -228,6 +228,6 @@ class Vertical:
         )
 
     @staticmethod
-    def _dropped(state: State) -> Sequence[Effect]:
+    def _dropped(state: EventState) -> Sequence[Effect]:
         state.dropped += 1
         return ()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import fmean
+from typing import Literal
 
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
@@ -184,78 +185,81 @@ def regret(run: Run, mean: str) -> Iterator[Figure]:
     )
 
 
+def stacked(
+    xs: Sequence[float],
+    parts: Iterable[tuple[str, Sequence[float], Colour]],
+    kind: Literal["bar", "histogram", "area"],
+    texts: Mapping[str, Sequence[str]],
+) -> Iterator[Series]:
+    """Yield parts (name, heights, colour) one upon another, with ``texts`` by name."""
+    floor: Sequence[float] = ()
+    for name, heights, colour in parts:
+        floor = floor or [0.0] * len(heights)
+        yield Series(
+            x=xs, y=heights, name=name, kind=kind, colour=colour, base=floor,
+            texts=texts.get(name, ()),
+        )  # fmt: skip
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+
+
+def bars(heights: Sequence[float], texts: Sequence[str], marks: Sequence[Mark] = ()) -> Panel:
+    """Return a panel of bars that lie, with a text each."""
+    series = Series(x=range(len(heights)), y=heights, kind="bar", texts=texts)
+    return Panel(label="", series=[series], marks=marks)
+
+
 def activation(run: Run) -> Iterator[Figure]:
     """Yield in what share of the events each party was active, passive, or did not answer."""
     found = totals(run)
     if found is None or not found.active or not found.events:
         return
-    many = len(found.active) > MOST_BARS
-    shares = [
-        (100 * active, 100 * silent)
-        for active, silent in zip(found.active, found.silent, strict=True)
-    ]
+    shares, count = list(zip(found.active, found.silent, strict=True)), len(found.active)
+    many = count > MOST_BARS
     if many:
         shares.sort(reverse=True)
-    active, silent = [share for share, _ in shares], [share for _, share in shares]
-    passive = [max(100.0 - a - s, 0.0) for a, s in shares]
-    places = [float(i) for i in range(len(shares))]
-    edges = [i - 0.5 for i in range(len(shares) + 1)]
-    parts: tuple[tuple[list[float], Colour, str], ...] = (
-        (active, "blue", "active"),
-        (passive, "quiet", "passive, answered"),
-        (silent, "orange", "did not answer"),
+    active, silent = ([100 * share for share in each] for each in zip(*shares, strict=True))
+    passive = [max(100.0 - a - s, 0.0) for a, s in zip(active, silent, strict=True)]
+    parts: tuple[tuple[str, list[float], Colour], ...] = (
+        ("active", active, "blue"),
+        ("passive, answered", passive, "quiet"),
+        ("did not answer", silent, "orange"),
     )
-    series: list[Series] = []
-    floor = [0.0] * len(shares)
-    for heights, colour, name in parts:
-        if max(heights) >= 1e-9:
-            series.append(
-                Series(
-                    x=edges if many else places,
-                    y=heights,
-                    name=name,
-                    kind="histogram" if many else "bar",
-                    colour=colour,
-                    base=floor,
-                    texts=[f"{share:.3g}" for share in active]
-                    if name == "active" and len(shares) <= 12
-                    else (),
-                )
-            )
-        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    texts = {"active": [f"{share:.3g}" for share in active]} if count <= 12 else {}
+    places = [i - 0.5 for i in range(count + 1)] if many else [float(i) for i in range(count)]
+    seen = [part for part in parts if max(part[1]) >= 1e-9]
+    series = list(stacked(places, seen, "histogram" if many else "bar", texts))
     yield Figure(
         key="activation",
         title="Who was active",
         caption=ACTIVE + SILENT.get(str(vertical(run).missing), ""),
         label="How often each party was active, and did not answer",
-        x=f"{len(shares)} parties, the most active first" if many else "party",
-        limits=(-0.6, len(shares) - 0.4),
-        names=() if many else [str(i) for i in range(len(shares))],
+        x=f"{count} parties, the most active first" if many else "party",
+        limits=(-0.6, count - 0.4),
+        names=() if many else [str(i) for i in range(count)],
         panels=[Panel(label="share of events (%)", series=series, limits=(0, 100))],
     )
 
 
 def traffic(run: Run) -> Iterator[Figure]:
     """Yield MiB so far: payload up, payload down, and framing, one upon another."""
-    kinds: tuple[tuple[str, str, Colour], ...] = (
-        ("up", "payload up", "blue"),
-        ("down", "payload down", "green"),
-        ("framing", "framing", "quiet"),
-    )
-    curves = [points(run.rounds, "round", key) for key, _, _ in kinds]
+    kinds: dict[str, tuple[str, Colour]] = {
+        "up": ("payload up", "blue"),
+        "down": ("payload down", "green"),
+        "framing": ("framing", "quiet"),
+    }
+    curves = [points(run.rounds, "round", key) for key in kinds]
     xs = [0.0, *curves[0][0]]
     if len(xs) < 2 or any(len(ys) + 1 != len(xs) for _, ys in curves):
         return
-    series: list[Series] = []
-    floor = [0.0] * len(xs)
-    for (_, name, colour), (_, sent) in zip(kinds, curves, strict=True):
-        heights = [0.0, *(high / MIB for high in sent)]
-        text = f"{name} {amount(heights[-1], 3)} MiB"
-        series.append(Series(x=xs, y=heights, name=text, kind="area", colour=colour, base=floor))
-        floor = [low + high for low, high in zip(floor, heights, strict=True)]
+    sent = [[0.0, *(high / MIB for high in ys)] for _, ys in curves]
+    parts = [
+        (f"{name} {amount(heights[-1], 3)} MiB", heights, colour)
+        for (name, colour), heights in zip(kinds.values(), sent, strict=True)
+    ]
     again = known(vertical(run).resends) or 1
     caption = TRAFFIC.format(bits=plain(number(vertical(run).precision)))
-    sums = zip(xs, *(one.y for one in series), strict=True)
+    head = [run.vocabulary.round, *(f"{name}, MiB so far" for name, _ in kinds.values())]
+    series = list(stacked(xs, parts, "area", {}))
     yield Figure(
         key="traffic",
         title="Bytes sent",
@@ -263,10 +267,7 @@ def traffic(run: Run) -> Iterator[Figure]:
         label="Bytes sent over the stream",
         x=run.vocabulary.round,
         panels=[Panel(label="MiB so far", series=series, limits=(0, None))],
-        table=(
-            [run.vocabulary.round, *(f"{name}, MiB so far" for _, name, _ in kinds)],
-            list(sums),
-        ),
+        table=(head, list(zip(xs, *sent, strict=True))),
     )
 
 
@@ -276,6 +277,7 @@ def times(run: Run) -> Iterator[Figure]:
     if found is None or not any(found.durations):
         return
     events = max(found.events, 1.0)
+    texts = [f"{plain(each, 3)} s, {_short(each / events)} an event" for each in found.durations]
     yield Figure(
         key="times",
         title="Computation",
@@ -284,22 +286,7 @@ def times(run: Run) -> Iterator[Figure]:
         x="seconds",
         names=("active parties", "passive parties", "server"),
         lying=True,
-        panels=[
-            Panel(
-                label="",
-                series=[
-                    Series(
-                        x=(0, 1, 2),
-                        y=found.durations,
-                        kind="bar",
-                        texts=[
-                            f"{plain(each, 3)} s, {_short(each / events)} an event"
-                            for each in found.durations
-                        ],
-                    )
-                ],
-            )
-        ],
+        panels=[bars(found.durations, texts)],
     )
 
 
@@ -312,6 +299,8 @@ def prices(run: Run) -> Iterator[Figure]:
     why = "; ".join(dict.fromkeys(what for _, epsilon, what in stated if math.isinf(epsilon)))
     caption = PRICES.format(promised=PROMISED.get(unit, unit))
     caption += (OPEN.format(why=why) if why else "") + (COMPOSED if unit == "entity" else "")
+    lengths = [each if math.isfinite(each) else 0.0 for _, each, _ in stated]
+    texts = [bound(each, 4) if math.isfinite(each) else "∞, not protected" for _, each, _ in stated]
     yield Figure(
         key="prices",
         title="Epsilon of what is released",
@@ -320,23 +309,7 @@ def prices(run: Run) -> Iterator[Figure]:
         x="epsilon",
         names=[name for name, _, _ in stated],
         lying=True,
-        panels=[
-            Panel(
-                label="",
-                series=[
-                    Series(
-                        x=range(len(stated)),
-                        y=[each if math.isfinite(each) else 0.0 for _, each, _ in stated],
-                        kind="bar",
-                        texts=[
-                            bound(each, 4) if math.isfinite(each) else "∞, not protected"
-                            for _, each, _ in stated
-                        ],
-                    )
-                ],
-                marks=[Mark(run.budget, "budget", axis="x")],
-            )
-        ],
+        panels=[bars(lengths, texts, [Mark(run.budget, "budget", axis="x")])],
     )
 
 
@@ -443,30 +416,22 @@ def _shares(told: Sequence[float], parties: int) -> Sequence[float]:
 
 def released(run: Run) -> list[tuple[str, float, str]]:
     """Return what has a price: whose, epsilon, what; parties with the same together."""
-    entries = [
-        (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
-        for each in known(vertical(run).releases) or ()
-    ]
-    found = [
-        (unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries
-    ]
-    told = []
-    for (at_party, epsilon, what), group in groupby(
-        found, key=lambda each: (each[0].startswith("party:"), each[1], each[2])
-    ):
-        units = [unit for unit, _, _ in group]
-        if at_party:
-            told.append((_party(units), epsilon, what))
+    whose = {"labels": "label", "entities": "entity, all of it"}
+    rows: list[tuple[str, float, str]] = []
+    parties: list[str] = []
+    for each in known(vertical(run).releases) or ():
+        unit, epsilon = str(known(each.unit)), number(each.epsilon)
+        price = (math.inf if epsilon is None else epsilon, known(each.what) or "-")
+        if not unit.startswith("party:"):
+            rows.append((whose.get(unit, unit), *price))
+            parties = []
+        elif parties and rows[-1][1:] == price:
+            parties.append(unit)
+            rows[-1] = (_party(parties), *price)
         else:
-            told += [
-                (
-                    {"labels": "label", "entities": "entity, all of it"}.get(unit, unit),
-                    epsilon,
-                    what,
-                )
-                for unit in units
-            ]
-    return told
+            parties = [unit]
+            rows.append((_party(parties), *price))
+    return rows
 
 
 def _party(units: Sequence[str]) -> str:
@@ -474,11 +439,9 @@ def _party(units: Sequence[str]) -> str:
     >>> _party(["party:2"]), _party(["party:0", "party:1", "party:2"])
     ('features at party 2', 'features at parties 0 to 2')
     """
-    numbers = [unit.removeprefix("party:") for unit in units]
+    first, *others = (unit.removeprefix("party:") for unit in units)
     return (
-        f"features at party {numbers[0]}"
-        if len(numbers) == 1
-        else f"features at parties {numbers[0]} to {numbers[-1]}"
+        f"features at parties {first} to {others[-1]}" if others else f"features at party {first}"
     )
 
 

@@ -79,14 +79,14 @@ from sordino.regimes.vertical.plan import (
     units,
     unprotected,
 )
-from sordino.regimes.vertical.protocol import Vertical as Rules
+from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.stream import (
     Activity,
+    Arranged,
     Examples,
     LabelRandomizer,
-    arranged,
     remember,
     source,
 )
@@ -371,30 +371,6 @@ class Moment(moments.KernelSnapshot[State]):
         return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
-def unpacked(packed: EncodedSnapshot, engine: Engine, origin: str) -> Moment:
-    """Return the moment that :meth:`Moment.packed` put away.
-
-    Args:
-        packed: from a checkpoint.
-        engine: a new one; it takes over what the checkpoint keeps for it.
-        origin: what releases depend on from now on. If it is not the checkpoint's, appearances are
-            counted from nothing again.
-    """
-    local, shared = moments.unpacked(packed)
-    rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
-    for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
-        tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
-        rest = msgspec.structs.replace(rest, **{name: tally})
-    kept = below("engine.", vectors)
-    engine.unpack(kept)
-    state = State(kept=kept, model=joined(engine), **msgspec.structs.asdict(rest))
-    if rest.origin == origin:
-        state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
-    else:
-        state.origin, state.booked = origin, []
-    return Moment(state, **shared)
-
-
 def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
     """Return numbers by entity."""
     found = below(prefix, vectors)
@@ -477,8 +453,22 @@ class Events:
         )
 
     def unpack(self, packed: EncodedSnapshot) -> Moment:
-        """Return a moment that was kept."""
-        return unpacked(packed, self.engine(), self.origin)
+        """Return a moment that was kept. If what releases depend on is not what it was then,
+        appearances are counted from nothing again.
+        """
+        local, shared = moments.unpacked(packed)
+        rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
+        for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
+            tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
+            rest = msgspec.structs.replace(rest, **{name: tally})
+        engine, kept = self.engine(), below("engine.", vectors)
+        engine.unpack(kept)
+        state = State(kept=kept, model=joined(engine), **msgspec.structs.asdict(rest))
+        if rest.origin == self.origin:
+            state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
+        else:
+            state.origin, state.booked = self.origin, []
+        return Moment(state, **shared)
 
     def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
         """Play from ``moment`` to the end of the run."""
@@ -764,7 +754,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         run,
         path(split),
         engine=partial(_engine, split, noise),
-        stream=arranged(stream, split.held),
+        stream=Arranged(stream, split.held),
         entropy=partial(answering, study, run, shape, folder),
         affordable_steps=appearances(study, pays, ledgers.histories(promised(study))),
         ledgers=ledgers,
@@ -901,7 +891,7 @@ def _engine(split: Split, noise: Entropy) -> Engine:
         return graph
     from sordino.regimes.vertical.messages import Messages, ServerModel
 
-    rules = Rules(split.numbers, study.world.missing, study.method.resends)
+    rules = EventRules(split.numbers, study.world.missing, study.method.resends)
     return Messages(ServerModel(rules, server), parties, split.columns, required)
 
 

@@ -45,17 +45,15 @@ class Examples(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Arranged:
-    """A stream with its features in the order of parties, side by side.
-
-    Attributes:
-        stream: what is read.
-        order: features in their new order, those that nobody holds left out; None for as they come.
+    """A stream with its features in the order of parties, side by side; those that nobody holds are
+    left out.
     """
 
-    stream: streams.Stream
-    order: Index | None
+    def __init__(self, stream: streams.Stream, parts: Sequence[Index]) -> None:
+        order = np.concatenate(parts)
+        self.stream, self.changes = stream, stream.changes
+        self.order = None if np.array_equal(order, np.arange(math.prod(stream.shape))) else order
 
     def read(self, start: int, count: int) -> streams.Piece:
         """Return examples in a row, as the stream does."""
@@ -63,17 +61,6 @@ class Arranged:
         if self.order is None:
             return piece
         return replace(piece, x=np.ascontiguousarray(piece.x[:, self.order]))
-
-    def changes(self, start: int, stop: int) -> Sequence[int]:
-        """Return the examples at which the world changed at once."""
-        return self.stream.changes(start, stop)
-
-
-def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
-    """Return the stream with each party's features in one place."""
-    order = np.concatenate(parts)
-    features = int(np.prod(stream.shape))
-    return Arranged(stream, None if np.array_equal(order, np.arange(features)) else order)
 
 
 def source(
