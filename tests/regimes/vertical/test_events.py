@@ -31,7 +31,7 @@ from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import run as events
-from sordino.regimes.vertical.halves import Party, Played
+from sordino.regimes.vertical.halves import Engine, Party, Played
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import Events, Sizes
 from sordino.regimes.vertical.study import VerticalPrivacy
@@ -257,7 +257,7 @@ def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(
 # Who is active
 
 
-class Nobody:
+class Nobody(Engine):
     """An engine that learns nothing, says what it is told to, and keeps what it was given."""
 
     def __init__(

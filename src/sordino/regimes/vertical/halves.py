@@ -33,10 +33,9 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -59,6 +58,8 @@ FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
 EventPath = Literal["loop", "graph", "messages"]
 Arrays = dict[str, NDArray[Any]]
 Weights = dict[str, NDArray[np.float32]]
+Rows = NDArray[np.float32]
+Classes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +99,10 @@ class Played:
         )  # fmt: skip
 
 
-class Engine(Protocol):
+class Engine:
     """A server and its parties, between two blocks."""
 
-    def run(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
-    ) -> Played:
+    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
         """Play n events.
 
         Args:
@@ -121,22 +115,22 @@ class Engine(Protocol):
         Raises:
             LocalProtocolError: if something is not paid for; nothing has been computed then.
         """
-        ...
+        raise NotImplementedError
 
     def weights(self) -> Weights:
         """Return flat weights of "server", "party0", "party1" and so on."""
-        ...
+        raise NotImplementedError
 
     def pack(self) -> Arrays:
         """Return everything that a later :meth:`unpack` needs."""
-        ...
+        raise NotImplementedError
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """Restore the state that :meth:`pack` returned."""
-        ...
+        raise NotImplementedError
 
 
-class InProcessEngine(ABC):
+class InProcessEngine(Engine):
     """The loop or the graph, where nothing happens to messages.
 
     Attributes:
@@ -145,14 +139,7 @@ class InProcessEngine(ABC):
 
     required: RequiredCharges = ()
 
-    def run(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
-    ) -> Played:
+    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
         """Play n events, as :class:`Engine` says; every answer must come."""
         for unit, event in self.required:
             paid.covers(unit, event)
@@ -160,21 +147,9 @@ class InProcessEngine(ABC):
             raise ValueError("this engine has no rule for answers that do not come")
         return self.play(x, y, active)
 
-    @abstractmethod
-    def play(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask) -> Played:
+    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
         """Play n events: features (n b, f), labels (n b,), activity (n, M)."""
-
-    @abstractmethod
-    def weights(self) -> Weights:
-        """Return flat weights of "server", "party0", "party1" and so on."""
-
-    @abstractmethod
-    def pack(self) -> Arrays:
-        """Return weights and window, between two events."""
-
-    @abstractmethod
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Restore weights and window."""
+        raise NotImplementedError
 
 
 def below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -811,9 +786,7 @@ class Graph(InProcessEngine):
             *((f"party{party.index}", party) for party in parties),
         ]
 
-    def play(
-        self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]
-    ) -> Played:
+    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
         """Play n events one after another: features (n b, f), labels (n b,), activity (n, M)."""
         n, batch = len(active), self.server.settings.method.batch
         played, predictions = Played.room(n, batch), [torch.zeros(0, dtype=torch.int64)]

@@ -29,8 +29,11 @@ from sordino.regimes.vertical.halves import (
     FORWARD,
     SERVER,
     Arrays,
+    Classes,
+    Engine,
     Party,
     Played,
+    Rows,
     Server,
     Weights,
     below,
@@ -41,7 +44,7 @@ from sordino.regimes.vertical.protocol import EventRules, EventState
 from sordino.training.plausible import length
 
 
-class ServerModel:
+class ServerModel(Engine):
     """The server between two events: its half of the network, its rules, and what it owes to sites.
 
     Attributes:
@@ -132,13 +135,6 @@ class ServerModel:
         text = f"its embedding of event {effect.number} has the length {lengths[party]:.3g}"
         self.faults.append((party, f"{text}, and the server would take {why}"))
 
-    def run(
-        self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask,
-        paid: Allowance,
-    ) -> Played:  # fmt: skip
-        """Refuse: events of a network come from its sites."""
-        raise TypeError("the events of a network are played by its sites")
-
     def weights(self) -> Weights:
         """Return the flat weights of "server"."""
         return {"server": self.server.weights}
@@ -167,7 +163,7 @@ class ServerModel:
         }
 
 
-class Messages:
+class Messages(Engine):
     """A server and its parties in one process, which hand every message over.
 
     ``required`` are the charges of an appearance of an entity.
@@ -183,15 +179,8 @@ class Messages:
         self.server, self.parties = server, tuple(parties)
         self.columns, self.required = tuple(columns), required
 
-    def run(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
-    ) -> Played:
-        """Play n events, as :class:`~sordino.regimes.vertical.engine.Engine` says."""
+    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
+        """Play n events, as :class:`~sordino.regimes.vertical.halves.Engine` says."""
         for unit, event in self.required:
             paid.covers(unit, event)
         n, batch = len(active), self.server.server.settings.method.batch

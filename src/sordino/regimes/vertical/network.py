@@ -161,7 +161,7 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
             case Stop() if state.ended is None:
                 return state, [*self._cut_short(), *super().step(state, event)[1]]
             case Begin():
-                return state, self._in_turns(super().step(state, event)[1])
+                return super().step(state, event)
             case Joined(site):
                 self.model.away.discard(site)
                 return state, ()
@@ -207,25 +207,15 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
                 self._asked[effect.site] = effect.message.number
         return found
 
-    def _in_turns(self, effects: Sequence[Effect]) -> list[Effect]:
-        """Return what the rules of the stream ask for, blocks turn by turn."""
-        found: list[Effect] = []
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
-                found += self._begun(effect.message)
-            else:
-                found.append(effect)
-        return found
-
-    def _begun(self, task: EventBlock) -> list[Effect]:
+    def open_block(self, state: State) -> list[Effect]:
         """Read a block, and open its first event."""
-        self._task = task
-        self.block, self._unbooked = self.read(self.state, task)
-        self.model.begin(int(self.block.used.sum()))
-        n, events = len(self.block.used), self.events
-        silent = events.activity.silent(self.block.start, n, events.block)
-        self._silent = silent[self.block.used]
-        return self._noted(self.model.open()) if self.block.used.any() else self._over()
+        self._task, events = self._next(state), self.events
+        self._unbooked = self.read(state, self._task)
+        block = self._block
+        self.model.begin(int(block.used.sum()))
+        silent = events.activity.silent(block.start, len(block.used), events.block)
+        self._silent = silent[block.used]
+        return self._noted(self.model.open()) if block.used.any() else self._over()
 
     def _over(self) -> list[Effect]:
         """Close a block. The last one is closed when everybody has the last derivative."""
@@ -249,7 +239,7 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def _block_played(self) -> list[Effect]:
         """Count the block, and go on."""
-        return self._in_turns(super().step(self.state, Arrived(self._counted(self._block)))[1])
+        return list(super().step(self.state, Arrived(self._counted(self._block)))[1])
 
     def _cut_short(self) -> list[Effect]:
         """Count the events of the open block that are over: no more of them will come."""
@@ -454,15 +444,11 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         if self.party is not None:
             self._active = active[:, self.site]
         self._block, self._labels = block, None
-        if block.times > self._booked and block.used.any():
-            self._requests += [
-                request
-                for request in events.requests_between(
-                    self._booked + 1, block.times, start + 1, events.charge_key_prefix
-                )
-                if request.charge.unit in self._own_units
-            ]
+        if requests := events.new_charges(block, self._booked):
             self._booked = block.times
+            self._requests += [
+                request for request in requests if request.charge.unit in self._own_units
+            ]
         return True
 
     def _miss(self, block: Block, last: int) -> None:

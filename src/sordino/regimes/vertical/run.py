@@ -1,8 +1,14 @@
-r"""A run of events on one machine: its objects, and the simulation of a stream.
+r"""A run of events on one machine: its objects, the simulation of a stream in blocks, and what came
+of them.
 
-A block of events (:mod:`sordino.regimes.vertical.blocks`) is read, what it releases is booked, and
-then it is played: to the kernel, a block is one task of an engine, site 0. A stand-in for a network
-needs nothing else: an engine may hand every message over (:mod:`sordino.regimes.vertical.network`).
+A block of events is read, what it releases is booked, and then it is played: to the kernel, a block
+is one task of an engine, site 0. A stand-in for a network needs nothing else: an engine may hand
+every message over (:mod:`sordino.regimes.vertical.messages`).
+
+A block holds a thousand events and begins at a multiple of it, wherever rows of the log and
+checkpoints fall: what is drawn (who is active, who does not answer, what noise there is) is
+numbered by event or by block, so that the same study gives the same bits whatever is logged, and a
+run that was killed comes to the same end. A checkpoint stands between two blocks.
 
 Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th
 appearance releases, when the first entity appears for the k-th time: that is the price of the one
@@ -529,6 +535,13 @@ class Events:
             remember(told, entities, found)
         return found
 
+    def new_charges(self, block: Block, booked: int) -> list[ChargeRequest]:
+        """Return the charges of appearances in a block beyond those that are ``booked``."""
+        if block.times <= booked or not block.used.any():
+            return []
+        event, prefix = block.start + 1, self.charge_key_prefix
+        return list(self.requests_between(booked + 1, block.times, event, prefix))
+
     def requests_between(
         self, first: int, last: int, event: int, charge_key_prefix: str
     ) -> Iterator[ChargeRequest]:
@@ -583,7 +596,7 @@ class StreamSimulation(AppearanceWorld):
             return state, effects
         match event:
             case Begin():
-                effects = [Send(0, self._next(state))]
+                effects = self.open_block(state)
             case Arrived(BlockPlayed() as played) if played.number == state.position + 1:
                 effects = self._played(state, played)
             case Stop(why):
@@ -597,6 +610,10 @@ class StreamSimulation(AppearanceWorld):
         block, left = self.events.block, self.events.study.horizon - state.position
         return EventBlock(state.position + 1, min(block - state.position % block, left))
 
+    def open_block(self, state: State) -> list[Effect]:
+        """Return what begins the next block."""
+        return [Send(0, self._next(state))]
+
     def _played(self, state: State, played: BlockPlayed) -> list[Effect]:
         """Count a block, log what is due, and go on."""
         count = self._next(state).count
@@ -605,7 +622,7 @@ class StreamSimulation(AppearanceWorld):
             return found + self._end(state, f"all {self.events.study.horizon} events were played")
         if played.read < count:
             return found + self._end(state, f"the stream ended after {state.position} events")
-        return found or [Send(0, self._next(state))]  # after a row, once it is written and saved
+        return found or self.open_block(state)  # after a row, once it is written and saved
 
     def count(self, state: State, played: BlockPlayed) -> list[Effect]:
         """Count a block, or what there is of it, and log what is due."""
@@ -664,17 +681,15 @@ class StreamSimulation(AppearanceWorld):
         state.row = Tally.zero(len(tally.active))
         return Log(row), Closed(stop)
 
-    def read(self, state: State, task: EventBlock) -> tuple[Block, list[ChargeRequest]]:
+    def read(self, state: State, task: EventBlock) -> list[ChargeRequest]:
         """Read a block, and return its charges: for what no entity has released so often."""
-        block = self.events.read(task.number - 1, state.whole.events + 1, state.counts)
+        events, prefix = self.events, self.events.charge_key_prefix
+        self.block = block = events.read(task.number - 1, state.whole.events + 1, state.counts)
         booked = state.booked[-1][-1] if state.booked else 0
-        if block.times <= booked or not block.used.any():
-            return block, []
-        state.booked.append((self.events.charge_key_prefix, task.number, booked + 1, block.times))
-        requests = self.events.requests_between(
-            booked + 1, block.times, task.number, self.events.charge_key_prefix
-        )
-        return block, list(requests)
+        requests = events.new_charges(block, booked)
+        if requests:
+            state.booked.append((prefix, task.number, booked + 1, block.times))
+        return requests
 
     def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -682,8 +697,7 @@ class StreamSimulation(AppearanceWorld):
         """Read the block that is asked for, and return its charges."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
-                self.block, requests = self.read(state, effect.message)
-                return requests
+                return self.read(state, effect.message)
         return ()
 
     def reissued(

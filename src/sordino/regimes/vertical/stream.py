@@ -227,7 +227,7 @@ def stream_of(study: VerticalStudy, dataset: Dataset) -> streams.Stream:
     return streams.Replayed(dataset, study.seed)
 
 
-def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[NDArray[Any], Index]:
     """Return all rows of a stream that is in one place, (n, f), and their labels (n,)."""
     if isinstance(stream, streams.Replayed):
         data = stream.dataset
@@ -309,13 +309,7 @@ class LabelRandomizer:
     memoised: bool
     required: RequiredCharges
 
-    def __call__(
-        self,
-        labels: NDArray[np.int64],
-        entities: NDArray[np.int64],
-        places: NDArray[np.int64],
-        paid: Allowance,
-    ) -> NDArray[np.int64]:
+    def __call__(self, labels: Index, entities: Index, places: Index, paid: Allowance) -> Index:
         """Return responses (n,) to the labels of these entities, at their places (n,) in the
         stream.
 
@@ -336,7 +330,7 @@ class LabelRandomizer:
         return agreement if self.mechanism is None else self.mechanism.accuracy(agreement)
 
 
-def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+def remember(told: dict[int, int], entities: Index, answers: Index) -> None:
     """Hold a stream to its promise of one label for each entity, and fill ``told``.
 
     Other answers would tell of the change, which nothing bounds.
