@@ -146,7 +146,7 @@ def test_a_model_of_ones_own_tells_other_entities_nothing_of_one(
     kind: Callable[[], nn.Module], replays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # noise is drawn over all rows of an event together
-    monkeypatch.setattr(entropy, "digest", lambda hidden: bytes(32))
+    monkeypatch.setattr(entropy, "digest", lambda *parts: bytes(32))
     x, other = rows(), rows()
     other[CHANGED] = FAR
     (one, before), (two, after) = (
