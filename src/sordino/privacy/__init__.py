@@ -1,57 +1,33 @@
 """Privacy facts, their arithmetic, and the ledger that keeps them."""
 
-from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
-from sordino.privacy.budget import Budget, epsilon_after, most_steps, noise_multiplier
-from sordino.privacy.chain import Charge, Entry, Note, Verified
-from sordino.privacy.event import (
-    Chosen,
-    Composed,
-    Event,
-    Gaussian,
-    Grouped,
-    NonPrivate,
-    Nothing,
-    PoissonSampled,
-    Pure,
-    Repeated,
-    Selected,
-    decode,
-    encode,
-)
-from sordino.privacy.ledger import Ledger
-from sordino.privacy.permit import Allowance, Permit, covers_one, covers_round
-from sordino.privacy.session import LedgerSession
-
-__all__ = [
-    "NAMES",
-    "Accountant",
-    "Allowance",
-    "Budget",
-    "Charge",
-    "Chosen",
-    "Composed",
-    "Entry",
-    "Event",
-    "Gaussian",
-    "Grouped",
-    "Ledger",
-    "LedgerSession",
-    "NonPrivate",
-    "Note",
-    "Nothing",
-    "Permit",
-    "PoissonSampled",
-    "Pure",
-    "Repeated",
-    "Selected",
-    "Verified",
-    "accountant",
-    "covers_one",
-    "covers_round",
-    "decode",
-    "encode",
-    "epsilon_after",
-    "fixed_order",
-    "most_steps",
-    "noise_multiplier",
-]
+from sordino.privacy.accounting import NAMES as NAMES
+from sordino.privacy.accounting import Accountant as Accountant
+from sordino.privacy.accounting import accountant as accountant
+from sordino.privacy.accounting import fixed_order as fixed_order
+from sordino.privacy.budget import Budget as Budget
+from sordino.privacy.budget import epsilon_after as epsilon_after
+from sordino.privacy.budget import most_steps as most_steps
+from sordino.privacy.budget import noise_multiplier as noise_multiplier
+from sordino.privacy.chain import Charge as Charge
+from sordino.privacy.chain import Entry as Entry
+from sordino.privacy.chain import Note as Note
+from sordino.privacy.chain import Verified as Verified
+from sordino.privacy.event import Chosen as Chosen
+from sordino.privacy.event import Composed as Composed
+from sordino.privacy.event import Event as Event
+from sordino.privacy.event import Gaussian as Gaussian
+from sordino.privacy.event import Grouped as Grouped
+from sordino.privacy.event import NonPrivate as NonPrivate
+from sordino.privacy.event import Nothing as Nothing
+from sordino.privacy.event import PoissonSampled as PoissonSampled
+from sordino.privacy.event import Pure as Pure
+from sordino.privacy.event import Repeated as Repeated
+from sordino.privacy.event import Selected as Selected
+from sordino.privacy.event import decode as decode
+from sordino.privacy.event import encode as encode
+from sordino.privacy.ledger import Ledger as Ledger
+from sordino.privacy.permit import Allowance as Allowance
+from sordino.privacy.permit import Permit as Permit
+from sordino.privacy.permit import covers_one as covers_one
+from sordino.privacy.permit import covers_round as covers_round
+from sordino.privacy.session import LedgerSession as LedgerSession

@@ -8,18 +8,12 @@ people     the whole: open, close, link
 price      what a charge is held against, and what plans ask
 """
 
-from sordino.privacy.records.identity import Records
-from sordino.privacy.records.people import close_sets, link, open_sets
-from sordino.privacy.records.price import Burden, Prices, bounds, burdens, outside
-
-__all__ = [
-    "Burden",
-    "Prices",
-    "Records",
-    "bounds",
-    "burdens",
-    "close_sets",
-    "link",
-    "open_sets",
-    "outside",
-]
+from sordino.privacy.records.identity import Records as Records
+from sordino.privacy.records.people import close_sets as close_sets
+from sordino.privacy.records.people import link as link
+from sordino.privacy.records.people import open_sets as open_sets
+from sordino.privacy.records.price import Burden as Burden
+from sordino.privacy.records.price import Prices as Prices
+from sordino.privacy.records.price import bounds as bounds
+from sordino.privacy.records.price import burdens as burdens
+from sordino.privacy.records.price import outside as outside
