@@ -169,10 +169,7 @@ def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:
         if asked < 1:
             raise StudyError(f"--jobs must be at least 1; got {asked}")
         return asked
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(cores // max(threads, default=1), 1)
+    return max(len(os.sched_getaffinity(0)) // max(threads, default=1), 1)
 
 
 def play(
@@ -259,7 +256,7 @@ def _why(child: _Child) -> str | None:
 
 def _stop(children: Sequence[_Child]) -> None:
     # which a child takes over from us
-    deaf = sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     for child in children:
         if child.process.poll() is None:
             child.process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)

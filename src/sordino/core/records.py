@@ -593,6 +593,13 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
     return Unknown(extra=found) if known is None else _open(found, known, "kind")
 
 
+class Numbered(msgspec.Struct, frozen=True):
+    """A row of the log of whatever regime: its kind and its number."""
+
+    kind: str = ""
+    round: Count = 0
+
+
 def closed(line: bytes | str) -> int | None:
     """The number of the round that a row of the log closes; None of any other row.
 
@@ -601,13 +608,10 @@ def closed(line: bytes | str) -> int | None:
     >>> closed(b'{"kind": "rou')  # cut short
     """
     try:
-        found = json_of(line)
-        if not isinstance(found, dict) or found.get("kind") != "round":
-            return None
-        number = fitted({"kind": "round", "round": found.get("round", 0)}, Round).round
-    except Malformed:
+        found = msgspec.json.decode(line, type=Numbered)
+    except (msgspec.MsgspecError, RecursionError):
         return None
-    return number if isinstance(number, int) else 0
+    return found.round if found.kind == "round" else None
 
 
 def about(content: bytes, place: object, error: type[SordinoError] = StudyError) -> About:
@@ -674,7 +678,7 @@ def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) ->
     return msgspec.structs.replace(fitted(own, kind), extra=others)
 
 
-def fitted(found: Mapping[str, object], kind: type[S]) -> S:
+def fitted(found: object, kind: type[T]) -> T:
     """JSON that was read, as a record of this kind.
 
     Raises:

@@ -59,9 +59,7 @@ from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import (
     About,
     Begin,
-    Maybe,
     Misfit,
-    Record,
     Row,
     Seal,
     dumped,
@@ -463,12 +461,6 @@ def table_in(path: Path, read: Callable[[str], Any]) -> dict[str, Any]:
     return found
 
 
-class _Named(Record, frozen=True, kw_only=True):
-    """The modules of a ``run.json``."""
-
-    modules: Maybe[dict[str, records.Module]] = None
-
-
 def study_of(
     folder: Path,
     recorded: Mapping[str, records.Module] | None,
@@ -520,10 +512,11 @@ def _object(folder: Path, modules: Path | None, error: type[SordinoError]) -> di
     found = object_of(content, path, error)
     if found.get("regime") not in (None, *regimes.names()):
         try:
-            named = fitted({"modules": found.get("modules")}, _Named)
+            listed = found.get("modules")
+            named = fitted({} if listed is None else listed, dict[str, records.Module])
         except Misfit:  # which is said when all of it is read
             return found
-        study_of(folder, known(named.modules), modules)
+        study_of(folder, named, modules)
     return found
 
 

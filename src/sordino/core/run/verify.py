@@ -26,7 +26,7 @@ from sordino.base.fingerprints import KEYED
 from sordino.base.parsing import json_of, toml_of
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
-from sordino.core.records import number
+from sordino.core.records import Numbered, number
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -56,13 +56,6 @@ Row = dict[str, Any]
 Spent = tuple[tuple[Event, int], ...]
 Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
-
-
-class _Numbered(msgspec.Struct, frozen=True):
-    """A row of the log, of any regime."""
-
-    kind: str = ""
-    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +402,7 @@ class _Check:
         with open_below(folder, LOG) as log:
             for line in log:
                 try:
-                    row = msgspec.json.decode(line, type=_Numbered)
+                    row = msgspec.json.decode(line, type=Numbered)
                 except (msgspec.MsgspecError, RecursionError):
                     self.problems.append(f"{folder / LOG}: a line cannot be read")
                     return
