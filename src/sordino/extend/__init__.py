@@ -5,10 +5,8 @@ methods    methods of one's own, and the contract ``check_method``
 mechanisms mechanisms of one's own, and the contract ``check_noise``
 regimes    regimes of one's own
 tables     partitions, latencies, data sets and other tables of a study
-attacks    attacks on single releases
 commands   commands of their own: entry points of the group ``sordino.commands``
-runs       studies, runs, attacks, and what they leave on disk
-pages      pictures and pages
+runs       studies, runs, attacks, what they leave on disk, pictures and pages
 network    transports of their own, by entry points of the group ``sordino.transports``, and what
            serves and joins a federation
 ========== ======================================================================================

@@ -1,7 +1,12 @@
-"""Studies, runs, attacks, and what they leave on disk."""
+"""Studies, runs, attacks, what they leave on disk, and pictures and pages of it."""
 
+from sordino import report as report
 from sordino.audit.bounds import at_least as at_least
 from sordino.audit.bounds import at_most as at_most
+from sordino.audit.canaries import mechanism_of as mechanism_of
+from sordino.audit.shadows import MODEL as MODEL
+from sordino.audit.shadows import load_weights as load_weights
+from sordino.base.entropy import Seeded as Seeded
 from sordino.base.errors import DataError as DataError
 from sordino.base.errors import ResumeError as ResumeError
 from sordino.base.errors import SordinoError as SordinoError
@@ -13,6 +18,11 @@ from sordino.base.files import there as there
 from sordino.base.modules import tell as tell
 from sordino.base.parsing import Malformed as Malformed
 from sordino.base.parsing import toml_of as toml_of
+from sordino.clients import regime as regime
+from sordino.clients.division import Federation as Federation
+from sordino.clients.division import federation as federation
+from sordino.clients.division import loss_of as loss_of
+from sordino.clients.division import model as model
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
 from sordino.comparison import runner as runner
 from sordino.comparison.result import CONFIDENCE as CONFIDENCE
@@ -24,6 +34,7 @@ from sordino.core import study as study
 from sordino.core.files import locked as locked
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import said_clearly as said_clearly
+from sordino.core.plan import Schedule as Schedule
 from sordino.core.records import at as at
 from sordino.core.records import dumped as dumped
 from sordino.core.records import known as known
@@ -31,7 +42,39 @@ from sordino.core.records import number as number
 from sordino.core.run import session as session
 from sordino.core.run.reading import Run as Run
 from sordino.core.run.reading import load as load
+from sordino.core.statements import Figure as Figure
+from sordino.core.statements import Panel as Panel
+from sordino.core.statements import Series as Series
+from sordino.core.statements import look as look
 from sordino.core.study.base import Study as Study
 from sordino.core.study.parse import write as write
+from sordino.data import Dataset as Dataset
+from sordino.data import Labels as Labels
+from sordino.data import scaled as scaled
 from sordino.data.sets import NAMES as NAMES
 from sordino.data.sets import where as where
+from sordino.mechanisms.gaussian import Bounded as Bounded
+from sordino.mechanisms.knorm import exponential_norm as exponential_norm
+from sordino.privacy import PoissonSampled as PoissonSampled
+from sordino.privacy import accountant as accountant
+from sordino.privacy.rounding import epsilon_text as epsilon_text
+from sordino.report import words as words
+from sordino.report.canvas import INK as INK
+from sordino.report.canvas import QUIET as QUIET
+from sordino.report.canvas import canvas as canvas
+from sordino.report.canvas import clean as clean
+from sordino.report.canvas import figure as figure
+from sordino.report.canvas import svg as svg
+from sordino.report.comparisons import Table as Table
+from sordino.report.curves import Band as Band
+from sordino.report.curves import band as band
+from sordino.report.page import Picture as Picture
+from sordino.report.page import picture_of as picture_of
+from sordino.report.page import template as template
+from sordino.training.client import poisson as poisson
+from sordino.training.dpsgd import bound_of as bound_of
+from sordino.training.evaluate import Evaluator as Evaluator
+from sordino.training.flat import Flat as Flat
+from sordino.training.flat import Slot as Slot
+from sordino.training.loss import Loss as Loss
+from sordino.training.perexample import ClippedSum as ClippedSum

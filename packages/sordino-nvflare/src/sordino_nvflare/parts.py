@@ -35,7 +35,7 @@ from sordino.extend.network import (
     serve,
     site_of,
 )
-from sordino.extend.pages import write as write_report
+from sordino.extend.runs import report
 from sordino_nvflare import local
 from sordino_nvflare.cell import CellPost
 from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Quorum
@@ -102,7 +102,7 @@ class _Work:
         try:
             self.done = self._what()
             with resumable(Path(self.done.run)):
-                write_report(Path(self.done.run))
+                report.write(Path(self.done.run))
         except Exception as error:
             self.error = error
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from statistics import fmean
 
-from sordino.extend.pages import Band, Figure, Panel, Picture, Series, band, look, picture_of
+from sordino.extend.runs import Band, Figure, Panel, Picture, Series, band, look, picture_of
 from sordino_papers.cells import Place
 from sordino_papers.entry import Published, Shown
 from sordino_papers.measures import Curve

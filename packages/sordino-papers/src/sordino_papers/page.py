@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.extend.pages import Picture, Table, template
+from sordino.extend.runs import Picture, Table, template
 from sordino_papers import figures, tables
 from sordino_papers.markdown import TITLES, counted, verdict
 from sordino_papers.results import EntryOf, Results

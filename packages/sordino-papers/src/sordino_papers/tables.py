@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sordino.extend.pages import Table, words
+from sordino.extend.runs import Table, words
 from sordino_papers.cells import Grid, Place
 from sordino_papers.entry import Entry, Published, Shown
 from sordino_papers.measures import Measure

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.extend.attacks import Bounded, ClippedSum, bound_of, exponential_norm
+from sordino.extend.runs import Bounded, ClippedSum, bound_of, exponential_norm
 from sordino_papers.inversion.gradient import FirstLayer, Matrix, recovered
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from sordino.extend.attacks import MODEL
 from sordino.extend.commands import AttackOptions, StudyError, say
-from sordino.extend.runs import HorizontalStudy, Study, replace_file, said_clearly, tell
+from sordino.extend.runs import MODEL, HorizontalStudy, Study, replace_file, said_clearly, tell
 from sordino_papers.inversion import scenes as inversion
 from sordino_papers.inversion.attempt import Attempt, Level, Scene
 from sordino_papers.inversion.picture import inversion_figure, noise_words, scene_words

@@ -62,8 +62,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.extend.attacks import Evaluator, Flat, Loss, Slot
 from sordino.extend.commands import StudyError
+from sordino.extend.runs import Evaluator, Flat, Loss, Slot
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

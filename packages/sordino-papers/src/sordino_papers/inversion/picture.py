@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sordino.extend.pages import INK, QUIET, canvas, clean, epsilon_text, figure, svg
+from sordino.extend.runs import INK, QUIET, canvas, clean, epsilon_text, figure, svg
 from sordino_papers.inversion.attempt import Level, Scene
 
 if TYPE_CHECKING:

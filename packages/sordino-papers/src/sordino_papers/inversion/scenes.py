@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.extend.attacks import (
+from sordino.extend.commands import StudyError
+from sordino.extend.runs import (
     Bounded,
     ClippedSum,
     Dataset,
     Federation,
     Flat,
+    HorizontalStudy,
     Labels,
     PoissonSampled,
     Schedule,
@@ -31,8 +33,6 @@ from sordino.extend.attacks import (
     regime,
     scaled,
 )
-from sordino.extend.commands import StudyError
-from sordino.extend.runs import HorizontalStudy
 from sordino_papers.inversion.attempt import Attack, Level, Scene, Target, correlation
 from sordino_papers.inversion.gradient import Matrix, first_layer, mean_slopes
 
