@@ -379,6 +379,21 @@ def fetch_data(name: str) -> None:
 
 
 @data.command()
+def look(
+    file: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    label: Annotated[str, typer.Option(help="The column to predict.")] = "label",
+    leave_out: Annotated[
+        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
+    ] = None,
+) -> None:
+    """Propose ranges, categories and classes of a table, to be edited: they are private."""
+    from sordino.data.look import proposed
+
+    say.people("This looks at private rows. Nothing is charged and nothing is kept.")
+    say.result(proposed(file, label, tuple(leave_out or ())).rstrip())
+
+
+@data.command()
 def partition(
     study: StudyFile,
     out: Annotated[Path | None, typer.Option(help="Write the picture (SVG) there.")] = None,

@@ -126,7 +126,7 @@ def read_table(path: Path, how: ReadOptions) -> Raw:
     texts = {*how.encoding.categories, *filter(None, [_alone(how)])}
     if how.classes is not None and how.target is None:
         texts.add(how.label)
-    return read_frame(_frame(path, texts), how, str(path))
+    return read_frame(frame_of(path, texts), how, str(path))
 
 
 def _alone(how: ReadOptions) -> str | None:
@@ -293,7 +293,7 @@ def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any
     """Every column of a CSV or Parquet file, (n,); of an npz those it trains on, and ``also``."""
     if ending(path) == ".npz":
         return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
-    frame = _frame(path, () if also is None else (also,))
+    frame = frame_of(path, () if also is None else (also,))
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
     return {
@@ -389,7 +389,7 @@ def _encoded_array(
     return found
 
 
-def _frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
+def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
     """A file's table; in a CSV file these columns are text, as it stands there: one fraction or
     word would change how all others are read. Between semicolons each decimal comma becomes a
     point, whether or not the first lines have one: a row would decide that for all others.
