@@ -17,9 +17,9 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from bench.flare import BYTES, ECHOES, RESULT
 from sordino.network.transport import Mailbox
-from sordino_nvflare.cell import CellPost
 from sordino_nvflare.channel import SERVER, FlareHub, FlareLine
 from sordino_nvflare.job import TASK
+from sordino_nvflare.parts import CellPost
 
 
 class Back(Controller):  # type: ignore[misc]  # the library has no types

@@ -325,7 +325,6 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
         KernelOptions(
             session=courier,
             journal=Journal(folder),
-            minimum=agreed.agreement.minimum,
             clock=lambda: feeder.now,
         ),
     )

@@ -179,7 +179,6 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     options = KernelOptions(
         session=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
-        minimum=agreed.minimum,
         sums=None if summing is None else Sums(courier, agreed, summing),
     )
     kind: type[LiveKernel[Any, Any]] = LiveKernel if summing is None else LiveSums

@@ -234,7 +234,6 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         KernelOptions(
             session=courier,
             journal=Again(found.inputs()),  # type: ignore[arg-type]
-            minimum=agreed.agreement.minimum,
         ),
     )
     try:

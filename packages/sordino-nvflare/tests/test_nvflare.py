@@ -78,7 +78,7 @@ def test_who_speaks_is_who_nvflare_has_certified(
     from nvflare.fuel.f3.message import Message
     from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
 
-    from sordino_nvflare.cell import CellPost
+    from sordino_nvflare.parts import CellPost
 
     cell, heard = Cell(), []
     post = CellPost(cell, "job", {"north": "north", "south": "relay.south", SERVER: "server"})

@@ -16,6 +16,9 @@ from sordino.core.network import Agreement as Agreement
 from sordino.core.run.session import Outcome as Outcome
 from sordino.network.certificates import context as context
 from sordino.network.demo import DemoFederation as DemoFederation
+from sordino.network.demo import Process as Process
+from sordino.network.demo import end as end
+from sordino.network.demo import listens as listens
 from sordino.network.kit import RUN as RUN
 from sordino.network.kit import Agreed as Agreed
 from sordino.network.server import serve as serve

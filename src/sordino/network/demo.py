@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from sordino.network import kit
 from sordino.network import transport as transports
 
 GRACE = 10.0
-"""Seconds that sites have to write what they keep, once the server has failed."""
+"""Seconds that sites have to write what they keep, once the server has failed or they are ended."""
 KITS, DATA = "kits", "data"
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,35 +134,52 @@ def play(
     server, *sites = commands(laid, scripted=scripted, more=more)
     logs = laid.server.parent.parent / "logs"
     logs.mkdir(exist_ok=True)
-    running: list[tuple[str, subprocess.Popen[bytes]]] = []
+    running: dict[str, Process] = {}
     try:
-        running.append(("server", subprocess.Popen(server)))
+        running["server"] = subprocess.Popen(server)
         for (folder, _), command in zip(laid.sites, sites, strict=True):
-            log = (logs / f"{folder.name}.txt").open("wb")
-            with log:
-                running.append((folder.name, subprocess.Popen(command, stdout=log, stderr=log)))
+            with (logs / f"{folder.name}.txt").open("wb") as log:
+                running[folder.name] = subprocess.Popen(command, stdout=log, stderr=log)
         return _waited(running, logs, tell)
     finally:
-        for _, process in running:
-            if process.poll() is None:
-                process.terminate()
-        for _, process in running:
+        end(running.values())
+
+
+def end(processes: Iterable[Process]) -> None:
+    """End processes that still run."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    for process in running:
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
             process.wait()
 
 
-def _waited(
-    running: Sequence[tuple[str, subprocess.Popen[bytes]]], logs: Path, tell: Callable[[str], None]
-) -> int:
+def listens(host: str, port: int, alive: Callable[[], bool], seconds: float) -> bool:
+    """Wait until somebody listens there, while who should is alive."""
+    late = time.monotonic() + seconds
+    while alive() and time.monotonic() < late:
+        with suppress(OSError):
+            socket.create_connection((host, port), timeout=1.0).close()
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _waited(running: Mapping[str, Process], logs: Path, tell: Callable[[str], None]) -> int:
     failed: set[str] = set()
-    end = math.inf
-    while any(process.poll() is None for _, process in running):
-        for name, process in running:
+    late = math.inf
+    while any(process.poll() is None for process in running.values()):
+        for name, process in running.items():
             if process.poll() not in (None, 0) and name not in failed:
                 failed.add(name)
                 tell(f"{name} ended with status {process.returncode}; see {logs / name}.txt")
                 if name == "server":
-                    end = time.monotonic() + GRACE
-        if time.monotonic() > end:
+                    late = time.monotonic() + GRACE
+        if time.monotonic() > late:
             break
         time.sleep(0.05)
-    return len(failed | {name for name, process in running if process.returncode})
+    return len(failed | {name for name, process in running.items() if process.returncode})

@@ -149,7 +149,6 @@ class KernelOptions:
     Attributes:
         session: the way to the sites.
         journal: what reached the server since the moment was saved.
-        minimum: sites that must be there for a round to begin.
         within: seconds in which a site that is there answers.
         reports: called with the kernel after each input, and every second without one.
         ends: called with the moment at which the run has ended, before it is kept.
@@ -158,7 +157,6 @@ class KernelOptions:
 
     session: ServerSession
     journal: Journal
-    minimum: int
     within: float = math.inf
     reports: Callable[[Any], None] = lambda kernel: None
     ends: Callable[[Any], None] = lambda moment: None
@@ -181,11 +179,8 @@ class NetworkKernel(Kernel[S, M]):
         self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
     ) -> None:
         super().__init__(world, moment, watcher)
-        self.session, self.journal, self._minimum = (
-            options.session,
-            options.journal,
-            options.minimum,
-        )
+        self.session, self.journal = options.session, options.journal
+        self._minimum = self.session.agreed.minimum  # of sites, for a round to begin
         self._reports, self._ends, self._clock = options.reports, options.ends, options.clock
         self._there: set[int] = set()
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +33,7 @@ from sordino.base.files import MIB, read_below, there
 from sordino.base.parsing import Malformed, toml_of
 from sordino.core import regimes
 from sordino.core import study as studies
-from sordino.core.files import said_clearly
+from sordino.core.files import replace_file, said_clearly
 from sordino.core.network import Agreement, NetworkRegime
 from sordino.core.study.base import Study, refuse_repeated
 from sordino.core.world import Summing
@@ -303,12 +302,4 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder; keys are for their owner alone."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        draft = folder / f".{name}.draft"
-        mode = 0o600 if name.endswith(".key") else 0o644
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / name)
+        replace_file(folder / name, content, mode=0o600 if name.endswith(".key") else 0o644)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -69,11 +70,8 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome) -> Path:
     """Sign what a site's folder says of its run, and put it there."""
-    answers = AnswerStore(folder)
-    try:
+    with closing(AnswerStore(folder)) as answers:
         kept = answers.kept
-    finally:
-        answers.close()
     place = known(reading.load(folder).about.ledger) or Place()
     finite = outcome.spent != float("inf")
     statement = msgspec.json.encode(

@@ -313,7 +313,6 @@ class ServerRun:
             session=told,
             # The aggregator replays its noise, which must not meet other inputs than before.
             journal=Journal(self.folder, durable=own.durable or world.charges_everybody),
-            minimum=agreed.minimum,
             within=own.within or agreed.agreement.answer_within,
             reports=own.reports,
             ends=ends,

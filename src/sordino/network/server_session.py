@@ -248,7 +248,7 @@ class ServerSession:
         tokens: ProgressTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hub, self._mailbox, self._agreed, self.noted = hub, mailbox, agreed, noted
+        self._hub, self._mailbox, self.agreed, self.noted = hub, mailbox, agreed, noted
         self.names, self._patience = agreed.agreement.names, agreed.agreement.patience
         self.run, self.dimension = run, dimension
         self._world: ServerSide[Any] = ServerSide() if world is None else world
@@ -562,7 +562,7 @@ class ServerSession:
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
-        error = differs(said, self._agreed.digest)
+        error = differs(said, self.agreed.digest)
         if self.sites[site].excluded:
             error = RemoteProtocolError(self.sites[site].excluded, "left out")
         self.sites[site].turned = "" if error is None else str(error)

@@ -443,8 +443,7 @@ def kept_tokens(folder: Path, run: str) -> ProgressTokens:
         ResumeError: if the key cannot be read.
     """
     if not there(folder, TOKENS):
-        replace_file(folder / TOKENS, secrets.token_bytes(TOKEN_KEY))
-        (folder / TOKENS).chmod(0o600)
+        replace_file(folder / TOKENS, secrets.token_bytes(TOKEN_KEY), mode=0o600)
     key = read_below(folder, TOKENS, most=KIB)
     if len(key) != TOKEN_KEY:
         raise ResumeError(f"{folder / TOKENS}: this is no key of seals. Restore it from a copy")

@@ -270,7 +270,9 @@ class WebSocketHub:
     async def _farewell(self) -> None:
         self._closing = True
         if sent := [asyncio.ensure_future(each.waiting.join()) for each in self._there.values()]:
-            await asyncio.wait(sent, timeout=CLOSING)
+            _, late = await asyncio.wait(sent, timeout=CLOSING)
+            for each in late:
+                each.cancel()
         self._server.close()
         await self._server.wait_closed()
 

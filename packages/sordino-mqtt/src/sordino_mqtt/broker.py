@@ -9,14 +9,13 @@ from __future__ import annotations
 import getpass
 import ipaddress
 import shutil
-import socket
 import subprocess
-import time
 from pathlib import Path
 
-from sordino.extend.network import Agreement, StudyError
+from sordino.extend.network import Agreement, Process, StudyError, end, listens
 
 CONF, ACL = "mosquitto.conf", "acl"
+STARTING = 10.0
 _QUEUED = 1000
 _EACH = 8
 _HEAD = 1024
@@ -99,7 +98,7 @@ def program() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def start(kits: Path, log: Path, agreement: Agreement) -> subprocess.Popen[bytes]:
+def start(kits: Path, log: Path, agreement: Agreement) -> Process:
     """Start the broker of a folder of kits, and wait until it listens.
 
     Raises:
@@ -114,15 +113,7 @@ def start(kits: Path, log: Path, agreement: Agreement) -> subprocess.Popen[bytes
         process = subprocess.Popen(
             [found, "-c", f"broker/{CONF}"], cwd=kits, stdout=file, stderr=file
         )
-    for _ in range(200):
-        if process.poll() is not None:
-            break
-        try:
-            socket.create_connection((agreement.host, agreement.port), timeout=1.0).close()
-            return process
-        except OSError:
-            time.sleep(0.05)
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+    if listens(agreement.host, agreement.port, lambda: process.poll() is None, STARTING):
+        return process
+    end([process])
     raise StudyError(f"the broker does not start; it says why in {log}")

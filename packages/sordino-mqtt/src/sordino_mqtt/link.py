@@ -116,12 +116,7 @@ class Link:
             raise Lost(f"{where}: {error}") from error
         self._client.loop_start()
         self._opened.wait(OPENING)
-        if self.ended.is_set() or not self._client.is_connected():
-            self.close()
-            why = self.why or "the broker does not answer"
-            if self._refused:
-                raise Stranger(f"{where}: the broker does not admit {self._name}: {why}")
-            raise Lost(f"{where}: {why}")
+        self._settled(self._client.is_connected())
 
     def subscribe(self, *topics: tuple[str, str]) -> None:
         """Receive what is sent to these topics (kind and name).

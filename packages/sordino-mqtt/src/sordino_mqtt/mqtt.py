@@ -63,7 +63,6 @@ class MqttHub:
         self._numbers, self._lock = count(1), threading.RLock()
         self._there: dict[str, tuple[int, bytes]] = {}
         self._last: dict[str, bytes] = {}
-        self._noted: set[tuple[str, str]] = set()
         self._link: Link | None = None
         self._stop = threading.Event()
         try:
@@ -94,32 +93,28 @@ class MqttHub:
         self._thread.join(timeout=10)
 
     def _keep(self) -> None:
-        """Wait for the end of a connection, and connect again, until closed."""
+        """Connect whenever there is no connection, until closed."""
         pause, said = FIRST_PAUSE, ""
         while not self._stop.is_set():
-            link = self._link
-            if link is not None:
-                link.ended.wait()
-                link.close()  # frees the socket
-                if self._stop.is_set():
-                    return
-                said = link.why
-                self._told(f"no connection to the broker ({said}); trying again")
-            self._stop.wait(pause)
             try:
-                if not self._stop.is_set():
-                    self._open()
+                link = self._link
+                if link is None:
+                    self._stop.wait(pause)
+                    link = self._open()
                     self._told("connected to the broker again")
                     pause = FIRST_PAUSE
+                if not self._stop.is_set():  # else it was opened while the hub was being closed
+                    link.ended.wait()
+                why = link.why
+                link.close()  # frees the socket
+                self._link = None
             except (Lost, Stranger) as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._told(f"no connection to the broker ({said}); trying again")
-                pause = min(2 * pause, LONGEST_PAUSE)
-        if self._link is not None:  # it was opened while the hub was being closed
-            self._link.close()
+                why, pause = str(error), min(2 * pause, LONGEST_PAUSE)
+            if why != said and not self._stop.is_set():
+                said = why
+                self._told(f"no connection to the broker ({said}); trying again")
 
-    def _open(self) -> None:
+    def _open(self) -> Link:
         self._link = None
         link = Link(
             self._broker, SERVER, secrets.token_bytes(8), self._context, self._got, self._ended
@@ -132,6 +127,7 @@ class MqttHub:
         except (Lost, Stranger):
             self._link = None
             raise
+        return link
 
     def _ended(self) -> None:
         with self._lock:
@@ -142,7 +138,7 @@ class MqttHub:
         if name == SERVER:
             return
         if name not in self._sites:
-            self._note(name, "its certificate is of no site of this federation")
+            self._refused(name, "its certificate is of no site of this federation")
         elif kind == "up":
             self._frame(name, body, key)
         elif not kept:  # a presence from before this connection: the site comes anew
@@ -161,12 +157,12 @@ class MqttHub:
     def _frame(self, name: str, body: bytes, key: bytes) -> None:
         number, current = self._there.get(name, (0, b""))
         if not number or key != current:
-            self._note(name, "a frame of a connection that has ended")
+            self._refused(name, "a frame of a connection that has ended")
         elif len(body) > self._limit:
-            self._note(name, f"a frame of {len(body)} bytes")
+            self._refused(name, f"a frame of {len(body)} bytes")
             self.drop(name, "a frame that is too large")
         elif self._mailbox.full(name):
-            self._note(name, "it sends more than the server reads")
+            self._refused(name, "it sends more than the server reads")
             self.drop(name, "too many frames")
         else:
             self._mailbox.put(Event("frame", name, number, body))
@@ -176,11 +172,6 @@ class MqttHub:
             if site in self._there:
                 number, self._last[site] = self._there.pop(site)
                 self._mailbox.put(Event("closed", site, number))
-
-    def _note(self, who: str, why: str) -> None:
-        if (who, why) not in self._noted and len(self._noted) < 1000:
-            self._noted.add((who, why))
-            self._refused(who, why)
 
 
 class MqttLine:

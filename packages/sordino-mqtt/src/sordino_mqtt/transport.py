@@ -14,6 +14,7 @@ from sordino.extend.network import (
     StudyError,
     Transport,
     context,
+    end,
 )
 from sordino_mqtt import broker
 from sordino_mqtt.link import Broker
@@ -62,8 +63,7 @@ class Mqtt(Transport):
         try:
             return super().play(federation, tell, scripted=scripted, more=more)
         finally:
-            process.terminate()
-            process.wait()
+            end([process])
 
 
 def _broker(agreement: Agreement) -> Broker:

@@ -5,6 +5,6 @@ says who they are and carries their frames; its site policies and admin tools st
 
 ``transport`` is what Sordino finds, with a demo on an NVFlare of its own (``workspace``); ``job``
 is what an ``admin`` submits; ``local`` are a site's own settings; ``channel`` are the two ends,
-over NVFlare's cells (``cell``). Only ``parts`` and ``cell``, which NVFlare itself loads, import it
-when they are imported.
+over the cells of NVFlare's processes. Only ``parts``, which NVFlare itself loads, imports it when
+it is imported.
 """

@@ -133,7 +133,6 @@ class FlareHub:
         self._mailbox, self._refused = mailbox, refused
         self._numbers, self._lock = count(1), threading.RLock()
         self._there: dict[str, _There] = {}
-        self._noted: set[tuple[str, str]] = set()
         self._stop = threading.Event()
         post.on("open", self._open)
         post.on("beat", self._beat)
@@ -178,7 +177,7 @@ class FlareHub:
     def _open(self, name: str, parcel: Parcel) -> Parcel | None:
         """A site connects; an earlier connection of it has ended then."""
         if name not in self._sites:
-            self._note(name, "it is no site of this federation")
+            self._refused(name, "it is no site of this federation")
             return Parcel(parcel.key, 0, b"not a site of this federation")
         with self._lock:
             if self._stop.is_set() or self._mailbox.full(name):
@@ -199,7 +198,7 @@ class FlareHub:
                 return Parcel(b"")
             own.seen = time.monotonic()
             if own.order.lost(parcel.number):
-                self._note(name, "a frame was lost on its way")
+                self._refused(name, "a frame was lost on its way")
                 self._gone(name, own.key)
                 return Parcel(b"")
             return Parcel(own.key, own.sent)
@@ -208,15 +207,15 @@ class FlareHub:
         with self._lock:
             own = self._there.get(name)
             if own is None or own.key != parcel.key:
-                self._note(name, "a frame of a connection that has ended")
+                self._refused(name, "a frame of a connection that has ended")
             elif not 0 < len(parcel.body) <= self._limit:
-                self._note(name, f"a frame of {len(parcel.body)} bytes")
+                self._refused(name, f"a frame of {len(parcel.body)} bytes")
                 self.drop(name, "a frame that is too large, or empty")
             elif self._mailbox.full(name):
-                self._note(name, "it sends more than the server reads")
+                self._refused(name, "it sends more than the server reads")
                 self.drop(name, "too many frames")
             elif (frames := own.order.put(parcel.number, parcel.body)) is None:
-                self._note(name, "its frames do not come in order")
+                self._refused(name, "its frames do not come in order")
                 self.drop(name, "frames that do not come in order")
             else:
                 own.seen = time.monotonic()
@@ -233,11 +232,6 @@ class FlareHub:
         if own is not None and key in (None, own.key):
             del self._there[site]
             self._mailbox.put(Event("closed", site, own.number))
-
-    def _note(self, who: str, why: str) -> None:
-        if (who, why) not in self._noted and len(self._noted) < 1000:
-            self._noted.add((who, why))
-            self._refused(who, why)
 
 
 class Quorum:

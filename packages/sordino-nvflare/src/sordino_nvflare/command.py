@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -81,10 +82,7 @@ def nvflare_run(
     """Submit a job to NVFlare, and again whenever it ends before the study has."""
     from sordino_nvflare.admin import Admin, keep
 
-    session = Admin(admin)
-    try:
+    with closing(Admin(admin)) as session:
         done = keep(session, job, say.people, tries=tries)
-    finally:
-        session.close()
     if not done:
         raise StudyError("the job has not ended well; NVFlare's logs and the sites' say why")

@@ -14,12 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import CellMessageAuthHeaderKey, FLContextKey, ReturnCode
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply as cell_reply
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
 
 from sordino.extend.network import (
     RUN,
@@ -37,15 +43,75 @@ from sordino.extend.network import (
 )
 from sordino.extend.runs import report
 from sordino_nvflare import local
-from sordino_nvflare.cell import CellPost
-from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Quorum
+from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Got, Parcel, Quorum, Topic
 from sordino_nvflare.job import AGAIN, TASK
 
-WORDS = "nvflare.txt"
+WORDS, CHANNEL = "nvflare.txt", "sordino"
 LOOK = 0.1
 """Seconds between two looks whether NVFlare wants us to end."""
 FAREWELL = 60.0
 """Seconds that the server's process waits at the end for the sites' processes."""
+
+
+class CellPost:
+    """Post of a job process: messages through its cell.
+
+    Args:
+        cell: of this job process.
+        job: identifier of the job.
+        cells: qualified name of each other process's parent cell: of the server, or of the sites,
+            which differs from the site's name behind a relay.
+    """
+
+    def __init__(self, cell: Any, job: str, cells: dict[str, str]) -> None:
+        self._cell = cell.core_cell  # without the library's streams, which are slower
+        self._names = {FQCN.join([own, job]): name for name, own in cells.items()}
+        self._cells = {name: own for own, name in self._names.items()}
+
+    def on(self, topic: Topic, got: Got) -> None:
+
+        def taken(message: Any) -> Any:
+            name = self._sender(message)
+            if name is None:
+                return cell_reply(CellCode.AUTHENTICATION_ERROR)
+            parcel = _parcel(message)
+            if parcel is None:
+                return cell_reply(CellCode.INVALID_REQUEST)
+            reply = got(name, parcel)
+            return None if reply is None else Message({}, msgspec.msgpack.encode(reply))
+
+        self._cell.register_request_cb(CHANNEL, topic, taken)
+
+    def tell(self, to: str, topic: Topic, parcel: Parcel) -> None:
+        message = Message({}, msgspec.msgpack.encode(parcel))
+        self._cell.fire_and_forget(CHANNEL, topic, self._cells[to], message, optional=True)
+
+    def ask(self, to: str, topic: Topic, parcel: Parcel, seconds: float) -> Parcel | None:
+        message = Message({}, msgspec.msgpack.encode(parcel))
+        reply = self._cell.send_request(
+            CHANNEL, topic, self._cells[to], message, timeout=seconds, optional=True
+        )
+        code = reply.get_header(MessageHeaderKey.RETURN_CODE, CellCode.OK)
+        return _parcel(reply) if code == CellCode.OK else None
+
+    def _sender(self, message: Any) -> str | None:
+        """The name of the process that a message is from, if it is one of this job: what the
+        sender's cell is called, and for a site also the name in the token that NVFlare's server
+        has checked.
+        """
+        name = self._names.get(str(message.get_header(MessageHeaderKey.ORIGIN)))
+        known = message.get_header(CellMessageAuthHeaderKey.CLIENT_NAME)
+        return name if known == (AUTH_CLIENT_NAME_FOR_SJ if name == SERVER else name) else None
+
+
+def _parcel(message: Any) -> Parcel | None:
+    """Return the parcel in a message; None for anything else than bytes of a parcel."""
+    if not isinstance(message.payload, bytes | bytearray | memoryview):
+        return None
+    try:
+        return msgspec.msgpack.decode(message.payload, type=Parcel)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _agreed(kit: Path, federation: str, digest: str) -> Agreed:

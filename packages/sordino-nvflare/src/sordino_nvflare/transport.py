@@ -4,15 +4,22 @@ NVFlare of its own on this machine, provisioned, started, given the job.
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from sordino.extend.network import Agreed, Agreement, DemoFederation, StudyError, Transport
+from sordino.extend.network import (
+    Agreed,
+    Agreement,
+    DemoFederation,
+    StudyError,
+    Transport,
+    end,
+    listens,
+)
 from sordino_nvflare import admin, job, workspace
 
 if find_spec("nvflare") is None:  # it is imported where it is used: that takes seconds
@@ -52,14 +59,41 @@ class NVFlare(Transport):
         scripted: bool,
         more: Sequence[str] = (),
     ) -> int:
-        """NVFlare is provisioned beside the kits,
-        and the job submitted until the study has ended. A scripted server keeps no journal that
-        leads past its last checkpoint: its job is submitted once.
+        """Provision NVFlare beside the kits, and submit the job until the study has ended. A
+        scripted server keeps no journal that leads past its last checkpoint: its job is submitted
+        once.
 
         Raises:
             StudyError: if NVFlare does not start.
         """
-        return play(federation, tell, scripted=scripted)
+        agreed, out = Agreed(federation.server), federation.server.parent.parent.absolute()
+        agreement, logs = agreed.agreement, out / "logs"
+        space = workspace.provision(
+            out / "nvflare", agreement.name, agreement.port, agreement.names
+        )
+        _settle(space, federation, agreement.name, scripted)
+        job.write(agreed, out / "job")
+        logs.mkdir(exist_ok=True)
+        begun = time.monotonic()
+        running = {"server": workspace.start(space.server, logs / "server.txt", None)}
+
+        def alive() -> bool:
+            return all(process.poll() is None for process in running.values())
+
+        try:
+            for name, folder in space.sites.items():
+                running[name] = workspace.start(folder, logs / f"{name}.txt", name)
+            if not listens(agreement.host, agreement.port, alive, STARTING):
+                raise StudyError("NVFlare's server does not start; its output says why")
+            with closing(admin.Admin(space.admin)) as session:
+                _gathered(session, set(agreement.names), alive)
+                tell(f"NVFlare's processes are there after {time.monotonic() - begun:.0f} s")
+                tries = 1 if scripted else TRIES
+                done = admin.keep(session, out / "job", tell, tries=tries, alive=alive)
+            _wait_for_proofs(federation)
+            return 0 if done else 1
+        finally:
+            end(running.values())
 
 
 def _refuse(agreement: Agreement) -> NoReturn:
@@ -69,63 +103,10 @@ def _refuse(agreement: Agreement) -> NoReturn:
     )
 
 
-def play(
-    laid: DemoFederation, tell: Callable[[str], None], *, scripted: bool, tries: int = TRIES
-) -> int:
-    """Provision NVFlare beside the kits, start its processes, and submit the job until the study
-    has ended. The number of processes that failed.
-
-    Args:
-        scripted: whether answers are taken in the order of a simulation. Such a server keeps no
-            journal: what was stopped does not go on.
-        tries: how often the job is submitted at most.
-
-    Raises:
-        StudyError: if NVFlare does not start.
-    """
-    agreed, out = Agreed(laid.server), laid.server.parent.parent.absolute()
-    names = agreed.agreement.names
-    space = workspace.provision(
-        out / "nvflare", agreed.agreement.name, agreed.agreement.port, names
-    )
-    _settle(space, laid, agreed, scripted)
-    job.write(agreed, out / "job")
-    logs = out / "logs"
-    logs.mkdir(exist_ok=True)
-    begun = time.monotonic()
-    running = {"server": workspace.start(space.server, logs / "server.txt", None)}
-    try:
-        for name, folder in space.sites.items():
-            running[name] = workspace.start(folder, logs / f"{name}.txt", name)
-
-        def alive() -> bool:
-            return all(process.poll() is None for process in running.values())
-
-        _listening(agreed.agreement, alive)
-        session = admin.Admin(space.admin)
-        try:
-            _gathered(session, set(names), alive)
-            tell(f"NVFlare's processes are there after {time.monotonic() - begun:.0f} s")
-            done = admin.keep(
-                session, out / "job", tell, tries=1 if scripted else tries, alive=alive
-            )
-        finally:
-            session.close()
-        _wait_for_proofs(laid)
-        return 0 if done else 1
-    finally:
-        for process in running.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in running.values():
-            _ended(process)
-
-
 def _settle(
-    space: workspace.Workspace, laid: DemoFederation, agreed: Agreed, scripted: bool
+    space: workspace.Workspace, laid: DemoFederation, federation: str, scripted: bool
 ) -> None:
     """Each site's own settings, which no job brings."""
-    federation = agreed.agreement.name
     server: dict[str, object] = {"kit": str(laid.server.absolute()), "scripted": scripted}
     if laid.test is not None:
         server["test"] = str(laid.test.absolute())
@@ -133,17 +114,6 @@ def _settle(
     for kit, data in laid.sites:
         table = {"kit": str(kit.absolute()), "data": str(data.absolute()), "rehearsal": scripted}
         workspace.settle(space.sites[kit.name], federation, table)
-
-
-def _listening(agreement: Agreement, alive: Callable[[], bool]) -> None:
-    end = time.monotonic() + STARTING
-    while alive() and time.monotonic() < end:
-        try:
-            socket.create_connection((agreement.host, agreement.port), timeout=1.0).close()
-            return
-        except OSError:
-            time.sleep(LOOK)
-    raise StudyError("NVFlare's server does not start; its output says why")
 
 
 def _gathered(session: admin.Admin, names: set[str], alive: Callable[[], bool]) -> None:
@@ -160,14 +130,6 @@ def _wait_for_proofs(laid: DemoFederation) -> None:
     proofs = [kit / "run" / "proof.json" for kit, _ in laid.sites]
     while not all(map(Path.exists, proofs)) and time.monotonic() < end:
         time.sleep(LOOK)
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 NVFLARE = NVFlare()
