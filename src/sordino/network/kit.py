@@ -205,8 +205,8 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
             limit = frames.limit(regime.network.widest(agreement, study))
             files |= travels.broker_files(agreement, limit)
         _put(out / name, files | (empty if name == admits(agreement) else {}))
-    told = {SERIALS: tomli_w.dumps(serials).encode()}
-    _put(out / AUTHORITY, {**shared, **empty, **told, "authority.key": key})
+    numbers = {SERIALS: tomli_w.dumps(serials).encode()}
+    _put(out / AUTHORITY, {**shared, **empty, **numbers, "authority.key": key})
 
 
 def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:

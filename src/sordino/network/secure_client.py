@@ -88,13 +88,13 @@ class SecureSumClient:
     def _sign(self, content: bytes) -> bytes:
         return certificates.signed(self.pair, content)
 
-    def step(self, kept: Kept, told: frames.Step) -> tuple[Kept, bytes]:
+    def step(self, kept: Kept, message: frames.Step) -> tuple[Kept, bytes]:
         """Return what is to be kept, and then said, after a step of the server.
 
         Raises:
             RemoteProtocolError: if this site does not do that.
         """
-        found, number = decode(told.body), told.number
+        found, number = decode(message.body), message.number
         if found.round != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
         if not isinstance(found, Invitation):
@@ -102,8 +102,8 @@ class SecureSumClient:
         if self._record is None or self._record.own.round != number:
             self._refuse_past(kept, number)
             seed = secrets.token_bytes(32)
-            own = self._setting(kept, number)
-            self._record = client.begin(own, self.index, seed, self._sign)
+            facts = self._setting(kept, number)
+            self._record = client.begin(facts, self.index, seed, self._sign)
             self._failed = {}
             kept = msgspec.structs.replace(kept, begun=number)
         return kept, encode(self._record.own)
@@ -129,18 +129,18 @@ class SecureSumClient:
             )
         return self._record
 
-    def _next(self, kept: Kept, record: Record, told: Message) -> bytes:
-        own, verify = self._setting(kept, record.own.round), self.agreed.verify
-        match told:
+    def _next(self, kept: Kept, record: Record, message: Message) -> bytes:
+        facts, verify = self._setting(kept, record.own.round), self.agreed.verify
+        match message:
             case KeyList():
-                self._record, shares = client.share(own, record, told, verify)
+                self._record, shares = client.share(facts, record, message, verify)
                 return encode(shares)
             case Included():
-                self._record, signed = client.sign(own, record, told, self._sign)
+                self._record, signed = client.sign(facts, record, message, self._sign)
                 return encode(signed)
             case Signatures():
-                return encode(client.reveal(own, record, told, verify))
-        raise RemoteProtocolError(f"no step of the server: {type(told).__name__}", "unfit")
+                return encode(client.reveal(facts, record, message, verify))
+        raise RemoteProtocolError(f"no step of the server: {type(message).__name__}", "unfit")
 
     def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
         """Return what the others have sealed for this site, which comes with a task.
@@ -152,9 +152,9 @@ class SecureSumClient:
         record, found = self._of(number), decode(shares)
         if not isinstance(found, Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
-        own = self._setting(kept, number)
-        opened, self._failed = client.open_shares(own, record, found)
-        client.refuse_unopened(own, opened, self._failed)
+        facts = self._setting(kept, number)
+        opened, self._failed = client.open_shares(facts, record, found)
+        client.refuse_unopened(facts, opened, self._failed)
         return found
 
     def lacking(self, number: int) -> bytes:
@@ -173,8 +173,8 @@ class SecureSumClient:
         """
         if not isinstance(answer, Masked):
             raise LocalProtocolError(f"{type(answer).__name__} does not go into a secure sum")
-        told = self.refuse_unready(kept, answer.round, shares)
-        own = self._setting(kept, answer.round)
-        values = residues.unpacked(answer.values, own.dimension, own.bits)
-        self._record, hidden, failed = client.mask(own, self._of(answer.round), told, values)
+        message = self.refuse_unready(kept, answer.round, shares)
+        facts = self._setting(kept, answer.round)
+        values = residues.unpacked(answer.values, facts.dimension, facts.bits)
+        self._record, hidden, failed = client.mask(facts, self._of(answer.round), message, values)
         return msgspec.structs.replace(answer, values=hidden.values), failed

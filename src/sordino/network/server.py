@@ -24,8 +24,8 @@ from sordino.base.files import GIB, read_below
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.records import known
-from sordino.core.run import reading, session
-from sordino.core.run.session import Outcome
+from sordino.core.run import reading
+from sordino.core.run.session import Outcome, begin, resume
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
 from sordino.data.dataset import Dataset
@@ -168,9 +168,9 @@ def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outc
     build = prepare_server(options)
     if not (run / "run.json").exists():
         study = options.agreed.study
-        return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
+        return begin(study, run, shown.row, shown.begin, build=build, again=again)
     try:
-        return session.resume(run, shown.row, shown.begin, build=build, again=again)
+        return resume(run, shown.row, shown.begin, build=build, again=again)
     except BudgetExceeded:
         if not options.agreed.agreement.rehearsal:  # killed before it was removed
             (run / JOURNAL).unlink(missing_ok=True)
@@ -200,8 +200,8 @@ def farewell(
     dimension, mailbox = len(bye.model) // 4, Mailbox()
     run = str(known(reading.load(folder).about.run))
     with closing(opens(frames.limit(dimension), mailbox)) as hub:
-        told = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, noted=noted)
-        return told.bye(bye, seconds)
+        session = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, noted=noted)
+        return session.bye(bye, seconds)
 
 
 def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
@@ -271,7 +271,7 @@ class ServerRun:
         world, moment = agreed.network.world(self.inner, moment)
         dimension = moment.model.size
         with closing(own.opens(frames.limit(max(dimension, world.widest)), mailbox)) as hub:
-            told = ServerSession(
+            session = ServerSession(
                 hub,
                 mailbox,
                 agreed,
@@ -282,15 +282,15 @@ class ServerRun:
                 owed=partial(self._owed, world),
                 tokens=kept_tokens(self.folder, self.run_id),
             )
-            kernel = self._kernel(world, moment, watcher, told)
+            kernel = self._kernel(world, moment, watcher, session)
             try:
                 done = kernel.run()
             except BudgetExceeded as refusal:
-                told.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
+                session.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
                 if not agreed.agreement.rehearsal:  # it goes no further, started again or not
                     kernel.journal.destroy()
                 raise
-            told.bye(_bye(done, world.hands_out), FAREWELL)
+            session.bye(_bye(done, world.hands_out), FAREWELL)
         return done
 
     def _owed(self, world: ServerSide[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
@@ -300,7 +300,7 @@ class ServerRun:
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
     def _kernel(
-        self, world: ServerSide[Any], moment: Any, watcher: Any, told: ServerSession
+        self, world: ServerSide[Any], moment: Any, watcher: Any, session: ServerSession
     ) -> NetworkKernel[Any, Any]:
         own, agreed = self.options, self.options.agreed
 
@@ -310,13 +310,13 @@ class ServerRun:
 
         summing = agreed.summing
         options = KernelOptions(
-            session=told,
+            session=session,
             # The aggregator replays its noise, which must not meet other inputs than before.
             journal=Journal(self.folder, durable=own.durable or world.charges_everybody),
             within=own.within or agreed.agreement.answer_within,
             reports=own.reports,
             ends=ends,
-            sums=None if summing is None else sums.Sums(told, agreed, summing),
+            sums=None if summing is None else sums.Sums(session, agreed, summing),
         )
         kind: type[NetworkKernel[Any, Any]]
         if own.scripted:

@@ -181,9 +181,9 @@ def checked_reply(site: int, number: int, message: Message, world: ServerSide[An
             )
     if not isinstance(message, Update):
         return message
-    for told in (message.statistics, message.raw):
-        for name in () if told is None else told.__struct_fields__:
-            value = getattr(told, name)
+    for numbers in (message.statistics, message.raw):
+        for name in () if numbers is None else numbers.__struct_fields__:
+            value = getattr(numbers, name)
             if not isinstance(value, float | int):
                 continue
             if not math.isfinite(value):
@@ -263,10 +263,10 @@ class ServerSession:
 
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
-        own = self.sites[site]
+        standing = self.sites[site]
         sealed = self._token("task", site, task.number)
-        own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
-        self._send(site, frames.encode(own.ask))
+        standing.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
+        self._send(site, frames.encode(standing.ask))
 
     def step(self, site: int, step: frames.Step | None) -> None:
         """Ask a site for a step of a secure sum, likewise; or for none any more."""
@@ -288,9 +288,9 @@ class ServerSession:
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
-        own = self.sites[site]
-        if own.ask is not None and own.ask.number <= number:
-            own.ask = None
+        standing = self.sites[site]
+        if standing.ask is not None and standing.ask.number <= number:
+            standing.ask = None
 
     def booked(self, site: int, number: int) -> None:
         """A site has booked a round, or refused to."""
@@ -300,13 +300,13 @@ class ServerSession:
         """A site takes part no more until it connects again. One that is out again and again, and
         answers nothing between, waits twice as long each time: each is a row and a journal entry.
         """
-        own = self.sites[site]
-        own.there, own.out = False, printable(why, LONGEST) or "no reason was given"
-        own.barred += 1
-        own.paused = -math.inf
-        if own.barred > AT_ONCE:
-            wait = min(2.0 ** min(own.barred - AT_ONCE, 64), LONGEST_OUT)
-            own.paused = self._clock() + wait
+        standing = self.sites[site]
+        standing.there, standing.out = False, printable(why, LONGEST) or "no reason was given"
+        standing.barred += 1
+        standing.paused = -math.inf
+        if standing.barred > AT_ONCE:
+            wait = min(2.0 ** min(standing.barred - AT_ONCE, 64), LONGEST_OUT)
+            standing.paused = self._clock() + wait
 
     def exclude(self, site: int, why: str) -> None:
         """Admit a site no more while this process lives."""
@@ -315,8 +315,8 @@ class ServerSession:
 
     def pause(self, site: int, seconds: float) -> None:
         """Count a site as absent for so long, connected or not."""
-        own = self.sites[site]
-        own.there, own.paused = False, self._clock() + seconds
+        standing = self.sites[site]
+        standing.there, standing.paused = False, self._clock() + seconds
         self.note(site, "slow", f"it is asked for nothing for {seconds:.0f} s")
 
     def admitted(self, site: int) -> None:
@@ -331,13 +331,13 @@ class ServerSession:
         """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
         if found is None or found.plausible:
             return
-        own = self.sites[site]
-        own.flagged += 1
-        own.flag = (
+        standing = self.sites[site]
+        standing.flagged += 1
+        standing.flag = (
             f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
             f"{found.most:.4g}"
         )
-        self.noted(self.names[site], "norm", f"flagged, and used: {own.flag}")
+        self.noted(self.names[site], "norm", f"flagged, and used: {standing.flag}")
 
     def missing(self) -> list[str]:
         """Names of the sites that are absent, once they have been for the agreed patience."""
@@ -345,8 +345,8 @@ class ServerSession:
         late = now >= self._began + self._patience
         return [
             name
-            for name, own in zip(self.names, self.sites, strict=True)
-            if late and not own.there and not own.out
+            for name, standing in zip(self.names, self.sites, strict=True)
+            if late and not standing.there and not standing.out
         ]
 
     def hopeless(self, minimum: int) -> str | None:
@@ -378,18 +378,18 @@ class ServerSession:
         for the agreed patience is gone.
         """
         for site in sites:
-            own = self.sites[site]
-            if not own.there:
-                own.there, own.since = True, self._clock()
+            standing = self.sites[site]
+            if not standing.there:
+                standing.there, standing.since = True, self._clock()
 
     def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
         need, or have refused what they were told. How many have been heard.
         """
         frame = frames.encode(bye)
-        for i, own in enumerate(self.sites):
-            own.ask = own.step = None
-            own.books.clear()
+        for i, standing in enumerate(self.sites):
+            standing.ask = standing.step = None
+            standing.books.clear()
             self._send(i, frame)
         end = self._clock() + seconds
         missing = set(range(len(self.sites)))
@@ -402,16 +402,16 @@ class ServerSession:
     def _heard_at_end(self, event: Event, bye: bytes) -> bool:
         """Return whether a site has kept what it needs; one that connects is told."""
         site = self._index[event.site]
-        own = self.sites[site]
+        standing = self.sites[site]
         if event.kind == "open":
-            self._opened(own, event)
-        if event.kind != "frame" or event.connection != own.connection:
+            self._opened(standing, event)
+        if event.kind != "frame" or event.connection != standing.connection:
             return False
         try:
             said = frames.to_server(event.frame)
         except RemoteProtocolError:
             return False
-        if isinstance(said, frames.Hello) and not own.greeted and self._greet(site, said):
+        if isinstance(said, frames.Hello) and not standing.greeted and self._greet(site, said):
             self._send(site, bye)
         if isinstance(said, frames.Refuse):
             self.note(site, "declined", f"the end: {said.why}")
@@ -435,68 +435,68 @@ class ServerSession:
                 return heard
 
     def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [own.since + self._patience for own in self.sites if own.leaving]
-        ends += [own.paused for own in self.sites if own.returning]
+        ends = [standing.since + self._patience for standing in self.sites if standing.leaving]
+        ends += [standing.paused for standing in self.sites if standing.returning]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
 
     def _due(self, now: float) -> Heard | None:
         """Return that a site is gone by now, or back after it was left out for a while."""
-        for i, own in enumerate(self.sites):
-            if own.leaving and now >= own.since + self._patience:
-                own.there = False
-                revoked = own.revoked.encode()
+        for i, standing in enumerate(self.sites):
+            if standing.leaving and now >= standing.since + self._patience:
+                standing.there = False
+                revoked = standing.revoked.encode()
                 return Heard("refused", i, revoked) if revoked else Heard("down", i)
-            if own.returning and now >= own.paused:
+            if standing.returning and now >= standing.paused:
                 return self._present(i)
         return None
 
     def _present(self, site: int) -> Heard:
         """A site counts as present from now on."""
-        own = self.sites[site]
-        own.there, own.paused = True, -math.inf
+        standing = self.sites[site]
+        standing.there, standing.paused = True, -math.inf
         return Heard("up", site)
 
     def _heard(self, event: Event) -> Heard | None:
         site = self._index[event.site]
-        own = self.sites[site]
+        standing = self.sites[site]
         if event.kind == "open":
-            self._opened(own, event)
+            self._opened(standing, event)
             return None
         if event.kind == "barred":
-            own.revoked = own.revoked if own.connection else event.frame.decode()
+            standing.revoked = standing.revoked if standing.connection else event.frame.decode()
             return None
-        if event.connection != own.connection:  # of a connection that another one has replaced
+        if event.connection != standing.connection:  # of a connection that another one has replaced
             return None
         if event.kind == "closed":
-            self._unwelcome(own)
-            own.connection = 0
+            self._unwelcome(standing)
+            standing.connection = 0
             return None
-        own.received += len(event.frame)
-        own.seen = self._clock()
+        standing.received += len(event.frame)
+        standing.seen = self._clock()
         try:
             return self._said(site, frames.to_server(event.frame))
         except RemoteProtocolError as error:
             self.bad(site, error)
             return None
 
-    def _opened(self, own: SiteStanding, event: Event) -> None:
-        self._unwelcome(own)
-        own.connection, own.bad = event.connection, 0
+    def _opened(self, standing: SiteStanding, event: Event) -> None:
+        self._unwelcome(standing)
+        standing.connection, standing.bad = event.connection, 0
 
-    def _unwelcome(self, own: SiteStanding) -> None:
+    def _unwelcome(self, standing: SiteStanding) -> None:
         """From now on its absence counts; a connection without a greeting does not make it
         present.
         """
-        if own.greeted:
-            own.greeted, own.since = False, self._clock()
+        if standing.greeted:
+            standing.greeted, standing.since = False, self._clock()
 
     def _said(self, site: int, said: frames.FromSite) -> Heard | None:
-        own = self.sites[site]
+        standing = self.sites[site]
         if isinstance(said, frames.Hello):
             return self._hello(site, said)
-        if not own.greeted:
+        if not standing.greeted:
             raise RemoteProtocolError("it speaks before its greeting", "greeting")
         match said:
             case frames.Say(number, body):
@@ -506,12 +506,12 @@ class ServerSession:
             case frames.Stepped():
                 self.note(site, "unasked", "a step of a secure sum, where there are none")
             case frames.Booked(number):
-                if number in own.books:
+                if number in standing.books:
                     return Heard("booked", site, number=number)
                 self.note(site, "unasked", f"a booking of round {number}")
             case frames.Refuse(number, why):
-                asked = own.ask is not None and own.ask.number == number
-                if own.there and (asked or number == 0 or number in own.books):
+                asked = standing.ask is not None and standing.ask.number == number
+                if standing.there and (asked or number == 0 or number in standing.books):
                     return Heard("refused", site, why.encode(errors="replace"), number)
                 self.note(site, "unasked", "a refusal of what it was not asked")
             case frames.Done():
@@ -522,9 +522,9 @@ class ServerSession:
         """An answer, or its refusal: the site keeps only this answer to the task, so the run goes
         on without it.
         """
-        own = self.sites[site]
-        if own.ask is None or own.ask.number != number:
-            self.note(site, own.untimely(number), "an answer that nobody waits for")
+        standing = self.sites[site]
+        if standing.ask is None or standing.ask.number != number:
+            self.note(site, standing.untimely(number), "an answer that nobody waits for")
             return None
         try:
             said = decode(body, dimension=self.dimension)
@@ -533,12 +533,12 @@ class ServerSession:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
-        own.answered, own.barred = number, 0
+        standing.answered, standing.barred = number, 0
         return Heard("message", site, body, number, reply)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
-        own = self.sites[site]
-        if own.greeted:
+        standing = self.sites[site]
+        if standing.greeted:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
@@ -547,16 +547,16 @@ class ServerSession:
             known = self._world.latest(state, site), state.number
             bridged = partial(self._world.booked_until, state, site, said.task[0])
             if self._tokens.prove_later(name, known, said, bridged):
-                own.ask = None
+                standing.ask = None
                 self._more.append(Heard("ahead", site, number=said.task[0]))
         for number, fact in self._owed(site, said.booked):
-            own.books.setdefault(number, self._booking(site, number, fact))
-        for _, frame in sorted(own.books.items()):
+            standing.books.setdefault(number, self._booking(site, number, fact))
+        for _, frame in sorted(standing.books.items()):
             self._send(site, frame)
-        for asked in (own.ask, own.step):
+        for asked in (standing.ask, standing.step):
             if asked is not None:
                 self._send(site, frames.encode(asked))
-        if not own.there and self._clock() >= own.paused:
+        if not standing.there and self._clock() >= standing.paused:
             self._more.append(self._present(site))
         return None
 
@@ -576,10 +576,10 @@ class ServerSession:
 
     def bad(self, site: int, error: RemoteProtocolError) -> None:
         """Refuse a frame; after too many of one connection, end it."""
-        own = self.sites[site]
-        own.bad += 1
+        standing = self.sites[site]
+        standing.bad += 1
         self.note(site, error.what, str(error))
-        if own.bad >= MOST_BAD:
+        if standing.bad >= MOST_BAD:
             why = "too many frames that were refused"
             self.noted(self.names[site], "cut off", why)
             self._hub.drop(self.names[site], why)

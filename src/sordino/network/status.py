@@ -96,19 +96,19 @@ class Reporter:
             sites=tuple(
                 SiteStatus(
                     name=name,
-                    there=own.there,
-                    asked=None if own.ask is None or secret else own.ask.number,
-                    quiet=now - own.seen if own.seen and not secret else None,
+                    there=standing.there,
+                    asked=None if standing.ask is None or secret else standing.ask.number,
+                    quiet=now - standing.seen if standing.seen and not secret else None,
                     epsilon=_finite(kernel.epsilon),
                     limit=_finite(world.budget.epsilon),
-                    received=0 if secret else own.received,
-                    sent=0 if secret else own.sent,
-                    refused=dict(own.refused),
-                    flagged=own.flagged,
-                    flag=own.flag,
-                    out=own.out or own.turned or own.revoked,
+                    received=0 if secret else standing.received,
+                    sent=0 if secret else standing.sent,
+                    refused=dict(standing.refused),
+                    flagged=standing.flagged,
+                    flag=standing.flag,
+                    out=standing.out or standing.turned or standing.revoked,
                 )
-                for name, own in zip(session.names, session.sites, strict=True)
+                for name, standing in zip(session.names, session.sites, strict=True)
             ),
             strangers=dict(self._strangers),
             ended=kernel.state.ended,
@@ -185,16 +185,16 @@ class Incidents:
 
     def note(self, site: str, what: str, detail: str) -> bool:
         """Write an incident down, if it is due; whether it is."""
-        told = printable(detail, LONGEST)
+        text = printable(detail, LONGEST)
         with self._lock:
             if site not in self._seen and len(self._seen) >= NAMES:
                 site = ""
-            own = self._seen.setdefault(site, Counter())
-            key = (what, told)
-            if key not in own and len(own) >= DIFFERENT:
+            counts = self._seen.setdefault(site, Counter())
+            key = (what, text)
+            if key not in counts and len(counts) >= DIFFERENT:
                 key = ("more", "more kinds of incidents")
-            own[key] += 1
-            times = own[key]
+            counts[key] += 1
+            times = counts[key]
             due = times & (times - 1) == 0
             if due and not self._full:
                 self._write(site, *key, times)

@@ -262,8 +262,8 @@ class AnswerStore:
         found = [
             (count, kept)
             for name in OUTBOX
-            if (told := _read(folder, name))
-            for count, kept in [told]
+            if (slot := _read(folder, name))
+            for count, kept in [slot]
         ]
         if not found and any(there(folder, name) for name in OUTBOX):
             written = [name for name in OUTBOX if (folder / name).stat().st_size]

@@ -192,9 +192,9 @@ class Sums:
         done = self.sum.closed()
         if not isinstance(done, tuple):
             return done
-        before, (self.sum, told) = self.sum, done
+        before, (self.sum, messages) = self.sum, done
         number, phase = self.sum.setting.round, self.sum.phase
-        for site, message in told.items():
+        for site, message in messages.items():
             if isinstance(message, Delivered):
                 self._session.ask(site, self.tasks[site], encode(message))
             else:
@@ -202,7 +202,7 @@ class Sums:
         if phase > INPUTS:
             return []
         known = self.tasks.keys() if before.phase == 0 else before.keys.keys()
-        return sorted(set(known) - told.keys())
+        return sorted(set(known) - messages.keys())
 
     def counted(self, effect: Open) -> None:
         """The regime has added up the answers of these sites, masks and all."""
