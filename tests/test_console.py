@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.core import records
-from sordino.core.regimes import Vocabulary
+from sordino.core.regimes import Vocabulary, vocabulary
 from sordino.live.console import (
     Display,
     Fact,
@@ -62,6 +62,13 @@ def display(
 
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
+
+
+def limits(rounds: int, epsilon: float, words: Vocabulary | None = None) -> Limits:
+    words = vocabulary(None) if words is None else words
+    return Limits(title="", rounds=rounds, epsilon=epsilon, steps=None, words=words)
+
+
 ROW: dict[str, Any] = {
     "kind": "round",
     "round": 12,
@@ -97,16 +104,16 @@ def texts(found: list[Fact]) -> dict[str, str]:
 
 def test_line() -> None:
     assert (
-        line(record(ROW), rounds=158, budget=2.0, left=12.0)
+        line(record(ROW), LIMITS, 12.0)
         == "round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left"
     )
     bare = {"round": 3, "epsilon": "inf"}
     assert (
-        line(record({"kind": "round", **bare}), rounds=5, budget=math.inf, left=None)
+        line(record({"kind": "round", **bare}), limits(5, math.inf), None)
         == "round 3/5  epsilon infinite (no privacy)"
     )
     assert "infinite" in line(
-        record({"kind": "round", "round": 3, "epsilon": "inf"}), rounds=5, budget=2.0, left=None
+        record({"kind": "round", "round": 3, "epsilon": "inf"}), limits(5, 2.0), None
     )
 
 
@@ -261,15 +268,15 @@ ARRIVED: dict[str, Any] = {
 
 
 def test_line_of_updates() -> None:
-    said = line(record(ARRIVED, UPDATES), rounds=15000, budget=2.0, left=2.0, words=UPDATES)
+    said = line(record(ARRIVED, UPDATES), limits(15000, 2.0, UPDATES), 2.0)
     assert (
         said == "update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon "
         "1.849/2.000  2 s left"
     )
     free = {**ARRIVED, "clip": None, "epsilon": "inf", "staleness": None}
-    assert line(
-        record(free, UPDATES), rounds=15000, budget=math.inf, left=None, words=UPDATES
-    ).startswith("update 13650/15000  stage 3  accuracy 0.744  ")
+    assert line(record(free, UPDATES), limits(15000, math.inf, UPDATES), None).startswith(
+        "update 13650/15000  stage 3  accuracy 0.744  "
+    )
 
 
 def test_panel_of_updates() -> None:
@@ -331,14 +338,14 @@ PLAYED: dict[str, Any] = {
 
 
 def test_line_of_events() -> None:
-    said = line(record(PLAYED, EVENTS), rounds=2_000_000, budget=math.inf, left=9.0, words=EVENTS)
+    said = line(record(PLAYED, EVENTS), limits(2_000_000, math.inf, EVENTS), 9.0)
     assert (
         said == "event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon "
         "infinite (no privacy)  9 s left"
     )
-    assert line(
-        record({**PLAYED, "epsilon": 2.5}, EVENTS), rounds=9, budget=3.0, left=None, words=EVENTS
-    ).endswith("  epsilon 2.500/3.000")
+    assert line(record({**PLAYED, "epsilon": 2.5}, EVENTS), limits(9, 3.0, EVENTS), None).endswith(
+        "  epsilon 2.500/3.000"
+    )
 
 
 def test_panel_of_events() -> None:

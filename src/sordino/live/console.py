@@ -14,7 +14,7 @@ after a resume only the rounds of this session count.
 
 >>> from sordino.core.records import Round
 >>> row = Round(round=12, steps=24, accuracy=0.712, epsilon=0.531, extra={"tau": 2})
->>> line(row, rounds=158, budget=2.0, left=12.0)
+>>> line(row, Limits(title="", rounds=158, epsilon=2.0, steps=None), 12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
@@ -174,26 +174,25 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def line(
-    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary | None = None
-) -> str:
+def line(row: Round, limits: Limits, left: float | None) -> str:
     """One row as one plain line; what it does not have is left out.
 
+    >>> words = regimes.vocabulary("asynchronous")
+    >>> limits = Limits(title="", rounds=99, epsilon=2.0, steps=None, words=words)
     >>> told = {"stage": 2, "clip": 0.5, "staleness": 4.0}
-    >>> row = Round(round=50, steps=11, epsilon=0.5, extra=told)
-    >>> line(row, rounds=99, budget=2.0, left=None, words=regimes.vocabulary("asynchronous"))
+    >>> line(Round(round=50, steps=11, epsilon=0.5, extra=told), limits, None)
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
-    words = regimes.vocabulary(None) if words is None else words
+    words, count = limits.words, known(row.round)
     parts = [
-        f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}",
+        f"{words.round} {'?' if count is None else count}/{limits.rounds}",
         *_told(row, words),
     ]
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     if (error := number(at(row, "rmse"))) is not None:
         parts.append(f"RMSE {error:.4g}")
-    parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
+    parts.append(f"epsilon {epsilon_of(number(row.epsilon), limits.epsilon)}")
     if words.lacking and (lacking := number(at(row, words.lacking))):
         parts.append(f"{words.lacking} {lacking:.15g}")
     if left is not None:
@@ -380,16 +379,7 @@ class Display(Screen):
             return
         match row:
             case Round():
-                limits = self.limits
-                self.say(
-                    line(
-                        row,
-                        rounds=limits.rounds,
-                        budget=limits.epsilon,
-                        left=self.left(),
-                        words=limits.words,
-                    )
-                )
+                self.say(line(row, self.limits, self.left()))
                 if note := known(row.note):
                     self.say(f"  {note}")
             case End() | Refused():

@@ -235,40 +235,28 @@ class Sweep:
         return shared(run.vocabulary for run in runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A point of a line.
+def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> tuple[Band, list[bool]]:
+    """The points of a line in the order of x, without values of which no run tells.
 
-    Where a goal was not reached by all seeds, ``open`` says that it took longer than this.
+    Returns:
+        the points, and which of them took longer than this: not every seed reached the goal.
     """
-
-    x: float
-    mean: float
-    low: float
-    high: float
-    open: bool = False
-
-
-def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
-    """The points of a line in the order of x, without values of which no run tells."""
-    found = []
+    found, opened = Band([], [], [], []), []
     for x, runs in sorted(line.items()):
         if goal is None:
             values = [100 * run.accuracy for run in runs if run.accuracy is not None]
-            reached = values
+            missed = False
         else:
-            took = [goal.of(run) for run in runs]
-            reached = [each for each in took if each is not None]
-            values = [
-                float(run.number) if each is None else each
-                for each, run in zip(took, runs, strict=True)
-                if run.number
-            ]
+            took = [(goal.of(run), float(run.number)) for run in runs if run.number]
+            missed = any(each is None for each, _ in took)
+            values = [whole if each is None else each for each, whole in took]
         if values:
-            found.append(
-                Spot(x, fmean(values), min(values), max(values), open=len(reached) < len(values))
-            )
-    return found
+            found.xs.append(x)
+            found.mean.append(fmean(values))
+            found.low.append(min(values))
+            found.high.append(max(values))
+            opened.append(missed)
+    return found, opened
 
 
 def _title(sweep: Sweep) -> str:
@@ -305,7 +293,7 @@ def _final(words: Vocabulary) -> str:
 def over_key(sweep: Sweep) -> Figure | None:
     """The figure of a sweep; None where no run tells anything."""
     lines = {name: spots(line, sweep.goal) for name, line in sweep.lines.items()}
-    placed = sorted({spot.x for line in lines.values() for spot in line if math.isfinite(spot.x)})
+    placed = sorted({x for line, _ in lines.values() for x in line.xs if math.isfinite(x)})
     if not placed:
         return None
     words = sweep.words
@@ -329,7 +317,7 @@ def over_key(sweep: Sweep) -> Figure | None:
                 series=[
                     one
                     for i, (name, line) in enumerate(lines.items())
-                    for one in _of_line(i, name, line, limits)
+                    for one in _of_line(i, name, *line, limits)
                 ],
             )
         ],
@@ -338,27 +326,29 @@ def over_key(sweep: Sweep) -> Figure | None:
 
 
 def _of_line(
-    number: int, name: str, line: Sequence[Spot], limits: tuple[float, float]
+    number: int, name: str, line: Band, opened: Sequence[bool], limits: tuple[float, float]
 ) -> Iterable[Series]:
     """Points of one method, and a level where it is not private."""
     colour, dash = look(number)
-    for spot in line:
-        if math.isinf(spot.x):
-            yield Series(
-                x=limits,
-                y=[spot.mean] * 2,
-                spread=([spot.low] * 2, [spot.high] * 2),
-                name=f"{name} (ε = ∞)",
-                colour=colour,
-                dash="dashed",
-            )
-    if finite := [spot for spot in line if math.isfinite(spot.x)]:
+    rows = list(zip(line.xs, line.mean, line.low, line.high, opened, strict=True))
+    for _, *values, _ in (row for row in rows if math.isinf(row[0])):
+        mean, low, high = ([value] * 2 for value in values)
+        yield Series(
+            x=limits,
+            y=mean,
+            spread=(low, high),
+            name=f"{name} (ε = ∞)",
+            colour=colour,
+            dash="dashed",
+        )
+    if finite := [row for row in rows if math.isfinite(row[0])]:
+        xs, means, lows, highs, opened = zip(*finite, strict=True)
         yield Series(
             kind="points",
-            x=[spot.x for spot in finite],
-            y=[spot.mean for spot in finite],
-            spread=([spot.low for spot in finite], [spot.high for spot in finite]),
-            open=[spot.open for spot in finite],
+            x=xs,
+            y=means,
+            spread=(lows, highs),
+            open=opened,
             name=name,
             colour=colour,
             dash=dash,

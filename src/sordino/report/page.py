@@ -24,7 +24,7 @@ from sordino.core import regimes
 from sordino.core.files import locked, replace_file, said_clearly
 from sordino.core.records import OfClass, Owners, at, known, number, plain
 from sordino.core.run.reading import Run, load
-from sordino.core.statements import Colour, Course, Figure, Matrix, Panel, Series
+from sordino.core.statements import Course, Figure, Matrix, Panel, Series, look
 from sordino.report import words
 from sordino.report.canvas import clean, inline
 from sordino.report.drawing import draw, export
@@ -272,10 +272,16 @@ def model_figures(run: Run) -> Iterator[Figure | Matrix]:
         return
     names = [clean(known(each.name) or "", 24) for each in classes]
     if len(classes) <= MOST_BARS:
-        kinds: tuple[tuple[str, Colour, list[object]], ...] = (
-            ("recall", "blue", [each.recall for each in classes]),
-            ("precision", "orange", [each.precision for each in classes]),
-        )
+        series = [
+            Series(
+                kind="bar",
+                name=name,
+                colour=look(i)[0],
+                x=range(len(names)),
+                y=[100 * (number(getattr(each, name)) or 0.0) for each in classes],
+            )
+            for i, name in enumerate(("recall", "precision"))
+        ]
         yield Figure(
             key="by-class",
             title="Recall of each class",
@@ -285,22 +291,7 @@ def model_figures(run: Run) -> Iterator[Figure | Matrix]:
             x="test rows (%)",
             lying=True,
             names=names,
-            panels=[
-                Panel(
-                    label="",
-                    limits=(0.0, 100.0),
-                    series=[
-                        Series(
-                            kind="bar",
-                            name=name,
-                            colour=colour,
-                            x=range(len(names)),
-                            y=[100 * (number(share) or 0.0) for share in shares],
-                        )
-                        for name, colour, shares in kinds
-                    ],
-                )
-            ],
+            panels=[Panel(label="", limits=(0.0, 100.0), series=series)],
         )
     matrix = known(found.confusion) or ()
     if len(classes) <= MOST_CELLS and matrix:

@@ -29,35 +29,32 @@ class Promise:
 
 def promise(run: Run) -> Promise:
     """Return the guarantee of a run, or why there is none."""
-    said = known(run.about.guarantee) or ""
-    no = "No privacy guarantee"
-    if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
-        return Promise(
-            False,
-            f"Epsilon {epsilon(run)} was spent, over the promised budget of "
-            f"{bound(run.budget)}. See the ledger.",
-        )
-    if run.private and said and not said.startswith(no):
+    said, none = known(run.about.guarantee) or "", "No privacy guarantee"
+    if over_budget(run):
+        why = f"Epsilon {epsilon(run)} was spent, over the promised budget of {bound(run.budget)}. "
+        why += "See the ledger."
+    elif run.private and said and not said.startswith(none):
         return Promise(True, said, exposed(run))
-    if said.startswith(no):
-        why = said.removeprefix(no).lstrip(": ")
-        return Promise(False, why[:1].upper() + why[1:])
-    if run.about.unit == "none":
-        return Promise(
-            False, "The clients' updates were computed without noise, and epsilon is infinite."
+    elif said.startswith(none):
+        why = said.removeprefix(none).lstrip(": ")
+        why = why[:1].upper() + why[1:]
+    elif run.about.unit == "none":
+        why = "The clients' updates were computed without noise, and epsilon is infinite."
+    elif run.about.form == "paper":
+        why = (
+            "Epsilon is infinite: the paper's literal form sends values without noise, or with "
+            "noise without a bound."
         )
-    if run.about.form == "paper":
-        return Promise(
-            False,
-            "Epsilon is infinite: the paper's literal form sends values without noise, or "
-            "with noise without a bound.",
-        )
-    return Promise(
-        False,
-        "run.json states none."
-        if run.private
-        else "Epsilon is infinite: run.json does not state all that a guarantee needs.",
-    )
+    elif run.private:
+        why = "run.json states none."
+    else:
+        why = "Epsilon is infinite: run.json does not state all that a guarantee needs."
+    return Promise(False, why)
+
+
+def over_budget(run: Run) -> bool:
+    """Return whether more was spent than promised."""
+    return run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9)
 
 
 def exposed(run: Run) -> str | None:
@@ -103,7 +100,7 @@ def warnings(run: Run) -> list[str]:
     found = list(known(run.about.warnings) or ())
     if run.damaged:
         found.append(ends_early(run.damaged))
-    if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
+    if over_budget(run):
         found.append(f"Epsilon {epsilon(run)} is over the budget of {bound(run.budget)}.")
     return found
 

@@ -39,6 +39,8 @@ MEASURE = "accuracy of the final model on the test set of the public data"
 VALIDATION = "validation"
 RULES = ("target", "label_range", "classes", "categories", "unknown", "ranges", "missing")
 """Keys of ``[data]`` that are about the columns of a file."""
+PLAIN = dict.fromkeys(("test_share", "test_file", "client_column", "person", "person_rows"))
+"""Keys of ``[data]`` about whose rows there are and which are for testing, left out."""
 ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 
 
@@ -86,11 +88,7 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
         "name": on if file is None else None,
         "file": None if file is None else str(file.absolute()),
         "test": None if file is None else "file" if inside else "public share",
-        "test_share": None,
-        "test_file": None,
-        "client_column": None,
-        "person": None,
-        "person_rows": None,
+        **PLAIN,
         **({} if file is not None else dict.fromkeys(RULES)),
     }
     return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
@@ -196,11 +194,7 @@ def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
         "file": str(place.absolute()),
         "label": None,
         "test": "public share",
-        "test_share": None,
-        "test_file": None,
-        "client_column": None,
-        "person": None,
-        "person_rows": None,
+        **PLAIN,
         **dict.fromkeys(RULES),  # what is kept is encoded already
         "validation": 0,
     }
