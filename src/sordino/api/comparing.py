@@ -16,13 +16,12 @@ from sordino.comparison.schedule import Reads, sides_of
 from sordino.core import study as studies
 
 if TYPE_CHECKING:
-    import pandas
     import polars
 
     from sordino.api.given import Data
 
 
-class Comparison:
+class Comparison(shown.Tabular):
     """Results of several studies with the same seeds: means, spreads, differences to the first.
 
     A notebook shows its tables and figures; ``page`` is the whole page.
@@ -80,10 +79,6 @@ class Comparison:
                 for seed, run in member.runs.items()
             ]
         )
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row for each run."""
-        return shown.to_pandas(self.to_polars())
 
     def __repr__(self) -> str:
         told = ", ".join(

@@ -47,13 +47,12 @@ from sordino.privacy.storage import LedgerExists
 from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
-    import pandas
     import polars
 
 ACCOUNTANT = "pld"
 
 
-class Ledger:
+class Ledger(shown.Tabular):
     """One ledger, or all ledgers of a folder, opened by its path. A context manager.
 
     Its proof of integrity is :meth:`verify`; ``sordino ledger verify`` compares a whole run with
@@ -216,10 +215,6 @@ class Ledger:
                 for entry in self.entries()
             ]
         )
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The charges, a row each."""
-        return shown.to_pandas(self.to_polars())
 
     def close(self) -> None:
         self._closing()

@@ -27,7 +27,6 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.report.drawing import draw
 
 if TYPE_CHECKING:
-    import pandas
     import polars
 
     from sordino.api.given import Data
@@ -76,7 +75,7 @@ def _first_line(kind: type) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
-class Plan:
+class Plan(shown.Tabular):
     """The price of a study, and what its budget pays for. Nothing was trained or released for it.
 
     A notebook shows it as ``sordino plan`` does.
@@ -123,10 +122,6 @@ class Plan:
 
         curve = list(self._price.curve)
         return polars.DataFrame({"round": range(1, len(curve) + 1), "epsilon": curve})
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Epsilon after each planned round."""
-        return shown.to_pandas(self.to_polars())
 
     def __repr__(self) -> str:
         return (

@@ -21,7 +21,6 @@ from sordino.privacy.rounding import epsilon_text
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas
     import polars
     import torch
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from sordino.report.page import Picture
 
 
-class Run:
+class Run(shown.Tabular):
     """A run, as its folder tells it: what was promised, what was released, what was learned.
 
     A notebook shows its key numbers and figures. Everything is read from the folder, so a run of
@@ -196,10 +195,6 @@ class Run:
     def to_polars(self) -> polars.DataFrame:
         """The rounds, a row each."""
         return shown.frame([_row(each) for each in self.rounds])
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The rounds, a row each."""
-        return shown.to_pandas(self.to_polars())
 
     def figures(self) -> list[Picture]:
         """The figures of its report: title, SVG and how to read it."""

@@ -30,19 +30,26 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> polars.DataFrame:
     return polars.DataFrame({key: [row.get(key) for row in rows] for key in keys}, strict=False)
 
 
-def to_pandas(found: polars.DataFrame) -> pandas.DataFrame:
-    """The same as pandas has it.
+class Tabular:
+    """A record with rows, as data frames."""
 
-    Raises:
-        StudyError: if pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise StudyError(
-            "pandas is not installed: `pip install pandas`, or take .to_polars()"
-        ) from None
-    return pandas.DataFrame(found.to_dict(as_series=False))
+    def to_polars(self) -> polars.DataFrame:
+        """Return the rows."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the same rows as pandas has them.
+
+        Raises:
+            StudyError: if pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise StudyError(
+                "pandas is not installed: `pip install pandas`, or take .to_polars()"
+            ) from None
+        return pandas.DataFrame(self.to_polars().to_dict(as_series=False))
 
 
 def page(title: str, *parts: str) -> str:
