@@ -80,10 +80,8 @@ class Study:
             "budget": budget,
             **tables,
         }
-        table: dict[str, Any] = {"name": name, "seed": seed}
+        table: dict[str, Any] = {"seed": seed} | ({} if name is None else {"name": name})
         table |= {key: _plain(key, value) for key, value in given.items() if value is not None}
-        if name is None:
-            table["name"] = _called(table)
         checked = studies.of_table(table, source=SOURCE, modules=_folder(modules))
         self._set(checked, modules, made=name is None)
 
@@ -169,7 +167,7 @@ class Study:
         table = _plain("", table)  # without keys that are None
         made = self._made and "name" not in tables and "name" not in (changes or {})
         if made:
-            table["name"] = _called(table)
+            del table["name"]
         checked = studies.of_table(table, source=SOURCE, modules=self._modules)
         return self._of(checked, self._modules, made=made)
 
@@ -240,16 +238,6 @@ def on_kept(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -> 
     if keys.get("person", "") is None:
         mine.pop("person_rows", None)
     return study.replace(data={**mine, **found})
-
-
-def _called(table: Mapping[str, Any]) -> str:
-    """A name for a study that has none: its method and its data."""
-    method, data = table.get("method"), table.get("data")
-    named = method.get("name", "study") if isinstance(method, Mapping) else "study"
-    held = data if isinstance(data, Mapping) else {}
-    file = Path(str(held.get("file", "data")))
-    kept = file.parent.name == Path(FOLDER).name  # by a random name
-    return f"{named} on {held.get('name') or ('own data' if kept else file.stem)}"
 
 
 def _promise(study: Checked) -> str:

@@ -85,6 +85,8 @@ def _named_after(table: Mapping[str, Any]) -> str:
     """The name of a study that has none: its method, and its data."""
     method = METHODS.spelled_out(table.get("method"))
     data = _below(table, "data", "name") or Path(str(_below(table, "data", "file") or "")).stem
+    if re.fullmatch("[0-9a-f]{16}", str(data)):  # the random name of data that came from memory
+        data = "own data"
     words = [str(each).rpartition(":")[2] for each in (_below(method, "name"), data) if each]
     return " on ".join(words)[:200] or "study"
 
