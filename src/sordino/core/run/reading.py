@@ -27,6 +27,7 @@ from sordino.core.records import (
     End,
     Environment,
     Metrics,
+    O,
     Refused,
     Result,
     Round,
@@ -222,22 +223,16 @@ def load(folder: Path, *, last: int | None = None) -> Run:
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
     about = read_about(folder)
-    measured = folder / METRICS
-    surrounded, empty = folder / ENVIRONMENT, Environment()
     rounds, others, damaged = _log(folder / LOG, about.regime, last)
     return Run(
         folder=folder,
         about=about,
         study=_text(folder / STUDY),
-        environment=records.record_of(_bytes(surrounded), surrounded, Environment)
-        if there(folder, surrounded.name)
-        else empty,
+        environment=_optional(folder / ENVIRONMENT, Environment) or Environment(),
         rounds=rounds,
         others=others,
         damaged=damaged,
-        metrics=records.record_of(_bytes(measured), measured, Metrics)
-        if there(folder, measured.name)
-        else None,
+        metrics=_optional(folder / METRICS, Metrics),
     )
 
 
@@ -248,6 +243,12 @@ def read_about(folder: Path) -> About:
         StudyError: if it is missing or cannot be read.
     """
     return records.about(_bytes(folder / ABOUT), folder / ABOUT)
+
+
+def _optional(path: Path, kind: type[O]) -> O | None:
+    if not there(path.parent, path.name):
+        return None
+    return records.record_of(_bytes(path), path, kind)
 
 
 def _bytes(path: Path) -> bytes:
