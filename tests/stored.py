@@ -28,8 +28,8 @@ import torch
 
 from cases import ARRIVAL, EVENTS, NOISY, SAMPLE, Case, study_of
 from command import sordino
+from sordino.base import NUMERICS
 from sordino.base.errors import SordinoError
-from sordino.base.package import NUMERICS
 from sordino.comparison import runner
 from sordino.core import study as studies
 from sordino.core.records import Environment

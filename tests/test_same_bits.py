@@ -2,7 +2,7 @@
 engine.
 
 ``python tests/test_same_bits.py`` stores them anew, for a change that is meant to change results:
-say so in its message, and raise NUMERICS (``sordino.base.package``).
+say so in its message, and raise NUMERICS (``sordino.base``).
 
 Sums of floats differ in their last bits between processors and libraries. So digests are compared
 where a fixed computation gives the bits that it gave where they were stored, and everywhere what
@@ -28,8 +28,7 @@ import torch
 from safetensors.numpy import load_file
 
 from cases import METHODS, MORE, study_of
-from sordino.base import entropy
-from sordino.base.package import NUMERICS
+from sordino.base import NUMERICS, entropy
 from sordino.clients import assemble
 from sordino.core.run import environment, session
 from sordino.privacy import Ledger
@@ -158,7 +157,7 @@ def _store() -> None:
             found["runs"][name] = ended(name, Path(folder))
     alike = before["probe"] == found["probe"] and before["runs"] != found["runs"]
     if alike and before["numerics"] == NUMERICS:
-        sys.exit("Results have changed: raise NUMERICS in src/sordino/base/package.py first")
+        sys.exit("Results have changed: raise NUMERICS in src/sordino/base/__init__.py first")
     STORED.write_text(json.dumps(found, indent=1) + "\n")
 
 

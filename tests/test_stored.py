@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from command import sordino
+from sordino.base import NUMERICS
 from sordino.base.errors import ResumeError
-from sordino.base.package import NUMERICS
 from sordino.comparison import runner
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify

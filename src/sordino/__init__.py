@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sordino.base.package import VERSION
+from sordino.base import VERSION
 
 if TYPE_CHECKING:
     from sordino import privacy

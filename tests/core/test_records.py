@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.base.errors import StudyError
-from sordino.base.parsing import Malformed
+from sordino.base.files import Malformed
 from sordino.core import records
 from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.synchronous.records import SynchronousRound

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from federations import read_incidents
+from sordino.base import PROTOCOL
 from sordino.base import message as base
 from sordino.base.errors import LedgerError
 from sordino.base.message import Message
-from sordino.base.package import PROTOCOL
 from sordino.live import federation as states
 from sordino.mechanisms.secure import messages as secure
 from sordino.network import certificates, frames, kit, storage

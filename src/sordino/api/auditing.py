@@ -23,9 +23,9 @@ from sordino.audit.intervals import (
 )
 from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
 from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
+from sordino.base import HOME
 from sordino.base.errors import StudyError
 from sordino.base.files import there
-from sordino.base.package import HOME
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.comparison.schedule import slug

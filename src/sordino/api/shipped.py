@@ -6,8 +6,8 @@ import shutil
 import tomllib
 from pathlib import Path
 
+from sordino.base import HOME
 from sordino.base.errors import StudyError
-from sordino.base.package import HOME
 from sordino.base.registry import did_you_mean
 from sordino.core.files import said_clearly
 

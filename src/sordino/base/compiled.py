@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sordino.base import VERSION
 from sordino.base.errors import StudyError
 from sordino.base.files import cache_folder, own_folder
-from sordino.base.package import VERSION
 
 FOLDER = "SORDINO_COMPILED"
 """The environment variable that names the folder of kept code."""

@@ -70,7 +70,7 @@ import numpy as np
 # * never draw from what ``at`` returned for two uses, nor keep a numbered generator of
 #   :class:`Stream` beyond the next call, which seeds the same object anew;
 # * hash contents by :func:`digest`, of all that a release shows, before noise is added;
-# * a change of what is computed, to the last bit, raises NUMERICS (:mod:`sordino.base.package`):
+# * a change of what is computed, to the last bit, raises NUMERICS (:mod:`sordino.base`):
 #   it is part of the root of :class:`Seeded`, and no run goes on under another number.
 
 Part = str | int

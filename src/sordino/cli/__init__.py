@@ -15,10 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sordino.base import modules
+from sordino.base import VERSION, companions, companions_here, modules
 from sordino.base.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.base.files import FULL
-from sordino.base.package import VERSION, companions, companions_here
 from sordino.cli import audit, compare, ledger, network, plan, run, say
 
 

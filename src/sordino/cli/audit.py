@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sordino.base import companions
 from sordino.base.errors import StudyError
-from sordino.base.package import companions
 from sordino.cli import say
 from sordino.cli.run import AsJson, Jobs, Set
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
-from sordino.base.parsing import toml_of
+from sordino.base.files import toml_of
 from sordino.clients.division import Federation, examples, federation, model
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import HorizontalStudy

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TextIO
 
+from sordino.base import HOME
 from sordino.base.errors import StudyError
 from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
-from sordino.base.package import HOME
 from sordino.comparison import result, tables
 from sordino.comparison.result import At, Comparison, Over
 from sordino.comparison.schedule import Side, Task

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sordino.base.errors import SordinoError, StudyError
-from sordino.base.parsing import Malformed, json_of, object_of
+from sordino.base.files import Malformed, json_of, object_of
 from sordino.core import regimes
 
 T = TypeVar("T")

@@ -5,10 +5,10 @@
 from sordino.base.errors import SordinoError as SordinoError
 from sordino.base.errors import StudyError as StudyError
 from sordino.base.files import MOST_TOML as MOST_TOML
+from sordino.base.files import Malformed as Malformed
+from sordino.base.files import object_of as object_of
 from sordino.base.files import read_below as read_below
-from sordino.base.parsing import Malformed as Malformed
-from sordino.base.parsing import object_of as object_of
-from sordino.base.parsing import toml_of as toml_of
+from sordino.base.files import toml_of as toml_of
 from sordino.base.registry import Section as Section
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable

@@ -13,11 +13,11 @@ from sordino.base.errors import SordinoError as SordinoError
 from sordino.base.errors import StudyError as StudyError
 from sordino.base.files import MIB as MIB
 from sordino.base.files import MOST_TOML as MOST_TOML
+from sordino.base.files import Malformed as Malformed
 from sordino.base.files import read_below as read_below
 from sordino.base.files import there as there
+from sordino.base.files import toml_of as toml_of
 from sordino.base.modules import tell as tell
-from sordino.base.parsing import Malformed as Malformed
-from sordino.base.parsing import toml_of as toml_of
 from sordino.clients import regime as regime
 from sordino.clients.division import Federation as Federation
 from sordino.clients.division import federation as federation

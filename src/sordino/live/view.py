@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from sordino.base.errors import StudyError
-from sordino.base.files import KIB, MIB, open_below, there
-from sordino.base.parsing import Malformed
+from sordino.base.files import KIB, MIB, Malformed, open_below, there
 from sordino.core import records
 from sordino.core.records import Round, dumped, known, number
 from sordino.core.run.folder import LOG

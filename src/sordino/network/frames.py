@@ -14,8 +14,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from sordino.base import PROTOCOL
 from sordino.base.errors import LONGEST, RemoteProtocolError, printable
-from sordino.base.package import PROTOCOL
 
 VERSION = PROTOCOL
 STOPPED = "the run was stopped: "

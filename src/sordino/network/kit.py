@@ -29,8 +29,7 @@ import tomli_w
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below, there
-from sordino.base.parsing import Malformed, toml_of
+from sordino.base.files import MIB, Malformed, read_below, there, toml_of
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly

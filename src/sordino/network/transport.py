@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from sordino.base import companions
 from sordino.base.errors import StudyError, printable
-from sordino.base.package import companions
 from sordino.core.network import Agreement
 from sordino.network import certificates
 

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-from sordino.base import modules
+from sordino.base import HOME, NUMERICS, VERSION, modules
 from sordino.base.compiled import refuse_settings
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import ResumeError, StudyError
 from sordino.base.files import KIB, check_below, read_below, there
 from sordino.base.fingerprints import joined
-from sordino.base.package import HOME, NUMERICS, VERSION
 from sordino.base.registry import Section
 from sordino.core import records
 from sordino.core import study as studies

@@ -43,16 +43,18 @@ from sordino.base import modules as code
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
 from sordino.base.files import (
     MOST_JSON,
+    Malformed,
     append_below,
     check_below,
     folder_below,
+    object_of,
     open_below,
     read_below,
     refuse_odd,
     there,
+    toml_of,
 )
 from sordino.base.message import Vector
-from sordino.base.parsing import Malformed, object_of, toml_of
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly

@@ -18,8 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, MOST_LOG, open_below, read_below, refuse_larger, there
-from sordino.base.parsing import Malformed
+from sordino.base.files import (
+    MIB,
+    MOST_LOG,
+    Malformed,
+    open_below,
+    read_below,
+    refuse_larger,
+    there,
+)
 from sordino.core import records, regimes
 from sordino.core.records import (
     About,

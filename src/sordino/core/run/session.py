@@ -21,9 +21,9 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
+from sordino.base import companions_here
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
 from sordino.base.fingerprints import KEYED
-from sordino.base.package import companions_here
 from sordino.core import files, records
 from sordino.core import regimes as builder
 from sordino.core import study as studies

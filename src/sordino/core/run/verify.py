@@ -21,9 +21,8 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import open_below, there
+from sordino.base.files import json_of, open_below, there, toml_of
 from sordino.base.fingerprints import KEYED
-from sordino.base.parsing import json_of, toml_of
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
 from sordino.core.records import Numbered, number

@@ -25,8 +25,7 @@ from pydantic import ValidationError
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
-from sordino.base.files import MOST_TOML, read_below
-from sordino.base.parsing import DEEPEST, Malformed, toml_of
+from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, toml_of
 from sordino.base.registry import Registry, Section, did_you_mean
 from sordino.core import regimes
 from sordino.core.latency import LATENCIES

@@ -54,8 +54,8 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
+from sordino.base.files import toml_of
 from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
-from sordino.base.parsing import toml_of
 from sordino.core import study as studies
 from sordino.core.effect import (
     Arrived,
