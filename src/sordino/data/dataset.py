@@ -143,15 +143,16 @@ class Dataset:
         """Scores that a model gives for an example: one for each class, or one number."""
         return len(self.classes) if self.span is None else 1
 
-    def take(self, indices: Indices | Sequence[int]) -> Dataset:
-        """The examples at ``indices``, in that order, as a dataset of its own (copied)."""
-        at = np.asarray(indices, dtype=np.int64)
-        client = None if self.client is None else self.client[at]
+    def take(self, indices: Indices | Sequence[int] | slice) -> Dataset:
+        """The examples at ``indices``, in that order, as a dataset of its own; not copied for a
+        slice.
+        """
+        at = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
         return replace(
             self,
             x=self.x[at],
             y=self.y[at],
-            client=client,
+            client=None if self.client is None else self.client[at],
             words=None if self.words is None else self.words[at],
             origin=None if self.origin is None else self.origin[at],
         )
@@ -184,6 +185,16 @@ class Corpus:
             raise DataError(
                 f"{self.train.name}: training and test set do not have the same classes"
             )
+
+
+def listed(names: Sequence[object], most: int = 12) -> str:
+    """Names for a message; of many the first, and how many more there are.
+
+    >>> listed("abc", 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.data import identity
-from sordino.data.dataset import Span
+from sordino.data.dataset import Span, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -103,10 +103,9 @@ class Encoding:
         for key in ("categories", "ranges", "missing"):
             for name in getattr(self, key):
                 if name != REST and name not in columns:
-                    shown = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
                     raise DataError(
                         f"{place}: data.{key} speaks of the column {name!r}, and there is no such "
-                        f"feature; its features are {shown}"
+                        f"feature; its features are {listed(columns)}"
                     )
 
     def column(self, series: pl.Series, place: str) -> EncodedColumn:
@@ -131,8 +130,8 @@ class Encoding:
         """One column of 0 and 1 for each category."""
         name, known = series.name, self.categories[series.name]
         values = _texts(series)
-        listed: npt.NDArray[Any] = np.array([identity.spelled(each) for each in known])
-        x = (values[:, None] == listed).astype(np.float32)
+        spelled: npt.NDArray[Any] = np.array([identity.spelled(each) for each in known])
+        x = (values[:, None] == spelled).astype(np.float32)
         strange = ~x.any(axis=1)
         if self.unknown == OTHER:
             x = np.concatenate([x, strange[:, None].astype(np.float32)], axis=1)
@@ -141,7 +140,7 @@ class Encoding:
             said = f"says {str(values[row])[:40]!r}" if values[row] else "is empty"
             raise DataError(
                 f"{place}: row {row} (the first is 0), column {name!r} {said}, which is none of "
-                f"data.categories ({', '.join(known[:8])}{', …' if len(known) > 8 else ''}). Add "
+                f"data.categories ({listed(known, 8)}). Add "
                 "it if it is public that it may occur, or set data.unknown = 'other': a column for "
                 "all values that are not listed"
             )
@@ -149,6 +148,8 @@ class Encoding:
         return EncodedColumn(x, tuple(f"{name}={each}" for each in names), _words(series))
 
     def _numeric(self, series: pl.Series, place: str) -> EncodedColumn:
+        import polars as pl
+
         name, gap = series.name, self._filled(series.name)
         refuse_text(series, place)
         empty = series.is_null().to_numpy() | (
@@ -158,7 +159,7 @@ class Encoding:
         )
         if gap is None:
             refuse_gaps(series, place)
-        values = series.cast(_float64()).fill_null(np.nan).to_numpy().copy()
+        values = series.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
         words = identity.column(values)
         if gap is not None:
             values[empty] = gap
@@ -184,12 +185,6 @@ _GAP = (
     ", or say in data.missing which constant stands for a gap in this column; it must not depend "
     "on the data"
 )
-
-
-def _float64() -> Any:
-    import polars as pl
-
-    return pl.Float64
 
 
 def _words(series: pl.Series) -> identity.Words:

@@ -235,11 +235,6 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     return values
 
 
-def idx_shape(path: Path, dimensions: int) -> tuple[int, ...]:
-    """The shape of the array in an IDX file, by its header alone."""
-    return _opened(path, dimensions)[1]
-
-
 def _opened(path: Path, dimensions: int) -> tuple[Source, tuple[int, ...]]:
     """A file behind its header, and the shape that it announces."""
     source = Source(path)
@@ -274,7 +269,7 @@ def read_labels(images: Path, labels: Path, classes: int) -> tuple[tuple[int, ..
     """The shape (1, height, width) of the images, of which only the header is read, and their
     labels.
     """
-    count, *shape = idx_shape(images, 3)
+    count, *shape = _opened(images, 3)[1]
     return (1, *shape), _idx_labels(images, count, labels, classes)
 
 

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.data.dataset import Labels, Span
+from sordino.data.dataset import Labels, Span, listed
 from sordino.data.identity import number_in_text, spelled
 from sordino.data.notices import notice
 
@@ -190,7 +190,7 @@ class _Labels:
             self.refuse(~np.isfinite(values), ", which is no finite number; drop the row")
         names, numbers = np.unique(values, return_inverse=True)
         if len(names) != 2:
-            shown = ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")
+            shown = listed(names.tolist(), 5)
             raise DataError(
                 f"{self.place}: data.target = 'binary' needs labels of two values, and there "
                 f"{'is' if len(names) == 1 else 'are'} {len(names)} ({shown}); {_SAY}"
@@ -315,8 +315,7 @@ def notice_classes(classes: Sequence[str]) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, map(shown_name, names[:MANY])))
-    return shown + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
+    return listed([repr(shown_name(name)) for name in names], MANY)
 
 
 def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
@@ -340,24 +339,22 @@ def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
         )
 
 
-def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
-    """Owners numbered 0.. in sorted order, the same numbers in training and test."""
-    _, numbers = np.unique(np.concatenate(list(parts)), return_inverse=True)
-    cuts = np.cumsum([len(values) for values in parts])[:-1]
-    return tuple(np.split(numbers.astype(np.int64), cuts))
-
-
-def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
-    """Return the names of the owners of :func:`encode_clients`, by number: each once, fit to show.
+def encode_clients(
+    parts: Sequence[npt.NDArray[Any]],
+) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
+    """Owners numbered 0.. in sorted order, the same numbers in training and test, and their names,
+    each once, fit to show.
 
     Names are text from a file: control characters go, white space becomes one blank, and what is
     long is cut.
 
-    >>> client_names([np.array(["b", "a\\x1b[31m", "b"])])
-    ('a[31m', 'b')
+    >>> encode_clients([np.array(["b", "a\\x1b[31m", "b"])])
+    ((array([1, 0, 1]),), ('a[31m', 'b'))
     """
+    values, numbers = np.unique(np.concatenate(list(parts)), return_inverse=True)
+    cuts = np.cumsum([len(part) for part in parts])[:-1]
     shown: dict[str, None] = {}
-    for number, value in enumerate(np.unique(np.concatenate(list(parts)))):
+    for number, value in enumerate(values):
         name = shown_name(str(value)) or f"client {number}"
         while name in shown:
             name = (
@@ -366,7 +363,7 @@ def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
                 else f"{name}'"
             )
         shown[name] = None
-    return tuple(shown)
+    return tuple(np.split(numbers.astype(np.int64), cuts)), tuple(shown)
 
 
 def shown_name(text: str) -> str:

@@ -80,7 +80,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry, Section, did_you_mean
-from sordino.data.dataset import Dataset, Indices, Labels
+from sordino.data.dataset import Dataset, Indices, Labels, listed
 
 Parts = tuple[Indices, ...]
 
@@ -515,7 +515,6 @@ def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) 
     if feature not in columns:
         hint = did_you_mean(str(feature), columns) or "."
         raise StudyError(
-            f"columns: there is no feature {feature!r}{hint} Features: {', '.join(columns[:40])}"
-            + (f" and {len(columns) - 40} more" if len(columns) > 40 else "")
+            f"columns: there is no feature {feature!r}{hint} Features: {listed(columns, 40)}"
         )
     return columns.index(feature)

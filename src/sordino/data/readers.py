@@ -12,20 +12,19 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.data import sets
-from sordino.data.dataset import Corpus, Dataset, Indices, Labels, Scale, Span
+from sordino.data.dataset import Corpus, Dataset, Labels, Scale, Span
 from sordino.data.encoding import Encoding
 from sordino.data.formats import read_labels
 from sordino.data.identity import words
-from sordino.data.labels import Target, clamped, client_names, encode, encode_clients
+from sordino.data.labels import Target, clamped, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
 from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
 
@@ -159,66 +158,42 @@ def _own(
             f"{test_file or file}: test examples are {test.x.dtype} of shape {test.x.shape[1:]}, "
             f"training examples {train.x.dtype} of shape {train.x.shape[1:]}"
         )
-    return corpus_of(name, str(file), train, test, test_fraction, how)
+    both = (train,) if test is None else (train, test)
+    labels = encode([each.y for each in both], str(file), how.target, how.label_range, how.classes)
+    clients = [each.client for each in both if each.client is not None]
+    if train.client is None or len(clients) < len(both):
+        clients = [] if train.client is None else clients[:1]
+    numbers, owners = encode_clients(clients) if clients else ((), ())
+    sets = [
+        Dataset(
+            name,
+            raw.x,
+            y,
+            labels.classes,
+            client,
+            owners=() if client is None else owners,
+            words=raw.words,
+            columns=raw.names,
+            span=labels.span,
+        )
+        for raw, y, client in zip_longest(both, labels.parts, numbers)
+    ]
+    if test is not None:
+        corpus = Corpus(*sets)
+    elif test_fraction is None:
+        corpus = Corpus(sets[0], sets[0].take([]))
+    else:
+        corpus = _set_aside(str(file), sets[0], test_fraction)
+    if labels.span is None:
+        return corpus
+    # numbers that are trained on stay within their range; those that are measured on need not
+    return replace(corpus, train=replace(corpus.train, y=clamped(corpus.train.y)))
 
 
 def _read(file: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
     if ending(file) == ".npz":
         return read_npz(file, how)
     return read_table(file, how), None
-
-
-def corpus_of(
-    name: str,
-    place: str,
-    train: Raw,
-    test: Raw | None,
-    test_fraction: float | None,
-    how: ReadOptions,
-) -> Corpus:
-    """Labels and owners encoded alike in both sets; a test set is set aside where there is none.
-
-    Args:
-        place: what refusals call the data.
-        test_fraction: of the rows of ``train``, where ``test`` is None; None sets none aside.
-    """
-    parts = (train,) if test is None else (train, test)
-    made = encode([part.y for part in parts], place, how.target, how.label_range, how.classes)
-    both = all(part.client is not None for part in parts)
-    owned = [part.client for part in (parts if both else parts[:1]) if part.client is not None]
-    owners = encode_clients(owned) if owned else ()
-    names = client_names(owned) if owned else ()
-    made_sets = [
-        Dataset(
-            name,
-            part.x,
-            y,
-            made.classes,
-            client,
-            owners=names if client is not None else (),
-            words=part.words,
-            columns=part.names,
-            span=made.span,
-        )
-        for part, y, client in zip(
-            parts, made.parts, (*owners, *[None] * (len(parts) - len(owners))), strict=True
-        )
-    ]
-    if test is not None:
-        return _clamped(Corpus(*made_sets))
-    return _clamped(
-        Corpus(made_sets[0], made_sets[0].take([]))
-        if test_fraction is None
-        else _set_aside(place, made_sets[0], test_fraction)
-    )
-
-
-def _clamped(corpus: Corpus) -> Corpus:
-    """Numbers that are trained on stay within their range; those that are measured on need not."""
-    train = corpus.train
-    return (
-        corpus if train.span is None else replace(corpus, train=replace(train, y=clamped(train.y)))
-    )
 
 
 def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
@@ -235,25 +210,8 @@ def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
     # Test rows change places with the last rows, so that both sets are slices of the one copy in
     # memory.
-    columns = tuple(
-        values for values in (whole.x, y, whole.client, whole.words) if values is not None
-    )
-    _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
-    return Corpus(_stretch(whole, slice(cut)), _stretch(whole, slice(cut, None)))
-
-
-def _stretch(whole: Dataset, rows: slice) -> Dataset:
-    """Consecutive examples, not copied."""
-    client, words = whole.client, whole.words
-    return replace(
-        whole,
-        x=whole.x[rows],
-        y=whole.y[rows],
-        client=None if client is None else client[rows],
-        words=None if words is None else words[rows],
-    )
-
-
-def _swap_rows(arrays: tuple[npt.NDArray[Any], ...], one: Indices, other: Indices) -> None:
-    for array in arrays:
-        array[one], array[other] = array[other], array[one]
+    one, other = chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen)
+    for values in (whole.x, y, whole.client, whole.words):
+        if values is not None:
+            values[one], values[other] = values[other], values[one]
+    return Corpus(whole.take(slice(cut)), whole.take(slice(cut, None)))

@@ -55,7 +55,16 @@ import numpy.typing as npt
 from sordino.base.errors import DataError
 from sordino.base.files import MIB, allowed, open_plain, too_large
 from sordino.data import identity
-from sordino.data.dataset import Features, Scale, Span, Words, constants, refuse_non_finite, single
+from sordino.data.dataset import (
+    Features,
+    Scale,
+    Span,
+    Words,
+    constants,
+    listed,
+    refuse_non_finite,
+    single,
+)
 from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.formats import Source
 from sordino.data.labels import Target, refuse_nobody
@@ -153,7 +162,7 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
         if column is not None and column not in frame.columns:
             raise DataError(
                 f"{place}: no column {column!r} (data.{role}); its columns are "
-                f"{_listed(frame.columns)}"
+                f"{listed(frame.columns)}"
             )
     for other, column in (("client", client_column), ("person", person)):
         if label == column:
@@ -308,7 +317,7 @@ def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         if name not in arrays:
             raise DataError(
                 f"{path}: no array {name!r}; expected x and y (optional: client, x_test, "
-                f"y_test), found {_listed(found)}"
+                f"y_test), found {listed(found)}"
             )
     return arrays
 
@@ -336,7 +345,7 @@ def from_arrays(
         raise DataError(f"{place}: x_test and y_test must come together")
     if how.person is not None and how.person not in arrays:
         raise DataError(
-            f"{place}: no array {how.person!r} (data.person); found {_listed(list(arrays))}"
+            f"{place}: no array {how.person!r} (data.person); found {listed(list(arrays))}"
         )
     train = _raw(place, arrays, "", how)
     test = _raw(place, arrays, "_test", replace(how, person=None)) if "x_test" in arrays else None
@@ -459,11 +468,6 @@ def _array(series: pl.Series) -> npt.NDArray[Any]:
     return (series.cast(pl.Float64) if str(series.dtype) in WIDE else series).to_numpy()
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:12]) or "none"
-    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-
-
 SHOWN = 5
 
 
@@ -483,17 +487,12 @@ def in_order(found: Sequence[str], wanted: Sequence[str], place: str, whose: str
     unknown = [name for name in found if name not in asked]
     if lacking or unknown:
         named = (("it lacks", lacking), ("it also has", unknown))
-        told = [f"{what} {_few(names)}" for what, names in named if names]
+        told = [f"{what} {listed(list(map(repr, names)), SHOWN)}" for what, names in named if names]
         raise DataError(
             f"{place}: its {len(found)} feature columns are not {whose} ({len(wanted)}): "
             f"{', and '.join(told)}. Rename, add or drop columns"
         )
     return list(wanted)
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:SHOWN]))
-    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def read_arrays(

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import DataError
 from sordino.base.registry import did_you_mean
-from sordino.data.dataset import Scale, constants, refuse_non_finite, single
+from sordino.data.dataset import Scale, constants, listed, refuse_non_finite, single
 from sordino.data.encoding import refuse_gaps
 from sordino.data.formats import AGAIN, Source
 from sordino.data.identity import entity as entity_of
@@ -56,8 +56,6 @@ TEXT = (".csv", ".csv.gz", ".csv.bz2")
 PARQUET_ROWS = 20_000
 """Rows at a time, at most."""
 GAP = ", or fill the gap with a constant that does not depend on the data"
-SHOWN = 12
-"""Names that an error lists."""
 
 
 class TableStream:
@@ -204,7 +202,7 @@ class Rows:
         self._refuse_columns()
         self.features = tuple(name for name in columns if name not in (label, entity))
         self._number = class_numbers(classes)
-        self._expected = _listed(classes)
+        self._expected = listed(classes)
         if self._number("0") == 0 and "0" not in classes:
             self._expected += f", or 0 to {len(classes) - 1}"
 
@@ -254,7 +252,7 @@ class Rows:
                 hint = did_you_mean(name, columns) or "."
                 raise DataError(
                     f"{path}: no column {name!r} for the {role}{hint} Its columns are "
-                    f"{_listed(columns)}"
+                    f"{listed(columns)}"
                 )
         if label == entity:
             raise DataError(f"{path}: column {label!r} cannot be both the label and the entity")
@@ -270,11 +268,6 @@ def _entity_of(name: str) -> int | None:
 
 def _nobody(_: str) -> str:
     return "is empty; whose row is it?"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 class Parquet(Rows):
