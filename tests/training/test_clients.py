@@ -53,6 +53,20 @@ def client(
     )
 
 
+def plain() -> PlainClient:
+    private = client()
+    return PlainClient(
+        index=3,
+        unit="client:0",
+        examples=private.examples,
+        sampling_rate=Q,
+        learning_rate=ETA,
+        optimizer=Sgd(),
+        kernels=private.kernels,
+        entropy=Seeded(5),
+    )
+
+
 def task(one: PrivateClient | PlainClient, steps: int = 1, number: int = 1) -> Train:
     return Train(
         round=number,
@@ -260,17 +274,7 @@ def test_raw_constants_are_priced_as_not_private() -> None:
 
 
 def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
-    private = client()
-    one = PlainClient(
-        index=3,
-        unit="client:0",
-        examples=private.examples,
-        sampling_rate=Q,
-        learning_rate=ETA,
-        optimizer=Sgd(),
-        kernels=private.kernels,
-        entropy=Seeded(5),
-    )
+    one = plain()
     asked = task(one)
     assert isinstance(one.price(asked)[0][0], NonPrivate)
     update = one.answer(asked, permits(one.price(asked)))
@@ -322,3 +326,21 @@ def test_a_parameter_with_a_hook_is_in_no_known_layer() -> None:
         assert known(layer)
         getattr(layer.weight, hooked)(lambda gradient: gradient)
         assert not known(layer)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_proximal_term_pulls_to_the_model_that_was_sent(private: bool) -> None:
+    """Every step's pull is mu times the way so far (Li et al. 2020, FedProx)."""
+    one = client() if private else plain()
+    task_of = [task(one, steps) for steps in (1, 2)]
+    with mock.patch.object(dpsgd, "hidden", return_value=b""):
+        free, pulled = (
+            [
+                replace(one, proximal=mu).answer(asked, permits(one.price(asked))).weights
+                for asked in task_of
+            ]
+            for mu in (0.0, 0.3)
+        )
+    assert np.array_equal(free[0], pulled[0])
+    moved = free[0] - task_of[0].weights
+    assert pulled[1] == pytest.approx(free[1] - ETA * 0.3 * moved, abs=1e-5)

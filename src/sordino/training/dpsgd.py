@@ -23,6 +23,7 @@ Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ class PrivateClient:
         optimizer: of the local steps.
         kernels: the shared model and kernels.
         entropy: where batches and noise are drawn from, by address.
+        proximal: mu, of the proximal term; it pulls each step to the model that was sent.
         realised: divide by the batch as it was drawn, and let an empty one be, without noise, as a
             paper's literal form may say; NOT private, since the divisor is the data's.
     """
@@ -84,6 +86,7 @@ class PrivateClient:
     optimizer: Optimizer
     kernels: ModelKernels
     entropy: Entropy
+    proximal: float = 0.0
     realised: bool = False
 
     @property
@@ -147,6 +150,8 @@ class PrivateClient:
             if step == task.steps:
                 last, before = noisy, flat.weights.clone() if step > 1 else start
             if len(chosen) or not self.realised:
+                if self.proximal:  # of what is known already, so it costs nothing
+                    noisy = noisy + self.proximal * (flat.weights - start)
                 steps.take(flat.weights, noisy, variance)
         moved = before - start
         statistics = Statistics(
@@ -196,7 +201,8 @@ class PrivateClient:
             self.sampling_rate,
             task.steps,
         )
-        if most is None or self.optimizer.gain is None:
+        pull = self.learning_rate * (self.optimizer.gain or math.inf) * self.proximal
+        if most is None or self.optimizer.gain is None or pull > 1.0:  # a step could overshoot
             return None
         divisor = 1.0 if self.realised else self.expected_batch
         scale = self.learning_rate * self.optimizer.gain / divisor
@@ -281,6 +287,7 @@ class PlainClient:
     optimizer: Optimizer
     kernels: ModelKernels
     entropy: Entropy
+    proximal: float = 0.0
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((NonPrivate(reason=NO_NOISE), task.steps),)
@@ -290,7 +297,8 @@ class PlainClient:
         covers_round(self.unit, permits, self.price(task), task.round)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         flat = self.kernels.flat
-        flat.load(torch.from_numpy(task.weights).to(flat.weights))
+        start = torch.from_numpy(task.weights).to(flat.weights)
+        flat.load(start)
         gradient = torch.empty_like(flat.weights)
         steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
         for _ in range(task.steps):
@@ -299,6 +307,8 @@ class PlainClient:
             )
             if len(chosen):
                 self.kernels.mean.of(self.examples, chosen, gradient)
+                if self.proximal:
+                    gradient.add_(flat.weights - start, alpha=self.proximal)
                 steps.take(flat.weights, gradient, 0.0)
         return Update(
             client=self.index,

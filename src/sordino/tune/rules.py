@@ -88,6 +88,8 @@ def _fits(study: HorizontalStudy) -> SynchronousStudy:
         what = "method.weights = 'size', where noise is shared"
     elif study.method.optimizer != Sgd():
         what = "plain SGD steps (leave method.optimizer out)"
+    elif study.method.server is not None:
+        what = "w + Delta as the server's step (leave method.server out)"
     elif study.privacy.epsilon is None or math.isinf(study.privacy.epsilon):
         what = "a finite privacy.epsilon"
     if what is not None:

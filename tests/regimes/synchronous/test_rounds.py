@@ -21,7 +21,7 @@ from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import folder as log
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
-from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.method import ServerOptimizer, Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 
@@ -106,6 +106,8 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Momen
         entropy=Seeded(3),
         cohort=options.pop("cohort", None),
         deadline=options.pop("deadline", None),
+        momentum=0.5,
+        server=options.pop("server", None),
     )
     budget = options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp"))
     simulation = Simulation(
@@ -186,7 +188,13 @@ def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"deadline": 1.0}, {"deadline": 1.0, "churn": Churn(dropout=0.3)}, {"cohort": 3}],
+    [
+        {},
+        {"deadline": 1.0},
+        {"deadline": 1.0, "churn": Churn(dropout=0.3)},
+        {"cohort": 3},
+        {"server": ServerOptimizer(kind="yogi", rate=0.5)},
+    ],
 )
 def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = Watch()

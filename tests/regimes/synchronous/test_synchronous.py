@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.regimes.synchronous.aggregate import State
-from sordino.regimes.synchronous.method import Choice, Terms
+from sordino.regimes.synchronous.method import Choice, ServerOptimizer, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
@@ -97,6 +98,37 @@ def test_momentum_and_average_follow_their_formulas() -> None:
         average = w if k == 0 else 0.9 * average + 0.1 * w
     assert state.weights[0] == pytest.approx(w)
     assert state.average[0] == pytest.approx(average, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adagrad", "adam", "yogi"])
+def test_adaptive_steps_of_the_server_follow_their_formulas(kind: str) -> None:
+    """Reddi et al. 2021, algorithm 2, in plain numbers; every client answers w + its number."""
+    server = ServerOptimizer.model_validate({"kind": kind, "rate": 0.5, "decay": 0.9, "floor": 0.1})
+    state, _ = play(rules(rounds=5, momentum=0.5, server=server))
+    change = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
+    w, m, s = 0.0, 0.0, 0.01
+    for _ in range(5):
+        m = 0.5 * m + 0.5 * change
+        s = {
+            "adagrad": s + change**2,
+            "adam": 0.9 * s + 0.1 * change**2,
+            "yogi": s - 0.1 * change**2 * math.copysign(1.0, s - change**2),
+        }[kind]
+        w += 0.5 * m / (math.sqrt(s) + 0.1)
+    assert state.weights == pytest.approx(np.full(3, w), rel=1e-5)
+
+
+def test_an_adaptive_step_of_the_server_is_that_of_torch() -> None:
+    """AdaGrad without momentum, with torch's own as the twin."""
+    server = ServerOptimizer(kind="adagrad", rate=0.3, floor=1e-2)
+    state, _ = play(rules(rounds=4, server=server))
+    weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    twin = torch.optim.Adagrad([weights], lr=0.3, initial_accumulator_value=1e-4, eps=1e-2)
+    for _ in range(4):
+        change = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
+        weights.grad = torch.full((3,), -change, dtype=torch.float64)
+        twin.step()
+    assert state.weights == pytest.approx(weights.detach().numpy(), rel=1e-5)
 
 
 @given(st.permutations(range(4)))

@@ -48,12 +48,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.typing import NDArray
 
@@ -69,8 +68,10 @@ from sordino.regimes.synchronous.method import (
     Released,
     Remaining,
     RoundNoise,
+    ServerOptimizer,
     SynchronousMethod,
     Terms,
+    Vector64,
 )
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -295,9 +296,6 @@ class SharedSum:
         return self.scale / sum(self.weights[i] for i in clients)
 
 
-Vector64 = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Where a synchronous run stands. Vectors are (d,) and never written to.
@@ -305,7 +303,8 @@ class State:
     Attributes:
         round: rounds begun; 0 before the first.
         weights: w, the global model.
-        velocity: v of server momentum.
+        velocity: v of server momentum, or m of an adaptive step.
+        squares: s of an adaptive step; None before the first, or where there is none.
         average: w_avg; the weights themselves where decay is 0.
         steps: local steps given to every client so far.
         present: clients that are thought to be within reach.
@@ -332,6 +331,7 @@ class State:
     weights: Vector
     velocity: Vector
     average: Vector
+    squares: Vector | None = field(default=None, kw_only=True)
     steps: tuple[int, ...]
     present: frozenset[int]
     memory: msgspec.Struct
@@ -372,6 +372,8 @@ class State:
             "velocity": self.velocity,
             "average": self.average,
         }
+        if self.squares is not None:
+            vectors["squares"] = self.squares
         vectors |= {f"model.{i}": model for i, model in enumerate(self.models) if model is not None}
         rest = Kept(
             round=self.round,
@@ -426,17 +428,33 @@ def deviation(terms: Terms, tau: int, answered: Sequence[int]) -> float:
 
 
 def after(
-    state: State, change: Vector64 | None, momentum: float, decay: float
-) -> tuple[Vector, Vector, Vector]:
-    """Return w, v and w_avg after a round."""
+    state: State,
+    change: Vector64 | None,
+    momentum: float,
+    server: ServerOptimizer | None,
+    decay: float,
+) -> State:
+    """Return the state with the model after a round that changes it by ``change`` (d,)."""
     if change is None:
-        return state.weights, state.velocity, state.average
-    velocity = momentum * state.velocity + change
-    weights = (state.weights + velocity).astype(np.float32)
+        return state
+    if server is None:
+        velocity, squares = momentum * state.velocity + change, None
+        weights = (state.weights + velocity).astype(np.float32)
+    else:
+        velocity = momentum * state.velocity + (1.0 - momentum) * change
+        squares = server.squares(state.squares, change)
+        moved = server.rate * velocity / (np.sqrt(squares) + server.floor)
+        weights = (state.weights + moved).astype(np.float32)
     average = weights
     if decay != 0.0 and state.round != 1:  # the random start is no model to average in
         average = (decay * state.average + (1.0 - decay) * weights).astype(np.float32)
-    return weights, velocity.astype(np.float32), average
+    return replace(
+        state,
+        weights=weights,
+        velocity=velocity.astype(np.float32),
+        squares=None if squares is None else squares.astype(np.float32),
+        average=average,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

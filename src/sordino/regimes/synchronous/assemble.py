@@ -178,6 +178,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             cohort=study.participation.cohort,
             deadline=study.participation.deadline,
             momentum=study.method.momentum,
+            server=study.method.server,
             decay=study.method.average,
         )
 
@@ -259,6 +260,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             if not isinstance(method, ClientLevel):
                 return SummedClient(**common)
         common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
+        common["proximal"] = method.mu
         if noise is not None and isinstance(method, ClientLevel):
             return self._whole(common, method, noise)
         if noise is None:
@@ -270,7 +272,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
     def _whole(self, common: dict[str, Any], method: ClientLevel, noise: Bounded) -> Client:
         """Return a client that is protected as a whole."""
         clip = self.study.privacy.clip if self.study.form == "paper" else None
-        common |= {"batch": method.batch, "proximal": method.proximal, "gradient_clip": clip}
+        common |= {"batch": method.batch, "gradient_clip": clip}
         if not method.aggregated:
             del common["sampling_rate"]
             return NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)

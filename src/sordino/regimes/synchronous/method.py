@@ -21,14 +21,18 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.message import Raw, Statistics, Update, Vector
+from sordino.base.registry import Section
 from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.optimizer import Optimizer, Sgd
+
+Vector64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +169,42 @@ class Nothing(msgspec.Struct, frozen=True):
     """The memory of a method that remembers nothing."""
 
 
+class ServerOptimizer(Section):
+    r"""An adaptive step of the server (Reddi et al. 2021, Adaptive Federated Optimization, alg. 2).
+
+        m <- momentum m + (1 - momentum) Delta,          w <- w + rate m / (sqrt(s) + floor)
+
+    with Delta the mean change of a round, and
+
+        adagrad   s <- s + Delta^2
+        adam      s <- decay s + (1 - decay) Delta^2
+        yogi      s <- s - (1 - decay) Delta^2 sign(s - Delta^2)
+
+    It is computed from releases, so it costs no privacy.
+    """
+
+    kind: Literal["adagrad", "adam", "yogi"]
+    rate: float = Field(
+        0.01, gt=0, le=1e6, allow_inf_nan=False, description="eta of the server's step"
+    )
+    decay: float = Field(0.99, ge=0, lt=1, description="beta_2, of adam and yogi")
+    floor: float = Field(
+        1e-3, ge=1e-12, le=1e6, allow_inf_nan=False, description="tau, added to the root of squares"
+    )
+
+    def squares(self, before: Vector | None, change: Vector64) -> Vector64:
+        """s (d,) after a change (d,); before the first round it is floor^2."""
+        s = np.full(change.shape, self.floor**2) if before is None else before.astype(np.float64)
+        square = change**2
+        match self.kind:
+            case "adagrad":
+                return s + square
+            case "adam":
+                return self.decay * s + (1.0 - self.decay) * square
+            case "yogi":
+                return s - (1.0 - self.decay) * square * np.sign(s - square)
+
+
 class SynchronousMethod(Method):
     """A method that works in rounds. Its memory is passed in and out.
 
@@ -172,6 +212,9 @@ class SynchronousMethod(Method):
         learning_rate: eta, of the local steps.
         weights: p_i, by the clients' sizes or equal.
         momentum: of the server, in [0, 1); post-processing, costs no privacy.
+        server: an adaptive step of the server instead of w + Delta; costs no privacy.
+        mu: of a proximal term mu/2 |w' - w|^2 in the local loss (Li et al. 2020, FedProx); costs no
+            privacy.
         optimizer: of the local steps.
         average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
@@ -182,6 +225,8 @@ class SynchronousMethod(Method):
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
+    server: ServerOptimizer | None = None
+    mu: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     optimizer: SerializeAsAny[Optimizer] = Sgd()
     average: float = Field(0.0, ge=0, lt=1)
 

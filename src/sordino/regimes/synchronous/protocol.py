@@ -89,6 +89,7 @@ from sordino.regimes.synchronous.aggregate import (
 from sordino.regimes.synchronous.method import (
     Remaining,
     RoundNoise,
+    ServerOptimizer,
     SynchronousMethod,
     Terms,
     Wants,
@@ -112,6 +113,7 @@ class Synchronous(Rules[State]):
         cohort: clients asked in a round; None asks everybody present.
         deadline: seconds after which a round closes; None waits for everybody.
         momentum: of the server, in [0, 1).
+        server: an adaptive step of the server; None for w + Delta.
         decay: of the average of global models, in [0, 1).
     """
 
@@ -122,6 +124,7 @@ class Synchronous(Rules[State]):
     cohort: int | None = None
     deadline: float | None = None
     momentum: float = 0.0
+    server: ServerOptimizer | None = None
     decay: float = 0.0
     affordable_rounds: int | None = None
     aggregator: PrivateSum | None = None
@@ -251,6 +254,7 @@ class Synchronous(Rules[State]):
             weights=vectors["weights"],
             velocity=vectors["velocity"],
             average=vectors["average"],
+            squares=vectors.get("squares"),
             steps=tuple(rest.steps),
             present=frozenset(rest.present),
             memory=remembered,
@@ -279,8 +283,10 @@ class Synchronous(Rules[State]):
 
         Of models, w' = mean + momentum (w - w_before), whose poles have the absolute value
         sqrt(momentum); of bounded updates of length 1, each round moves the model by 1/q_c, and by
-        what momentum repeats.
+        what momentum repeats. An adaptive step has a length of its own, whatever the answers' are.
         """
+        if self.server is not None:
+            return 1.0
         if self.aggregator is None:
             return float((1.0 - self.momentum**0.5) ** -2)
         return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - self.momentum))
@@ -428,7 +434,6 @@ class Synchronous(Rules[State]):
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         contract = self.method.round_noise(state.memory, self.terms, state.round)
         found = self._outcome(state, contract)
-        weights, velocity, average = after(state, found.moved, self.momentum, self.decay)
         learned = aggregate.learned(
             self.learner, self.terms, state, contract, self.aggregator, found
         )
@@ -441,10 +446,7 @@ class Synchronous(Rules[State]):
             extra=self.method.noted(found.memory),
         )
         state = replace(
-            state,
-            weights=weights,
-            velocity=velocity,
-            average=average,
+            after(state, found.moved, self.momentum, self.server, self.decay),
             memory=found.memory,
             seen=learned,
             models=aggregate.models(state, found),

@@ -142,11 +142,6 @@ class ClientLevel(Fixed):
     clip_rate: float = Field(0.2, gt=0)
     count_noise: float | None = Field(None, gt=0)
 
-    @property
-    def proximal(self) -> float:
-        """mu of the proximal term."""
-        return 0.0
-
     def start(self, terms: Terms) -> Bound:
         """S is privacy.clip."""
         return Bound(terms.clip)
@@ -204,18 +199,13 @@ class PeDpfl(ClientLevel):
         units=("client",),
     )
     name: Literal["pe-dpfl"] = "pe-dpfl"
-    mu: float = Field(0.1, ge=0, allow_inf_nan=False)
+    mu: float = Field(0.1, ge=0, le=1e6, allow_inf_nan=False)
     form: Literal["sound", "paper"] = "sound"
 
     @property
     def aggregated(self) -> bool:
         """Only in the sound form."""
         return self.form == "sound"
-
-    @property
-    def proximal(self) -> float:
-        """mu."""
-        return self.mu
 
 
 class Scheduled(Section):
