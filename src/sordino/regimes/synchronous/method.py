@@ -183,7 +183,7 @@ class ServerOptimizer(Section):
     It is computed from releases, so it costs no privacy.
     """
 
-    kind: Literal["adagrad", "adam", "yogi"]
+    kind: Literal["adagrad", "adam", "yogi"] = Field(description="how squares of changes add up")
     rate: float = Field(
         0.01, gt=0, le=1e6, allow_inf_nan=False, description="eta of the server's step"
     )

@@ -496,6 +496,8 @@ name = "ali-dpfl"               # `sordino methods` lists them
 learning_rate = 32.8            # this and clip: `sordino tune STUDY --rules`, without a trial
 average = 0.0                   # decay of an average of the global models; costs no privacy
 momentum = 0.0                  # of the server; costs no privacy
+# server = { kind = "yogi", rate = 0.1 }          # an adaptive step of the server; costs no privacy
+# mu = 0.1                      # FedProx's term in the local loss; costs no privacy
 
 [privacy]
 unit = "sample"                 # who is protected: sample, client (dp-fedavg and its like), or none
