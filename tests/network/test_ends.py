@@ -305,7 +305,7 @@ def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
     monkeypatch.setattr(run, "concluded", lambda outcome: None)
     outcome: Any = SimpleNamespace(why=why)
     with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
-        network._told(outcome, False)
+        network._conclude(outcome, False)
 
 
 def test_no_journal_is_left_when_the_servers_own_budget_is_spent(

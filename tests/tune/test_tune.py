@@ -253,7 +253,9 @@ def booked(folder: Path) -> dict[str, list[Any]]:
         return {unit: list(ledger.spent(unit)) for unit in ledger.units()}
 
 
-def tuned(at: Path, found: Price, monkeypatch: pytest.MonkeyPatch, trials: int) -> private.Told:
+def tuned(
+    at: Path, found: Price, monkeypatch: pytest.MonkeyPatch, trials: int
+) -> private.TuningNote:
     monkeypatch.setattr(private, "drawn", lambda *_: trials)
     return private.tune(found, read(at), at / "out", lambda _: None)
 

@@ -121,8 +121,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Attack the releases of a study's clients, and show what the attack recovers."""
-    chosen = _known(attack)
-    if chosen == "inversion":
+    name = _checked(attack)
+    if name == "inversion":
         if shadows is not None:
             raise StudyError("--shadows does not go with --attack inversion; give --attack lira")
         options = AttackOptions(
@@ -134,19 +134,19 @@ def audit(
             changes=tuple(change or ()),
             as_json=as_json,
         )
-        _companion(chosen)(options)
+        _companion(name)(options)
         return
-    for name, given in (("--model", model), ("--images", images), ("--noise", noise)):
-        if given is not None:
+    for option, value in (("--model", model), ("--images", images), ("--noise", noise)):
+        if value is not None:
             raise StudyError(
-                f"{name} does not go with --attack {chosen}; leave it out, or give --attack "
+                f"{option} does not go with --attack {name}; leave it out, or give --attack "
                 "inversion"
             )
     from sordino.api import auditing
 
     study = None if path is None else auditing.attacked_study(path, tuple(change or ()))
-    asked = auditing.Audit(
-        attack=chosen,
+    attacks = auditing.Audit(
+        attack=name,
         study=study,
         canaries=canaries,
         scale=scale,
@@ -157,17 +157,19 @@ def audit(
         picture=auditing.picture_place(out, auditing.PICTURE, path),
     )
     with say.stoppable():
-        asked.run(say.Waiting("runs are done"))
-    _tell(asked.intervals, 1.0 - auditing.ALPHA, used=study is not None and chosen != "mechanism")
-    if asked.inferred:
-        _tell_membership(asked.inferred)
-    say.result(f"Picture: {asked.picture}")
-    if asked.curves is not None:
-        say.result(f"Picture of hits over false alarms: {asked.curves}")
+        attacks.run(say.Waiting("runs are done"))
+    _show_intervals(
+        attacks.intervals, 1.0 - auditing.ALPHA, used=study is not None and name != "mechanism"
+    )
+    if attacks.inferred:
+        _show_membership(attacks.inferred)
+    say.result(f"Picture: {attacks.picture}")
+    if attacks.curves is not None:
+        say.result(f"Picture of hits over false alarms: {attacks.curves}")
     if as_json:
-        say.machine(asked.record())
-    if asked.failed:
-        say.people(f"FAILED: {', '.join(one.name for one in asked.failed)}")
+        say.machine(attacks.record())
+    if attacks.failed:
+        say.people(f"FAILED: {', '.join(one.name for one in attacks.failed)}")
         raise typer.Exit(1)
 
 
@@ -184,7 +186,7 @@ def _companion(name: str) -> Callable[[AttackOptions], None]:
     raise StudyError(f"--attack {name} comes with another package: pip install sordino-papers")
 
 
-def _known(attack: str | None) -> str:
+def _checked(attack: str | None) -> str:
     from sordino.base.registry import did_you_mean
 
     listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
@@ -198,7 +200,7 @@ def _known(attack: str | None) -> str:
     return attack
 
 
-def _tell(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
+def _show_intervals(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
     from sordino.audit.intervals import lower_text
 
     head = ["", "unit", "lower bound", "assuming nothing", "claimed", "ledger", "how", "verdict"]
@@ -230,7 +232,7 @@ def _tell(found: Sequence[Interval], confidence: float, *, used: bool) -> None:
         say.warn(A_USE)
 
 
-def _tell_membership(found: Sequence[Inferred]) -> None:
+def _show_membership(found: Sequence[Inferred]) -> None:
     from sordino.audit.lira import RATES
 
     head = ["", *(f"hits at {rate:.1%} false alarms" for rate in RATES), "area", "guesses"]

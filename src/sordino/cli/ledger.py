@@ -44,13 +44,13 @@ def show(
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
 
-    found: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
             if as_json:
-                found += [entry_record(entry) for entry in last_entries(ledger, unit, last)[0]]
+                entries += [entry_record(entry) for entry in last_entries(ledger, unit, last)[0]]
                 continue
             chosen, count = last_entries(ledger, unit, last)
             labels = ledger.labels()
@@ -71,7 +71,7 @@ def show(
             rows,
         )
     if as_json:
-        say.machine(found)
+        say.machine(entries)
     if unit is not None and unit not in known:
         listed = ", ".join(_clean(each) for each in sorted(known)[:10]) + (
             ", ..." if len(known) > 10 else ""
@@ -106,7 +106,7 @@ def verify(
     if as_json:
         say.machine(verdict_record(verdict))
     else:
-        _tell(verdict)
+        _show_verdict(verdict)
     if verdict.problems:
         raise LedgerError("\n".join(map(_line, verdict.problems)))
 
@@ -115,14 +115,14 @@ def _line(text: str) -> str:
     return "\n".join(_STRANGE.sub("?", each) for each in text.splitlines()[:50])
 
 
-def _tell(verdict: Verdict) -> None:
-    for kept in verdict.ledgers:
-        say.result(f"{kept.path}: {kept.entries} charges, chain intact, digest {kept.digest}")
-        if kept.terms is not None:
-            _units(kept, kept.terms)
-        elif kept.units:
+def _show_verdict(verdict: Verdict) -> None:
+    for ledger in verdict.ledgers:
+        say.result(f"{ledger.path}: {ledger.entries} charges, chain intact, digest {ledger.digest}")
+        if ledger.terms is not None:
+            _units(ledger, ledger.terms)
+        elif ledger.units:
             say.result(
-                f"{len(kept.units)} units; no run began in this ledger, so price them with "
+                f"{len(ledger.units)} units; no run began in this ledger, so price them with "
                 "`sordino ledger epsilon --delta`"
             )
     for remark in verdict.remarks:
@@ -142,12 +142,12 @@ def _tell(verdict: Verdict) -> None:
         )
 
 
-def _units(kept: Kept, terms: Terms) -> None:
+def _units(ledger: Kept, terms: Terms) -> None:
     from sordino.privacy.rounding import epsilon_text
 
     rows = [
         [_named(unit.name, unit.label), "-" if unit.epsilon is None else epsilon_text(unit.epsilon)]
-        for unit in kept.units
+        for unit in ledger.units
     ]
     say.table(f"epsilon at delta {terms.delta:g} ({terms.accountant})", ["unit", "epsilon"], rows)
 
@@ -185,15 +185,15 @@ def epsilon(
 
     if delta is not None and not 0 < delta < 1:
         raise StudyError(f"--delta must lie between 0 and 1; got {delta:g}")
-    found = priced(run, delta, None if accountant is None else known(accountant).name, seconds)
+    ledgers = priced(run, delta, None if accountant is None else known(accountant).name, seconds)
     if as_json:
-        terms = found[0].terms
+        terms = ledgers[0].terms
         assert terms is not None
-        say.machine(prices_record(terms, found))
+        say.machine(prices_record(terms, ledgers))
         return
-    for kept in found:
-        assert kept.terms is not None
-        _units(kept, kept.terms)
+    for ledger in ledgers:
+        assert ledger.terms is not None
+        _units(ledger, ledger.terms)
 
 
 @app.command()

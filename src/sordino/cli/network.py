@@ -89,7 +89,7 @@ def serve(
             scripted=scripted,
             within=answer_within,
         )
-    _told(outcome, as_json)
+    _conclude(outcome, as_json)
 
 
 def join(
@@ -128,7 +128,7 @@ def join(
         return
     with closing(Running(quiet)) as progress:
         outcome = site.join(options, _shown(progress))
-    _told(outcome, as_json)
+    _conclude(outcome, as_json)
 
 
 @app.command()
@@ -157,8 +157,8 @@ def demo(
     from sordino.network import demo as demos
     from sordino.network import transport as transports
 
-    asked, travels = studies.read(study, change or ()), transports.of(transport)
-    laid = demos.lay_out(asked, out, scripted=scripted, transport=transport)
+    read, travels = studies.read(study, change or ()), transports.of(transport)
+    laid = demos.lay_out(read, out, scripted=scripted, transport=transport)
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
     if failed := travels.play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
@@ -221,18 +221,18 @@ def status(
     """Show how a federation stands."""
     from sordino.live import federation as states
 
-    found = states.read(run)
+    state = states.read(run)
     say.table(
-        f"{found.name}: {found.number} of {found.planned}, after {found.seconds:.0f} s"
-        + ("" if found.ended is None else f". Ended: {found.ended}")
-        + ("" if found.waiting is None else f"; {found.waiting}"),
+        f"{state.name}: {state.number} of {state.planned}, after {state.seconds:.0f} s"
+        + ("" if state.ended is None else f". Ended: {state.ended}")
+        + ("" if state.waiting is None else f"; {state.waiting}"),
         states.HEAD,
-        states.rows(found),
+        states.rows(state),
     )
-    for why, times in found.strangers.items():
+    for why, times in state.strangers.items():
         say.result(f"refused connection: {why} ({times})")
     if as_json:
-        say.machine(found)
+        say.machine(state)
 
 
 @app.command()
@@ -252,21 +252,25 @@ def proof(
     from sordino.network import proof as proofs
     from sordino.privacy.rounding import epsilon_text
 
-    found = proofs.verify(run, authority, ledger)
-    epsilon = found.epsilon if isinstance(found.epsilon, float) else None
-    sent = "" if found.answers is None else f"sent {found.answers} answers and "
-    delta = f" at delta {known(found.delta)} ({found.accountant})" if epsilon is not None else ""
+    statement = proofs.verify(run, authority, ledger)
+    epsilon = statement.epsilon if isinstance(statement.epsilon, float) else None
+    sent = "" if statement.answers is None else f"sent {statement.answers} answers and "
+    delta = (
+        f" at delta {known(statement.delta)} ({statement.accountant})"
+        if epsilon is not None
+        else ""
+    )
     say.result(
         printable(
-            f"The proof holds: site {found.site} {sent}spent "
-            f"epsilon {epsilon_text(epsilon)}{delta} in run {found.run}; its "
-            f"ledger had {found.entries} entries then. The agreement's "
-            f"digest is {found.agreement}",
+            f"The proof holds: site {statement.site} {sent}spent "
+            f"epsilon {epsilon_text(epsilon)}{delta} in run {statement.run}; its "
+            f"ledger had {statement.entries} entries then. The agreement's "
+            f"digest is {statement.agreement}",
             1000,
         )
     )
     if as_json:
-        say.machine(found)
+        say.machine(statement)
 
 
 def _shown(progress: Running) -> Shown:
@@ -275,7 +279,7 @@ def _shown(progress: Running) -> Shown:
     return Shown(row=progress.row, begin=progress.begin, words=say.people)
 
 
-def _told(outcome: Outcome, as_json: bool) -> None:
+def _conclude(outcome: Outcome, as_json: bool) -> None:
     from sordino.cli.run import concluded
     from sordino.network.frames import cut_short
 

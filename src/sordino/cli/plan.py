@@ -128,10 +128,10 @@ def _advise(study: Study, as_json: bool) -> None:
     if as_json:
         say.machine(advice.cells)
     else:
-        _tell(advice.told)
+        _show_paragraphs(advice.told)
 
 
-def _tell(paragraphs: Sequence[Paragraph]) -> None:
+def _show_paragraphs(paragraphs: Sequence[Paragraph]) -> None:
     """Sentences and tables, for people."""
     for each in paragraphs:
         if isinstance(each, str):
@@ -165,7 +165,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         say.result(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
     _show_test(study)
     _show_left(priced)
-    _tell(regimes.of(study).told(study, priced))
+    _show_paragraphs(regimes.of(study).told(study, priced))
     if priced.gradients:
         say.result(f"gradients of single examples: {priced.gradients}")
 

@@ -186,7 +186,7 @@ def line(row: Round, limits: Limits, left: float | None) -> str:
     words, count = limits.words, known(row.round)
     parts = [
         f"{words.round} {'?' if count is None else count}/{limits.rounds}",
-        *_told(row, words),
+        *_texts(row, words),
     ]
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
@@ -200,7 +200,7 @@ def line(row: Round, limits: Limits, left: float | None) -> str:
     return plain("  ".join(parts))
 
 
-def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
+def _texts(row: Round, words: Vocabulary, without: str = "") -> list[str]:
     """Return the text of a row beside its number, ``without`` one key."""
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
     return [
@@ -258,7 +258,7 @@ def _course(row: Round, limits: Limits) -> list[Fact]:
                 f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"),
             )
         ]
-    told = _told(row, words, without=words.trail)
+    told = _texts(row, words, without=words.trail)
     return [Fact("now", plain("   ".join(told)))] if told else []
 
 

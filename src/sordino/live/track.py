@@ -312,7 +312,7 @@ class Tracking:
     def __init__(self, names: Sequence[str | Maker] = (), warn: Say = lambda _: None) -> None:
         self._makers: dict[str, Maker] = {}
         for each in dict.fromkeys(names):
-            name, made = (each, maker(each)) if isinstance(each, str) else (_called(each), each)
+            name, made = (each, maker(each)) if isinstance(each, str) else (_name_of(each), each)
             if name in self._makers:
                 raise StudyError(f"track: two trackers are called {name!r}, and so is their store")
             self._makers[name] = made
@@ -326,7 +326,7 @@ class Tracking:
                 # a folder of somebody else's, with a link in it, sends no store elsewhere
                 tracker = made(folder_below(going.folder, STORE, name.replace(":", ".")))
                 self._open[name] = tracker, int(tracker.begin(going))
-        for row in _told(going) if self._open else ():
+        for row in _rows_before(going) if self._open else ():
             self.row(row)
 
     def row(self, row: Row) -> None:
@@ -359,12 +359,12 @@ class Tracking:
             )
 
 
-def _called(own: Maker) -> str:
+def _name_of(own: Maker) -> str:
     """The name of the folder of a tracker that is given as a class."""
     return str(getattr(own, "__name__", type(own).__name__)).strip("<>")
 
 
-def _told(going: Going) -> Sequence[Round]:
+def _rows_before(going: Going) -> Sequence[Round]:
     """The rounds that the log of a resumed run has and that will not be repeated."""
     if not going.rounds_done:
         return ()

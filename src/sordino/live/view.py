@@ -336,7 +336,7 @@ def _script() -> str:
     return (HOME / "live.js").read_text(encoding="utf-8")
 
 
-def _page(name: str, **told: Any) -> Answer:
+def _page(name: str, **values: Any) -> Answer:
     """A page with the style of a report, and the script of a live one."""
-    text = page.template(name, HOME).render({"script": None, **told})
+    text = page.template(name, HOME).render({"script": None, **values})
     return Answer(text.encode("utf-8", "replace"), scripts=(page.script_digest(_script()),))

@@ -58,7 +58,7 @@ AGE = 315_532_800.0
 NOBODY = "no trial was drawn: nothing is released, and the price stays charged"
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class TuningNote(msgspec.Struct, frozen=True, kw_only=True):
     """``tune.json``.
 
     Attributes:
@@ -101,7 +101,7 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (other, tie) > (mine, self.tie)
 
 
-def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> Told:
+def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> TuningNote:
     """Book the price, run the trials, and release the best: all of it, or what a kill left of it.
 
     Args:
@@ -130,11 +130,11 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
         return _release(folder, note, state)
 
 
-def _begun(price: Price, folder: Path) -> Told:
+def _begun(price: Price, folder: Path) -> TuningNote:
     """The note of this tuning, made where there is none."""
     asked = _asked(price)
     if there(folder, NOTE):
-        note = msgspec.json.decode(read_below(folder, NOTE), type=Told)
+        note = msgspec.json.decode(read_below(folder, NOTE), type=TuningNote)
         if note.asked != asked:
             raise ResumeError(
                 f"{folder}: holds another tuning (other candidates, law or measure, or another "
@@ -152,7 +152,7 @@ def _begun(price: Price, folder: Path) -> Told:
     key = secrets.token_bytes(32)
     replace_file(hidden / KEY, key)
     (hidden / KEY).chmod(0o600)
-    note = Told(
+    note = TuningNote(
         tuning=_name(key),
         asked=asked,
         status="running",
@@ -191,7 +191,7 @@ def _keep(path: Path, what: msgspec.Struct) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
 
 
-def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
+def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNote:
     """Charge every client's data, and private test rows, for all trials together; the note, which
     knows the data then.
 
@@ -225,7 +225,7 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> Told:
 
 
 def _charges(
-    price: Price, own: Study, units: Sequence[str], note: Told
+    price: Price, own: Study, units: Sequence[str], note: TuningNote
 ) -> tuple[list[Charge], dict[str, Budget]]:
     """Return the charges of every unit, and its budget."""
     whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
@@ -318,7 +318,7 @@ def _clear(hidden: Path, state: _State, going: str | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _key(hidden: Path, note: Told) -> bytes:
+def _key(hidden: Path, note: TuningNote) -> bytes:
     """The secret key of a tuning: with another one, other trials would run than were paid for."""
     path = hidden / KEY
     key = read_below(hidden, KEY, most=KIB) if there(hidden, KEY) else None
@@ -345,7 +345,7 @@ def _drawing(key: bytes, trial: int) -> PrepareRun:
     return build
 
 
-def _release(folder: Path, note: Told, state: _State) -> Told:
+def _release(folder: Path, note: TuningNote, state: _State) -> TuningNote:
     """Hand out the best run, and destroy what tells of the others."""
     hidden, best = folder / HIDDEN, folder / BEST
     if state.best is None:

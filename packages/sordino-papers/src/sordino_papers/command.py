@@ -158,4 +158,4 @@ def _tell(found: Sequence[Reproduced], out: Path) -> None:
     for each in found:
         for failure in each.said.failures:
             say.people(f"failed: {each.said.name}: {failure}")
-    say.people(f"Page: {out / 'index.html'}")
+    say.result(f"Page: {out / 'index.html'}")

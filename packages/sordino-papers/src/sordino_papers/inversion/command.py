@@ -122,9 +122,9 @@ def attack(asked: AttackOptions) -> None:
         f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta "
         f"{found[0].delta:g} ({found[0].accountant}), one example's contribution replaced by none"
     )
-    say.people(f"warning: {RAW}")
-    say.people(NO_PROOF)
-    say.people(f"Picture: {picture}")
+    say.warn(RAW)
+    say.result(NO_PROOF)
+    say.result(f"Picture: {picture}")
     if asked.as_json:
         say.machine(
             InversionRecord(
