@@ -96,20 +96,12 @@ def add_companions() -> None:
 def main() -> None:
     """Run the command line; every error that we raise on purpose is one message and a status."""
     add_companions()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # as standard error: names may be anything
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may be anything, as on standard error
+        sys.stdout.reconfigure(errors="backslashreplace")
     # numpy's tell of rows: of an overflow, of a logarithm of zero
     warnings.simplefilter("ignore", RuntimeWarning)
     try:
         app()
-    except SordinoError as error:
-        sys.stderr.write(f"sordino: {error}\n")
-        sys.exit(next((status for kind, status in STATUSES if isinstance(error, kind)), 1))
-    except KeyboardInterrupt:
-        sys.stderr.write("sordino: interrupted\n")
-        sys.exit(130)
     except SystemExit as ended:
         if ended.code == 130:  # the parser of the command line was interrupted, and says nothing
             sys.stderr.write("sordino: interrupted\n")
@@ -117,23 +109,35 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
-    except Exception as error:  # code that a study names may raise anything
-        if (said := modules.raised(error)) is not None and not os.environ.get(DEBUG):
-            sys.stderr.write(
-                f"sordino: {said}. The study names this code; with {DEBUG}=1 the same command "
-                "shows the traceback\n"
-            )
-            sys.exit(2)
-        if not isinstance(error, OSError):
+    except BaseException as error:
+        if (failure := _failure(error)) is None:
             raise
-        if error.errno in FULL:
-            sys.stderr.write(f"sordino: {DiskFull(error.filename or 'a file')}\n")
-            sys.exit(1)
-        if error.filename is None or os.environ.get(DEBUG):
-            raise
-        sys.stderr.write(
-            f"sordino: {error.filename}: the system says: {error.strerror}. Check the path and "
-            "this user's permission to read and write there, then give the command again; with "
-            f"{DEBUG}=1 it shows the traceback\n"
+        sys.stderr.write(f"sordino: {failure[0]}\n")
+        sys.exit(failure[1])
+
+
+def _failure(error: BaseException) -> tuple[str, int] | None:
+    """Return the message and the exit status of an error; None of one that nobody expected."""
+    traceback = bool(os.environ.get(DEBUG))
+    if isinstance(error, SordinoError):
+        return str(error), next((code for kind, code in STATUSES if isinstance(error, kind)), 1)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if (said := modules.raised(error)) is not None and not traceback:
+        return (
+            f"{said}. The study names this code; with {DEBUG}=1 the same command shows the "
+            "traceback",
+            2,
         )
-        sys.exit(2)
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in FULL:
+        return str(DiskFull(error.filename or "a file")), 1
+    if error.filename is None or traceback:
+        return None
+    return (
+        f"{error.filename}: the system says: {error.strerror}. Check the path and this user's "
+        f"permission to read and write there, then give the command again; with {DEBUG}=1 it "
+        "shows the traceback",
+        2,
+    )

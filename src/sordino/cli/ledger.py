@@ -49,11 +49,11 @@ def show(
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
-            if as_json:
-                entries += [entry_record(entry) for entry in last_entries(ledger, unit, last)[0]]
-                continue
             chosen, count = last_entries(ledger, unit, last)
             labels = ledger.labels()
+        if as_json:
+            entries += map(entry_record, chosen)
+            continue
         rows = [
             [
                 str(e.seq),

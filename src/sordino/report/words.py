@@ -34,7 +34,7 @@ def promise(run: Run) -> Promise:
         why = f"Epsilon {epsilon(run)} was spent, over the promised budget of {bound(run.budget)}. "
         why += "See the ledger."
     elif run.private and said and not said.startswith(none):
-        return Promise(True, said, exposed(run))
+        return Promise(True, said, regimes.teller(run.about.regime).exposed(run))
     elif said.startswith(none):
         why = said.removeprefix(none).lstrip(": ")
         why = why[:1].upper() + why[1:]
@@ -55,11 +55,6 @@ def promise(run: Run) -> Promise:
 def over_budget(run: Run) -> bool:
     """Return whether more was spent than promised."""
     return run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9)
-
-
-def exposed(run: Run) -> str | None:
-    """Return what a guarantee leaves open, and why; None where it covers every release."""
-    return regimes.teller(run.about.regime).exposed(run)
 
 
 def estimated(runs: Iterable[Run]) -> str:
