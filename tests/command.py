@@ -16,16 +16,32 @@ from sordino.cli import main
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended: its exit status, and what it said to machines and to people."""
+    """How a command ended: its exit status, what it said to machines and to people, and both in the
+    order of a terminal.
+    """
 
     returncode: int
     stdout: str
     stderr: str
+    screen: str
+
+
+class _Shown(io.StringIO):
+    """A stream that is shown on a terminal, too."""
+
+    def __init__(self, screen: io.StringIO) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        self._screen.write(text)
+        return super().write(text)
 
 
 def sordino(folder: Path, *arguments: str) -> Done:
     """``sordino ARGUMENTS`` as typed in ``folder``."""
-    out, err = io.StringIO(), io.StringIO()
+    screen = io.StringIO()
+    out, err = _Shown(screen), _Shown(screen)
     status: object = 0
     typed = mock.patch.object(sys, "argv", ["sordino", *arguments])
     with (
@@ -40,4 +56,4 @@ def sordino(folder: Path, *arguments: str) -> Done:
             status = end.code or 0
     if not isinstance(status, int):
         raise TypeError(f"an exit status is a number; got {status!r}")
-    return Done(status, out.getvalue(), err.getvalue())
+    return Done(status, out.getvalue(), err.getvalue(), screen.getvalue())

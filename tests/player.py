@@ -115,7 +115,7 @@ def played(line: str, said: list[str]) -> None:
         raise Wrong(f"{line}: status {done.returncode}: {done.stderr[-2000:]}")
     if found := re.search(r">\s*(\S+)", re.sub(r"\s+#\s.*$", "", line)):
         Path(found[1]).write_text(done.stdout)
-    said.append(done.stdout + done.stderr)
+    said.append(done.screen)
 
 
 def toml(block: Block) -> None:
