@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
-from sordino.base.files import toml_of
 from sordino.clients.division import Federation, examples, federation, model
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import HorizontalStudy
-from sordino.core import study as studies
 from sordino.core.network import (
     Agreement,
     DemoFiles,
@@ -31,6 +29,7 @@ from sordino.core.network import (
     numbered,
     refuse_limit,
     stand_in,
+    with_secret_noise,
 )
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
@@ -70,22 +69,13 @@ class HorizontalNetwork(NetworkRegime):
 
     regime: HorizontalRegime[Any]
 
-    def agreed(self, agreement: Agreement, study: Study) -> Study:
+    def calibrated(self, agreement: Agreement, study: Study) -> Study:
         if not self.regime.carried:
             raise StudyError(
                 f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
                 "no network carries it yet. Use `sordino run`"
             )
-        full = self._calibrated(agreement, _carried(study))
-        if (summing := self.regime.summing(full)) is not None:
-            summing.refuse_splitting()
-        with tempfile.TemporaryDirectory() as folder:
-            have = divided(agreement, full)
-            built = self.regime.assembled(full, have, Path(folder), "trial", None)
-            built.simulation.ledgers.close()
-        return full
-
-    def _calibrated(self, agreement: Agreement, study: HorizontalStudy) -> HorizontalStudy:
+        study = _carried(study)
         if study.data.clients != len(agreement.site):
             raise StudyError(
                 f"data.clients = {study.data.clients}, and the federation has "
@@ -96,13 +86,11 @@ class HorizontalNetwork(NetworkRegime):
                 f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, "
                 "which it names with `sordino join --ledger`. Leave the key out"
             )
-        if not agreement.rehearsal and study.privacy.entropy != "system":
-            privacy = study.privacy.model_copy(update={"entropy": "system"})
-            study = study.model_copy(update={"privacy": privacy})
-            # refuses what does not fit
-            studies.parse(toml_of(studies.write(study)), source="the study")
+        study = with_secret_noise(agreement, study)
         have = divided(agreement, study)
         full: HorizontalStudy = self.regime.calibrate(self.regime.sized(study, have), have.sizes)
+        if (summing := self.regime.summing(full)) is not None:
+            summing.refuse_splitting()
         return full
 
     def widest(self, agreement: Agreement, study: Study) -> int:

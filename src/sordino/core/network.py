@@ -8,19 +8,22 @@ A network (:mod:`sordino.network`) knows no regime. It asks the regime of the ag
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sordino.base.errors import DataError, StudyError
+from sordino.base.files import toml_of
 from sordino.base.registry import Section
+from sordino.core import study as studies
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
@@ -29,6 +32,7 @@ from sordino.core.world import ServerSide, SiteSide
 from sordino.data.dataset import Dataset, Labels
 from sordino.privacy import Budget
 
+T = TypeVar("T", bound=Study)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
 TransportName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
@@ -182,7 +186,6 @@ class NetworkRegime(ABC):
     others: ClassVar[str]
     data_ledger: ClassVar[bool] = True
 
-    @abstractmethod
     def agreed(self, agreement: Agreement, study: Study) -> Study:
         """Return the study with its noise filled in, for these sites. Its objects are made once,
         in a folder that is thrown away, so that a study that cannot run is refused before kits are
@@ -191,6 +194,15 @@ class NetworkRegime(ABC):
         Raises:
             SordinoError: if the agreement and the study do not fit, or the study cannot run.
         """
+        full = self.calibrated(agreement, study)
+        with tempfile.TemporaryDirectory() as folder:
+            trial = self.server(agreement, full, Path(folder), "trial", None, None)
+            trial.simulation.ledgers.close()
+        return full
+
+    @abstractmethod
+    def calibrated(self, agreement: Agreement, study: Study) -> Study:
+        """Return the study with its noise filled in, for these sites; refuse what does not fit."""
 
     @abstractmethod
     def widest(self, agreement: Agreement, study: Study) -> int:
@@ -281,6 +293,20 @@ class NetworkRegime(ABC):
         or None.
         """
         return None
+
+
+def with_secret_noise(agreement: Agreement, study: T) -> T:
+    """Return the study with noise from the system, unless this is a rehearsal.
+
+    Raises:
+        StudyError: if its other keys do not allow it.
+    """
+    if agreement.rehearsal or study.privacy.entropy == "system":
+        return study
+    privacy = study.privacy.model_copy(update={"entropy": "system"})
+    secret = study.model_copy(update={"privacy": privacy})
+    studies.parse(toml_of(studies.write(secret)), source="the study")
+    return secret
 
 
 def refuse_limit(study: Study, limit: float | None) -> None:

@@ -335,13 +335,8 @@ class Party(Half):
         if self.noise.embedding is not None and self.noise.embedding_draws is not None:
             draws = self.noise.embedding_draws.over(event, _bytes(sent))
             sent = self.noise.embedding.release_rows(sent, draws)
-        return Embedding(
-            self.index,
-            event,
-            active,
-            self.settings.bits,
-            packed(sent.reshape(-1).cpu().numpy(), self.settings.bits),
-        )
+        bits = self.settings.bits
+        return Embedding(self.index, event, active, bits, _packed(sent, bits))
 
     def _shortened(self, made: Tensor, learns: bool) -> Tensor:
         if self.noise.embedding is None:
@@ -384,6 +379,11 @@ class Party(Half):
 
 def _multiplier(mechanism: Single | None) -> float | None:
     return None if mechanism is None else mechanism.noise_multiplier
+
+
+def _packed(values: Tensor, bits: int) -> bytes:
+    """Return numbers as they are sent."""
+    return packed(values.reshape(-1).cpu().numpy(), bits)
 
 
 def _bytes(hidden: Tensor) -> bytes:
@@ -463,19 +463,13 @@ class Server(Half):
         if self.most < math.inf:
             refuse_long(slopes, self.most)
         self.window.learn(event, slopes[:count])
+        rows, bits = settings.rows, settings.bits
+        each = (
+            torch.zeros_like(leaf) if v is None else v * rows
+            for leaf, v in zip(wanted, slopes[count:], strict=True)
+        )
         derivatives = tuple(
-            Derivative(
-                m,
-                event,
-                settings.bits,
-                packed(
-                    (torch.zeros_like(leaf) if v is None else v * settings.rows)
-                    .reshape(-1)
-                    .numpy(),
-                    settings.bits,
-                ),
-            )
-            for m, leaf, v in zip(active, wanted, slopes[count:], strict=True)
+            Derivative(m, event, bits, _packed(v, bits)) for m, v in zip(active, each, strict=True)
         )
         batch = settings.method.batch
         loss = float(losses.detach()[:batch].mean())

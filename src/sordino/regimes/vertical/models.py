@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -92,10 +92,10 @@ def server(model: SplitModel, embeddings: int, classes: int) -> nn.Module:
     return linear_layers((embeddings, *hidden, classes), last=False)
 
 
-def _checked(module: nn.Module, features: int, where: str) -> int:
+def _checked(module: nn.Module, features: int, where: str, *, party: bool) -> int:
     """Check a half that a user's factory made, and return the numbers it gives."""
     with filled_memory():
-        found = _width(module, features, where)
+        found = width(module, features, where)
     check_initialised(module, where)
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     if kinds != {"float32"}:
@@ -105,17 +105,15 @@ def _checked(module: nn.Module, features: int, where: str) -> int:
         )
     try:
         check_private(module, (features,))
+        if party:
+            PartyModule(module, features)
     except StudyError as error:
         raise StudyError(f"{where}: {str(error).removeprefix('model: ')}") from error
     return found
 
 
-def width(module: nn.Module, features: int) -> int:
+def width(module: nn.Module, features: int, where: str = "model") -> int:
     """Return how many numbers a half makes of ``features``."""
-    return _width(module, features, "model")
-
-
-def _width(module: nn.Module, features: int, where: str) -> int:
     like = next(module.parameters(), None)
     if like is None or not any(p.requires_grad for p in module.parameters()):
         raise StudyError(
@@ -267,11 +265,7 @@ class Split:
         where = f"model.party = {own!r}"
         make = factory(where, own, "(features, embedding)")
         module = seeded_module(where, lambda: make(features, model.embedding), rng)
-        _checked(module, features, where)
-        try:
-            PartyModule(module, features)
-        except StudyError as error:
-            raise StudyError(f"{where}: {str(error).removeprefix('model: ')}") from error
+        _checked(module, features, where, party=True)
         return module
 
     def server(self) -> nn.Module:
@@ -287,16 +281,17 @@ class Split:
         where = f"model.server = {own!r}"
         make = factory(where, own, "(embeddings, classes)")
         module = seeded_module(where, lambda: make(self.embeddings, classes), rng)
-        if (found := _checked(module, sum(self.embeddings), where)) != classes:
+        if (found := _checked(module, sum(self.embeddings), where, party=False)) != classes:
             raise StudyError(
                 f"{where} gives {found} scores; the data has {classes} classes, so it must give "
                 f"{classes}"
             )
         return module
 
-    def halves(self) -> tuple[nn.Module, list[nn.Module]]:
-        """Return the halves of the server and of the parties."""
-        return self.server(), [self.party(m) for m in range(len(self.features))]
+    def halves(self) -> dict[str, nn.Module]:
+        """Return the halves by name, the server's first."""
+        parties = {f"party{m}": self.party(m) for m in range(len(self.held))}
+        return {"server": self.server(), **parties}
 
     def shaping(self, fingerprint: str) -> list[str]:
         """Return what of the data shapes the noise: a fingerprint, and the features of each
@@ -311,12 +306,11 @@ class Split:
         Raises:
             StudyError: for a module of one's own that cannot be recorded.
         """
-        server, parties = self.halves()
-        own = self.study.model.server, *(self.study.model.party for _ in parties)
-        widths = sum(self.embeddings), *self.features
+        model, widths = self.study.model, (sum(self.embeddings), *self.features)
         found = []
-        for half, path, width in zip((server, *parties), own, widths, strict=True):
+        for (who, half), width in zip(self.halves().items(), widths, strict=True):
             found.append(digest_of(half))
+            path = model.server if who == "server" else model.party
             if path is not None and not unprotected(self.study):
                 found[-1] += f"/{Flat(half).graphs.digest(torch.zeros((1, width)))}"
         return found
@@ -324,14 +318,10 @@ class Split:
     @property
     def net(self) -> Net | None:
         """The network as chains; None if it is something else."""
-        server, parties = self.halves()
-        chains = [chain_of(half) for half in (server, *parties)]
+        chains = [chain_of(half) for half in self.halves().values()]
         found = [chain for chain in chains if chain is not None]
-        return (
-            Net(tuple(found[1:]), found[0])
-            if len(found) == len(chains) and not found[0].last
-            else None
-        )
+        complete = len(found) == len(chains) and not found[0].last
+        return Net(tuple(found[1:]), found[0]) if complete else None
 
     @property
     def known(self) -> bool:
@@ -342,21 +332,18 @@ class Split:
 
     def flats(self) -> dict[str, Flat]:
         """Return every half's weights in one vector."""
-        server, parties = self.halves()
-        return {
-            "server": Flat(server),
-            **{f"party{m}": Flat(party) for m, party in enumerate(parties)},
-        }
+        return {who: Flat(half) for who, half in self.halves().items()}
 
-    def named(self, vector: Vector) -> dict[str, NDArray[Any]]:
-        """Return all weights by name, from one vector, server first."""
-        found: dict[str, NDArray[Any]] = {}
-        start = 0
-        for who, flat in self.flats().items():
-            own = named_parameters(flat, vector[start : start + flat.dim])
-            found |= {f"{who}.{name}": values for name, values in own.items()}
-            start += flat.dim
-        return found
+
+def named(flats: Mapping[str, Flat], vector: Vector) -> dict[str, NDArray[Any]]:
+    """Return the weights of halves by name, from one vector in their order."""
+    found: dict[str, NDArray[Any]] = {}
+    start = 0
+    for who, flat in flats.items():
+        own = named_parameters(flat, vector[start : start + flat.dim])
+        found |= {f"{who}.{name}": values for name, values in own.items()}
+        start += flat.dim
+    return found
 
 
 def rates(study: VerticalStudy) -> Rates:

@@ -41,7 +41,6 @@ that comes later says is dropped. Whatever is dropped or stood in shows in the l
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,9 +53,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
-from sordino.base.files import toml_of
-from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
-from sordino.core import study as studies
+from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
 from sordino.core.effect import (
     Arrived,
     Begin,
@@ -87,9 +84,10 @@ from sordino.core.network import (
     numbered,
     refuse_limit,
     stand_in,
+    with_secret_noise,
 )
 from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun, named_parameters, open_ledgers
+from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
 from sordino.core.study.base import Study
 from sordino.core.world import ChargeRequest, ServerSide, SiteSide
@@ -101,7 +99,7 @@ from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask
-from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of
+from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import (
     AppearanceWorld,
@@ -294,7 +292,7 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
         """
         rules = self.model.rules
         if not isinstance(task, Turn) or not task.asked:
-            return 2.0 * (rules.wait + rules.patience)
+            return 4.0 * rules.patience
         late = self._silent[self.model.count, site]
         return 1.5 * rules.patience if late else 0.0
 
@@ -333,13 +331,18 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
             return None
         if site == parties:
             return "who holds the labels has no embedding"
-        size = self.model.rules.sizes[site] * settings.bits // 8
-        if said.bits != settings.bits or len(said.values) != size:
-            return (
-                f"an embedding of {len(said.values)} bytes at {said.bits} bits a number; agreed "
-                f"are {size} at {settings.bits}"
-            )
+        return _misfit("an embedding", said, self.model.rules.sizes[site], settings.bits)
+
+
+def _misfit(what: str, said: Embedding | Derivative, numbers: int, bits: int) -> str | None:
+    """Return why a message does not hold so many numbers of so many bits; None if it does."""
+    size = numbers * bits // 8
+    if said.bits == bits and len(said.values) == size:
         return None
+    return (
+        f"{what} of {len(said.values)} bytes at {said.bits} bits a number; agreed are {size} at "
+        f"{bits}"
+    )
 
 
 class VerticalSite(AppearanceWorld, SiteSide[Any]):
@@ -407,10 +410,9 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         if (derivative := task.derivative) is not None:
             if self.party is None or derivative.party != site or task.asked:
                 return "a derivative that is not for this site"
-            bits = self.party.settings.bits
-            size = self._sizes[site] * bits // 8
-            if derivative.bits != bits or len(derivative.values) != size:
-                return f"a derivative of {len(derivative.values)} bytes; agreed are {size}"
+            size = self._sizes[site], self.party.settings.bits
+            if (misfit := _misfit("a derivative", derivative, *size)) is not None:
+                return misfit
             if derivative.event != task.event - 1:
                 return f"a derivative of event {derivative.event} with event {task.event}"
         if not task.over and not self._reach(task.event):
@@ -549,13 +551,7 @@ def _server_model(split: Split, patience: float) -> ServerModel:
     an answer to a query.
     """
     study = split.study
-    rules = EventRules(
-        split.numbers,
-        study.world.missing,
-        study.method.resends,
-        wait=patience,
-        patience=patience,
-    )
+    rules = EventRules(split.numbers, study.world.missing, study.method.resends, patience=patience)
     noise = mechanism_of(study.privacy.embedding)
     return ServerModel(rules, make_server(split), split.classes, noise)
 
@@ -592,13 +588,6 @@ def _prepared(
     )
 
 
-def _named(flat: Flat | None, who: str, vector: Vector) -> dict[str, NDArray[Any]]:
-    """Return one half's weights by name."""
-    if flat is None:
-        return {}
-    return {f"{who}.{name}": values for name, values in named_parameters(flat, vector).items()}
-
-
 def _vertical(study: Study) -> VerticalStudy:
     assert isinstance(study, VerticalStudy)
     refuse(study)
@@ -611,7 +600,7 @@ class VerticalNetwork(NetworkRegime):
     others = "Each sees the derivatives that the server sends to it alone"
     data_ledger = False
 
-    def agreed(self, agreement: Agreement, study: Study) -> Study:
+    def calibrated(self, agreement: Agreement, study: Study) -> Study:
         """Fill in the study's noise for these sites; refuse a study that cannot run."""
         own = _vertical(study)
         sites, rows = len(agreement.site), agreement.sizes
@@ -622,15 +611,7 @@ class VerticalNetwork(NetworkRegime):
             )
         if len(set(rows)) > 1:
             raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
-        if not agreement.rehearsal:
-            privacy = own.privacy.model_copy(update={"entropy": "system"})
-            own = own.model_copy(update={"privacy": privacy})
-            studies.parse(toml_of(studies.write(own)), source="the study")
-        own = prices.calibrate(own)
-        with tempfile.TemporaryDirectory() as folder:
-            trial = self.server(agreement, own, Path(folder), "trial", None, None)
-            trial.simulation.ledgers.close()
-        return own
+        return prices.calibrate(with_secret_noise(agreement, own))
 
     def widest(self, agreement: Agreement, study: Study) -> int:
         """Return how many numbers the longest vector of a message has."""
@@ -654,7 +635,7 @@ class VerticalNetwork(NetworkRegime):
         # it estimates accuracy, and tells no labels
         entropy = partial(Seeded, study.seed)
         made = _prepared(agreement, split, run, affordable_steps, ledgers, split.stream, entropy)
-        return replace(made, named=partial(_named, split.flats()["server"], "server"))
+        return replace(made, named=partial(named, {"server": split.flats()["server"]}))
 
     def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
         """Return the federation as the kernel sees it, from a moment, which is copied."""
@@ -676,7 +657,7 @@ class VerticalNetwork(NetworkRegime):
         the last site. What is released is as agreed; the site's own study only sets its limit.
         """
         split = _split(agreement, study)
-        own, party, name, flat = split.study, None, "labels", None
+        own, party, flats = split.study, None, dict[str, Flat]()
         holder = index == own.data.parties
         names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
         if own.privacy.unit == "entity":
@@ -687,7 +668,7 @@ class VerticalNetwork(NetworkRegime):
         if not holder:
             noise = protective(own, run, shape, folder)
             party = make_party(split, index, noise)
-            name, flat = f"party{index}", party.flat
+            flats = {f"party{index}": party.flat}
         entropy = partial(answering, own, run, shape, folder)
         made = _prepared(
             agreement, split, run, affordable_steps, ledgers, stream_of(own, data), entropy
@@ -703,7 +684,7 @@ class VerticalNetwork(NetworkRegime):
             budget=replace(events.budget, epsilon=limit),
         )
         work = VerticalSite(events, index, party, names, split.numbers)
-        made = replace(made, study=limited, named=partial(_named, flat, name))
+        made = replace(made, study=limited, named=partial(named, flats))
         return SiteObjects(made, work, work.units[index], work.budget, work.affordable_steps)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:

@@ -87,14 +87,13 @@ class EventRules:
         missing: what stands in for an embedding that does not come.
         resends: messages hold a window of so many events, the newest first: the last one stands in
             a place further on.
-        wait: seconds from the first word of an event until those who have not sent are queried.
-        patience: seconds from the queries until who has not answered is given up.
+        patience: seconds from the first word of an event until those who have not sent are queried,
+            and from the queries until who has not answered is given up.
     """
 
     sizes: tuple[int, ...]
     missing: Rule = "last"
     resends: int = 1
-    wait: float = 0.25
     patience: float = 0.25
 
     @property
@@ -145,7 +144,7 @@ class EventRules:
         if state.opened:
             return []
         state.opened = True
-        return [Wake(self.wait, f"ask {state.closed + 1}")]
+        return [Wake(self.patience, f"ask {state.closed + 1}")]
 
     def _labels(self, state: EventState, message: Labels) -> Sequence[Effect]:
         if message.event != state.closed + 1 or state.labels is not None:

@@ -72,7 +72,7 @@ from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Played, below
 from sordino.regimes.vertical.method import Mask
-from sordino.regimes.vertical.models import Split, make_party, make_server, rates
+from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.plan import (
     affordable_events,
     charges,
@@ -832,7 +832,7 @@ def prepared(
         first=events.first(),
         facts=facts(split, priced, chosen),
         model=study.model.name,
-        named=split.named,
+        named=partial(named, split.flats()),
         paid="appearance of an entity",
         remedy=_remedy(events),
     )
