@@ -17,7 +17,7 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import Bunch
 
 from command import sordino
-from sordino.api.given import kept
+from sordino.api.given import store
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
 from sordino.comparison import runner
 from sordino.core import study as studies
@@ -204,6 +204,6 @@ def test_classes_that_a_container_learned_from_its_rows_are_not_stated(folder: P
     held = Bunch(
         data=x, target=coder.fit_transform(np.array(CLASSES)[y]), target_names=coder.classes_
     )
-    assert "classes" not in kept(held, folder / "kept", {})
-    stated = kept(held, folder / "kept", {"classes": list(CLASSES)})
+    assert "classes" not in store(held, folder / "kept", {})
+    stated = store(held, folder / "kept", {"classes": list(CLASSES)})
     assert stated["classes"] == list(CLASSES)

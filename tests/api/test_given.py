@@ -16,7 +16,7 @@ from sklearn.utils import Bunch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sordino as so
-from sordino.api.given import kept
+from sordino.api.given import store
 from sordino.base.errors import DataError
 from sordino.data import load
 
@@ -45,7 +45,7 @@ def test_frames_of_any_library_become_the_same_file(tmp_path: Path) -> None:
         COLUMNS,
         Dataset.from_dict(COLUMNS),
     ):
-        found = kept(data, tmp_path, {"label": "sick"})
+        found = store(data, tmp_path, {"label": "sick"})
         assert read(found).equals(wanted), type(data)
         assert found["label"] == "sick"
 
@@ -53,7 +53,7 @@ def test_frames_of_any_library_become_the_same_file(tmp_path: Path) -> None:
 def test_missing_values_stay_missing(tmp_path: Path) -> None:
     wanted = polars.DataFrame({"a": [1.0, None], "b": ["x", None], "label": [0, 1]})
     frame = pandas.DataFrame({"a": [1.0, float("nan")], "b": ["x", None], "label": [0, 1]})
-    assert read(kept(frame, tmp_path, {})).equals(wanted)
+    assert read(store(frame, tmp_path, {})).equals(wanted)
 
 
 def test_class_labels_become_their_names(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_class_labels_become_their_names(tmp_path: Path) -> None:
 
     features = Features({"a": Value("int64"), "label": ClassLabel(names=["cat", "dog"])})
     data = Dataset.from_dict({"a": [1, 2], "label": [1, 0]}, features=features)
-    assert read(kept(data, tmp_path, {}))["label"].to_list() == ["dog", "cat"]
+    assert read(store(data, tmp_path, {}))["label"].to_list() == ["dog", "cat"]
 
 
 def test_pictures_become_arrays_with_channels_first(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_pictures_become_arrays_with_channels_first(tmp_path: Path) -> None:
     x = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     features = Features({"image": Array3D((4, 5, 3), "uint8"), "label": Value("int64")})
     data = Dataset.from_dict({"image": list(x), "label": [1, 0]}, features=features)
-    with np.load(kept(data.with_format("numpy"), tmp_path, {})["file"]) as held:
+    with np.load(store(data.with_format("numpy"), tmp_path, {})["file"]) as held:
         assert held["x"].dtype == np.uint8
         assert np.array_equal(held["x"], x.transpose(0, 3, 1, 2))
         assert held["y"].tolist() == [1, 0]
@@ -79,7 +79,7 @@ def test_pictures_become_arrays_with_channels_first(tmp_path: Path) -> None:
 def test_a_bunch_keeps_names_of_features_and_classes(tmp_path: Path) -> None:
     for as_frame in (False, True):
         bunch = load_iris(as_frame=as_frame)
-        found = kept(bunch, tmp_path, {})
+        found = store(bunch, tmp_path, {})
         frame = read(found)
         assert found["label"] == "target"
         assert frame.columns[:2] == ["sepal length (cm)", "sepal width (cm)"]
@@ -94,7 +94,7 @@ def test_a_bunch_keeps_names_of_features_and_classes(tmp_path: Path) -> None:
 def test_torch_data_sets_loaders_and_arrays_are_the_same(tmp_path: Path) -> None:
     held = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
     files = [
-        Path(kept(data, tmp_path, {})["file"])
+        Path(store(data, tmp_path, {})["file"])
         for data in (held, DataLoader(held, batch_size=2, shuffle=True), (X, Y), so.arrays(X, Y))
     ]
     with np.load(files.pop()) as found:
@@ -103,25 +103,25 @@ def test_torch_data_sets_loaders_and_arrays_are_the_same(tmp_path: Path) -> None
 
 
 def test_whose_an_example_is_divides_the_data(tmp_path: Path) -> None:
-    found = kept(so.arrays(X, Y, ["a", "b", "a", "b"]), tmp_path, {})
+    found = store(so.arrays(X, Y, ["a", "b", "a", "b"]), tmp_path, {})
     assert found["client_column"] == "client"
     assert found["partition"] == {"kind": "column"}
 
 
 def test_only_the_owner_reads_what_is_kept(tmp_path: Path) -> None:
-    place = Path(kept((X, Y), tmp_path / "new", {})["file"])
+    place = Path(store((X, Y), tmp_path / "new", {})["file"])
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     names = {each.name for each in place.parent.iterdir()}
     assert names == {place.name}  # no drafts
     place.chmod(0o644)
-    again = Path(kept((X, Y), tmp_path / "new", {})["file"])
+    again = Path(store((X, Y), tmp_path / "new", {})["file"])
     assert stat.S_IMODE(again.stat().st_mode) == 0o600
 
 
 def test_the_name_of_what_is_kept_does_not_tell_equal_rows(tmp_path: Path) -> None:
     """Two folders of runs showed by the name of the file whether the runs had the same rows."""
     one, two, other = (
-        Path(kept((x, Y), tmp_path, {})["file"]) for x in (X, X.copy(), X + np.float32(1))
+        Path(store((x, Y), tmp_path, {})["file"]) for x in (X, X.copy(), X + np.float32(1))
     )
     assert one.name != two.name
     assert one.samefile(two)  # kept once
@@ -148,11 +148,11 @@ def test_a_comparison_over_data_in_memory_goes_on(
 
 
 def test_test_rows_go_into_a_file_of_their_own(tmp_path: Path) -> None:
-    found = kept((X, Y), tmp_path, {"test": (X[:2] + 1, Y[:2])})
+    found = store((X, Y), tmp_path, {"test": (X[:2] + 1, Y[:2])})
     assert found["test"] == "file"
     with np.load(found["test_file"]) as held:
         assert np.array_equal(held["x"], X[:2] + 1)
-    assert kept((X, Y), tmp_path, {"test": "public share"})["test"] == "public share"
+    assert store((X, Y), tmp_path, {"test": "public share"})["test"] == "public share"
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_what_cannot_be_taken_is_told(
     tmp_path: Path, data: Any, keys: dict[str, Any], said: str | None
 ) -> None:
     with pytest.raises(so.StudyError, match=said):
-        kept(data, tmp_path / "data", keys)
+        store(data, tmp_path / "data", keys)
     assert not (tmp_path / "data").exists() or not list((tmp_path / "data").iterdir())
 
 
 def test_numbers_that_no_table_holds_are_told(tmp_path: Path) -> None:
     with pytest.raises(so.StudyError, match=r"row 0 .* of 'a' holds complex: convert or drop"):
-        kept({"a": np.array([1j, 2j]), "label": [0, 1]}, tmp_path, {})
+        store({"a": np.array([1j, 2j]), "label": [0, 1]}, tmp_path, {})
 
 
 def test_other_data_takes_no_persons_protection_away(
@@ -243,7 +243,7 @@ def sparse(x: Any) -> Any:
 )
 def test_nothing_is_lost_without_a_word(data: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=told):
-        kept(data, tmp_path, {})
+        store(data, tmp_path, {})
 
 
 def test_lists_and_pictures_of_hugging_face_are_named(tmp_path: Path) -> None:
@@ -252,27 +252,27 @@ def test_lists_and_pictures_of_hugging_face_are_named(tmp_path: Path) -> None:
     held = {"words": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]}
     data = datasets.Dataset.from_dict(held)
     with pytest.raises(DataError, match="say image='words'"):
-        kept(data, tmp_path, {})
-    taken = np.load(kept(data, tmp_path, {"image": "words"})["file"])["x"]
+        store(data, tmp_path, {})
+    taken = np.load(store(data, tmp_path, {"image": "words"})["file"])["x"]
     np.testing.assert_array_equal(taken, held["words"])
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
 def test_tensors_of_any_kind_are_taken(kind: torch.dtype, tmp_path: Path) -> None:
     x = torch.from_numpy(X).to(kind).requires_grad_()
-    np.testing.assert_array_equal(np.load(kept((x, Y), tmp_path, {})["file"])["x"], X)
+    np.testing.assert_array_equal(np.load(store((x, Y), tmp_path, {})["file"])["x"], X)
 
 
 def test_columns_without_names_are_named_by_their_numbers(tmp_path: Path) -> None:
-    found = kept(pandas.DataFrame([[1.5, 0], [2.5, 1]]), tmp_path, {"label": 1})
+    found = store(pandas.DataFrame([[1.5, 0], [2.5, 1]]), tmp_path, {"label": 1})
     assert found["label"] == "1"
     assert read(found).columns == ["0", "1"]
 
 
 def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
     owners = np.array([0.0, float("nan"), 1.0, 1.0])
-    found = kept((X, Y, owners), tmp_path, {})
+    found = store((X, Y, owners), tmp_path, {})
     with pytest.raises(DataError, match=r"row 1 .* has no client_column"):
         load("own", file=Path(found["file"]), client_column="client")
     with pytest.raises(DataError, match=r"row 1 .* has no client"):
-        kept((X, Y, owners.tolist()), tmp_path, {})
+        store((X, Y, owners.tolist()), tmp_path, {})

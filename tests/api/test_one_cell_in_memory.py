@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import sordino as so
-from sordino.api.given import kept
+from sordino.api.given import store
 from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.dataset import Dataset
@@ -72,7 +72,7 @@ FRAMES: dict[str, Make] = {
 def read(data: Any, folder: Path, how: dict[str, Any]) -> Dataset | None:
     """The rows; None where they are refused."""
     try:
-        file = Path(kept(data, folder, {"label": how.get("label", "label")})["file"])
+        file = Path(store(data, folder, {"label": how.get("label", "label")})["file"])
     except DataError:
         return None
     try:
@@ -154,18 +154,18 @@ def hugging_face(x: list[Any]) -> Any:
     ],
 )
 def test_pictures_have_one_type(tmp_path: Path, made: Make, kind: Any) -> None:
-    assert np.load(kept(made(PICTURES), tmp_path, {})["file"])["x"].dtype == np.uint8
+    assert np.load(store(made(PICTURES), tmp_path, {})["file"])["x"].dtype == np.uint8
     for at in PLACES:
         x = [*PICTURES[:at], PICTURES[at].astype(kind), *PICTURES[at + 1 :]]
         with pytest.raises(DataError, match=r"all be pixels \(uint8\) or none"):
-            kept(made(x), tmp_path, {})
+            store(made(x), tmp_path, {})
 
 
 def test_no_number_changes_another_row_of_a_list(tmp_path: Path) -> None:
     rows = [[WIDE, 1] for _ in range(ROWS)]
     for at, odd in itertools.product(PLACES, (0.5, True, 2**64, np.uint8(1), np.float32(1.5))):
         files = [
-            kept((each, LABELS), tmp_path, {})["file"]
+            store((each, LABELS), tmp_path, {})["file"]
             for each in (rows, [*rows[:at], [odd, 1], *rows[at + 1 :]])
         ]
         whole, other = (np.delete(np.load(file)["x"], at, axis=0) for file in files)

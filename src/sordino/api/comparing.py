@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.api import given as given_data
 from sordino.api import shown
 from sordino.api.running import Run, looked_at
-from sordino.api.study import Study, on_kept
+from sordino.api.study import Study, on_stored
 from sordino.comparison import result, runner, schedule, tables
 from sordino.comparison.result import At, Difference, Member
 from sordino.comparison.schedule import Reads, sides_of
@@ -141,8 +141,8 @@ def compare(
     given = [each if isinstance(each, Study) else Study.read(each) for each in asked]
     if data is not None:
         # once, so that its name is no difference between studies
-        found = given_data.kept(data, given_data.FOLDER, {})
-        given = [on_kept(each, found, {}) for each in given]
+        found = given_data.store(data, given_data.FOLDER, {})
+        given = [on_stored(each, found, {}) for each in given]
     named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
     found_runs = play_sides(
         named,

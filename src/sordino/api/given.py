@@ -93,7 +93,7 @@ def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = No
     return found
 
 
-def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+def store(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keep data in a file of ``folder``, and say what a study's table ``data`` is then.
 
     Args:
@@ -111,13 +111,13 @@ def kept(data: Data, folder: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
     if any(hasattr(data, name) for name in ("target", "data")) and _kind(data) == "sklearn.utils":
         wanted.setdefault("label", "target")
     label = str(wanted.get("label", LABEL))
-    held = _taken(data, label, image)
+    held = _table_or_arrays(data, label, image)
     test = wanted.get("test")
     found: dict[str, Any] = {}
     if test is not None and not isinstance(test, str):
         found = {
             "test": "file",
-            "test_file": str(_written(_taken(test, label, image), folder)),
+            "test_file": str(_written(_table_or_arrays(test, label, image), folder)),
         }
         del wanted["test"]
     if isinstance(held, Arrays):
@@ -145,7 +145,7 @@ def _kind(data: object) -> str:
     return ""
 
 
-def _taken(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
+def _table_or_arrays(data: Data, label: str, image: str) -> polars.DataFrame | Arrays:
     """Data of any kind as a frame, or as arrays."""
     kind = _kind(data)
     if isinstance(data, Arrays):

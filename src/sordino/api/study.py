@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sordino.api import shown
-from sordino.api.given import FOLDER, Data, kept
+from sordino.api.given import FOLDER, Data, store
 from sordino.base.registry import Section
 from sordino.core import study as studies
 from sordino.core.files import write_new
@@ -172,7 +172,7 @@ class Study:
         return self._of(checked, self._modules, made=made)
 
     def on(self, data: Data, folder: Path | str | None = None, **keys: Any) -> Study:
-        """The same study on data in memory: see :func:`sordino.api.given.kept`.
+        """The same study on data in memory: see :func:`sordino.api.given.store`.
 
         Args:
             data: a data frame, arrays, or a data set of another library.
@@ -184,7 +184,7 @@ class Study:
         Raises:
             DataError: if it cannot be taken.
         """
-        return on_kept(self, kept(data, Path(folder or FOLDER), keys), keys)
+        return on_stored(self, store(data, Path(folder or FOLDER), keys), keys)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Study) and self._checked == other._checked
@@ -232,8 +232,8 @@ def _plain(key: str, value: object) -> Any:
     return value
 
 
-def on_kept(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -> Study:
-    """The same study on data that is kept: ``found`` by :func:`sordino.api.given.kept`."""
+def on_stored(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -> Study:
+    """The same study on data that is kept: ``found`` by :func:`sordino.api.given.store`."""
     mine = {k: value for k, value in study.table["data"].items() if k not in _OF_A_SOURCE}
     if keys.get("person", "") is None:
         mine.pop("person_rows", None)

@@ -434,7 +434,7 @@ def _remarks(first: Member, other: Member) -> list[str]:
             f"not on the same data: data.{', data.'.join(keys)} "
             f"{'differs' if len(keys) == 1 else 'differ'}"
         )
-    if len({_made_by(run) for member in (first, other) for run in member.runs.values()}) > 1:
+    if len({_environment(run) for member in (first, other) for run in member.runs.values()}) > 1:
         found.append(
             "the runs were not all made by the same program (environment.json differs): run "
             "them again in a new --out"
@@ -442,7 +442,7 @@ def _remarks(first: Member, other: Member) -> list[str]:
     return found
 
 
-def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
+def _environment(run: Run) -> tuple[tuple[str, str], ...]:
     """Return what the bits of a run depend on besides its study."""
     return tuple(sorted((key, str(value)) for key, value in plain(run.environment).items()))
 

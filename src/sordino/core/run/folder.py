@@ -213,10 +213,10 @@ def _text(value: object) -> str:
         return repr(value)
 
 
-def held(values: Mapping[str, object]) -> dict[str, object]:
+def as_noted(values: Mapping[str, object]) -> dict[str, object]:
     """Values as a note holds them: small ones as they are, of large ones the digest.
 
-    >>> held({"epsilon": 0.5, "result": {"why": "T"}})
+    >>> as_noted({"epsilon": 0.5, "result": {"why": "T"}})
     {'epsilon': 0.5, 'result.why': 'T'}
     """
     found = {}
@@ -239,12 +239,14 @@ def flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, o
 
 def promise(about: Mapping[str, object]) -> dict[str, object]:
     """The keys of ``run.json`` that stand before the run ends, as a note holds them."""
-    return held({key: value for key, value in about.items() if key not in (*LATER, *MADE, CODE)})
+    return as_noted(
+        {key: value for key, value in about.items() if key not in (*LATER, *MADE, CODE)}
+    )
 
 
 def outcome(about: Mapping[str, object]) -> dict[str, object]:
     """The keys of a ``run.json`` that a seal holds: not the later place in the ledger, nor time."""
-    found = held({key: value for key, value in about.items() if key not in ("ledger", "ended")})
+    found = as_noted({key: value for key, value in about.items() if key not in ("ledger", "ended")})
     found.pop("result.seconds", None)
     return found
 

@@ -132,12 +132,12 @@ def begin(
     started = time.monotonic()
     with ExitStack() as held:
         # What it built, data and all, is let go of before the run builds its own.
-        folder, about = _founded(study, out, build, held)
+        folder, about = _new_folder(study, out, build, held)
         with resumable(folder, again):
             return _play(folder, about, show, announce, started, build)
 
 
-def _founded(
+def _new_folder(
     study: Study, out: Path | None, build: PrepareRun, held: ExitStack
 ) -> tuple[Path, About]:
     """A new folder, locked until ``held`` ends, and what stands in its ``run.json``."""

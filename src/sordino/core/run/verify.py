@@ -118,7 +118,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
     Raises:
         StudyError: if there is nothing of the kind.
     """
-    check = _Check(Clock(seconds), digest)
+    check = _Verification(Clock(seconds), digest)
     verdict = check.verdict
     if (path / ABOUT).exists():
         check.run(path)
@@ -149,7 +149,7 @@ def priced(
         StudyError: if nobody says at which delta.
         LedgerError: if a ledger is not whole.
     """
-    check = _Check(Clock(seconds))
+    check = _Verification(Clock(seconds))
     for file in places(path):
         with Ledger.open(file, readonly=True, seconds=check.left()) as ledger:
             begins = ledger.notes(BEGIN)
@@ -228,7 +228,7 @@ def _terms_of(note: Note) -> tuple[Row, Terms]:
     return study, found
 
 
-class _Check:
+class _Verification:
     """One look at everything, with one clock."""
 
     def __init__(self, clock: Clock, digest: str | None = None) -> None:
@@ -257,12 +257,14 @@ class _Check:
                     ) from error
             return self.prices[history, terms]
 
-    def charged(self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None) -> float:
+    def epsilon_of(
+        self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None
+    ) -> float:
         """Epsilon of what was charged on a unit itself, up to an entry."""
         with said(ledger.path, self.clock):
             return self.price(ledger, unit, terms, ledger.spent(unit, until))
 
-    def together(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
+    def shared_histories(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
         """Of a ledger's sets that know records: what their records have spent in all together."""
         with said(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
@@ -303,14 +305,14 @@ class _Check:
         begins = ledger.notes(BEGIN)
         if terms is None and begins:
             terms = _terms_of(begins[-1])[1]
-        labels = {**_called(begins), **ledger.labels()}
-        together = {} if terms is None else self.together(ledger)
+        labels = {**_labels_of_units(begins), **ledger.labels()}
+        together = {} if terms is None else self.shared_histories(ledger)
 
         def most_of(unit: str) -> float | None:
             if terms is None:
                 return None
             shared = (self.price(ledger, unit, terms, each) for each in together.get(unit, ()))
-            return max((self.charged(ledger, unit, terms), *shared))
+            return max((self.epsilon_of(ledger, unit, terms), *shared))
 
         units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, units))
@@ -319,7 +321,7 @@ class _Check:
                 f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
                 "run made it: no history of these records counts it until the next run over this "
                 "ledger begins, and what was certified since is too low"
-                for entry in _outside(ledger)
+                for entry in _charges_outside_runs(ledger)
             ]
 
     def run(self, folder: Path) -> None:
@@ -337,16 +339,16 @@ class _Check:
                     ledger = stack.enter_context(
                         Ledger.open(path, readonly=True, seconds=self.left())
                     )
-                    opened.append(self.noted(ledger, str(about.get("run"))))
+                    opened.append(self.notes_of_run(ledger, str(about.get("run"))))
                 except SordinoError as error:
                     self.problems.append(_at_place(path, error))
             if opened:
                 try:
-                    self.hold(folder, about, opened)
+                    self.compare(folder, about, opened)
                 except SordinoError as error:
                     self.problems.append(_at_place(folder, error))
 
-    def noted(self, ledger: Ledger, run: str) -> Opened:
+    def notes_of_run(self, ledger: Ledger, run: str) -> Opened:
         """A ledger that is whole, with the beginning and the seal of the run."""
         begin = ledger.noted(BEGIN, run)
         self.walk(ledger, None if begin is None else _terms_of(begin)[1])
@@ -357,7 +359,7 @@ class _Check:
             )
         return ledger, begin, ledger.noted(SEAL, run)
 
-    def hold(self, folder: Path, about: Row, opened: list[Opened]) -> None:
+    def compare(self, folder: Path, about: Row, opened: list[Opened]) -> None:
         """Everything that the folder says, against what stands in the chain."""
         (ledger, begin, seal), place = opened[0], RunFolder(folder)
         study, terms = _terms_of(begin)
@@ -441,7 +443,7 @@ class _Check:
                     yield unit, known
                     continue
                 until = None if local or seal is None else seal.seq
-                yield unit, self.charged(ledger, str(name), terms, until)
+                yield unit, self.epsilon_of(ledger, str(name), terms, until)
 
     def result(
         self, folder: Path, about: Row, spent: Mapping[str, float], tested: Mapping[str, float]
@@ -538,7 +540,7 @@ class _Check:
                 return "none"
 
 
-def _outside(ledger: Ledger) -> Sequence[Entry]:
+def _charges_outside_runs(ledger: Ledger) -> Sequence[Entry]:
     """Charges on sets of records that no run made, and that their records do not count."""
     if not ledger.notes(RECORDS):
         return ()
@@ -606,7 +608,7 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
             )
 
 
-def _called(begins: Sequence[Note]) -> dict[str, str]:
+def _labels_of_units(begins: Sequence[Note]) -> dict[str, str]:
     """Return what the last run called units whose names are fingerprints."""
     units = mapping(begins[-1].facts.get("units") if begins else None)
     return {str(name): str(unit) for unit, name in units.items() if name != unit}
