@@ -198,6 +198,8 @@ def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], l
 
     The nearest are merged first.
     """
+    if len(classes) <= most_classes:
+        return list(classes), list(range(len(classes)))
     order = sorted(range(len(classes)), key=lambda i: _place(classes[i]))
     parts: list[tuple[Class, list[int]]] = [(classes[i], [i]) for i in order]
     while len(parts) > most_classes:
@@ -314,15 +316,9 @@ class Pool:
         """(The class of each entity, the classes, their entities' numbers); the blank one first."""
         sizes = np.bincount(classes, minlength=len(self.classes))
         used = [self.blank, *(i for i in np.flatnonzero(sizes).tolist() if i != self.blank)]
+        merged, places = coarser([self.classes[i] for i in used[1:]], at_most - 1)
         tidy = Pool([self.classes[self.blank]])
-        places = [tidy.put(self.classes[i]) for i in used]
-        kept = tidy.classes
-        if len(kept) > at_most:
-            others, merged = coarser(kept[1:], at_most - 1)
-            final = Pool([kept[0]])
-            where = [0, *(final.put(others[place]) for place in merged)]
-            places, kept = [where[place] for place in places], final.classes
         fresh = np.zeros(len(self.classes), np.uint32)
-        fresh[used] = places
+        fresh[used] = [0, *(tidy.put(merged[place]) for place in places)]
         again: Numbers = classes if np.array_equal(fresh[used], used) else fresh[classes]
-        return again, kept, np.bincount(again, minlength=len(kept)).tolist()
+        return again, tidy.classes, np.bincount(again, minlength=len(tidy.classes)).tolist()

@@ -117,18 +117,18 @@ def open_sets(
         LedgerError: if the file cannot be written.
         ResumeError: if the run is ``known``, and a set is not, or the data is another.
     """
-    own = key is not None
+    apart = key is not None
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
-        store.prepare(db, apart=own)
+        store.prepare(db, apart=apart)
         key = key or _key(db, ledger)
     members: dict[str, str] = {}
-    told_apart: dict[str, Records] = {}
+    distinct: dict[str, Records] = {}
     for each in wanted:
-        told = each.under(key)
-        name = members[each.unit] = told.name
-        alike = 0 if name not in told_apart else told_apart[name].units
-        told_apart[name] = replace(told, units=alike + 1)
+        records = each.under(key)
+        name = members[each.unit] = records.name
+        alike = 0 if name not in distinct else distinct[name].units
+        distinct[name] = replace(records, units=alike + 1)
     if known:
         kept = ledger.units()
         for unit, name in members.items():
@@ -141,12 +141,12 @@ def open_sets(
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
         sets = {one.unit: one for one in store.sets(db)}
-        called = {name: _called(ledger, sets, name, run, known=known) for name in told_apart}
-        ledger.register({name: name for name in called.values()})
+        names = {name: _set_name(ledger, sets, name, run, known=known) for name in distinct}
+        ledger.register({name: name for name in names.values()})
         free = max((one.number for one in sets.values()), default=0) + 1
         fresh = []
-        for members_name, records in told_apart.items():
-            name = called[members_name]
+        for members_name, records in distinct.items():
+            name = names[members_name]
             old = sets.get(name)
             if old is not None and old.live:
                 store.put_set(db, replace(old, runs=tuple(dict.fromkeys((*old.runs, run)))))
@@ -161,12 +161,12 @@ def open_sets(
             store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
             index = _counted(ledger, sets, before, pool)
-            opened = _Opening(fresh, opening, pool, own=own).entered(index)
+            opened = _Opening(fresh, opening, pool, apart=apart).entered(index)
             _keep(ledger, opened, before, pool, ledger.head()[0])
-    return {unit: called[name] for unit, name in members.items()}
+    return {unit: names[name] for unit, name in members.items()}
 
 
-def _called(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
+def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
     """The name of a run's set: that of its members, unless another run holds that one open.
 
     Raises:
@@ -283,17 +283,19 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
 
 
 class _Opening:
-    """Sets that are opened together; ``own`` in the ledger of one run, which others see."""
+    """Sets that are opened together; the key is kept ``apart`` of the ledger of one run, which
+    others see.
+    """
 
     def __init__(
-        self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool, *, own: bool
+        self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool, *, apart: bool
     ) -> None:
         self.records = [records for _, records in fresh]
         self.numbers = [number for number, _ in fresh]
         self.named = [records.people is not None for records in self.records]
         self.opening, self.pool = opening, pool
         # No later run asks for the rows of persons there, and rows that look the same would show.
-        self.rows = not (own and all(self.named))
+        self.rows = not (apart and all(self.named))
 
     def entered(self, before: Index) -> Index:
         """The index with everybody in the classes that follow."""

@@ -235,7 +235,7 @@ class Prices:
         """
         kind = tables.sets[number].kind
         if kind == CLIENT:
-            self._ask(budget, name, [self._client(tables, number, totals)])
+            self._ask(budget, name, self._bounds(tables, number, totals))
             return
         for live, way in tables.ways_of(number).items():
             if not any(one in charged for group, _ in live for one in group):
@@ -262,11 +262,7 @@ class Prices:
         number = tables.numbers.get(unit)
         if number is None:
             return [self.ledger.spent(unit, until)]
-        totals, kind = since(self.ledger, tables.sets, until), tables.sets[number].kind
-        if kind == CLIENT:
-            return [self._client(tables, number, totals, until)]
-        counts = [history(one, totals) for one, _ in tables.classes.get(number, ())]
-        return [translated(one, kind) for one in maximal(counts, SHOWN)]
+        return list(self._bounds(tables, number, since(self.ledger, tables.sets, until), until))
 
     def remaining(
         self, events: Mapping[str, Sequence[Event]], budgets: Mapping[str, Budget]
@@ -345,12 +341,14 @@ class Prices:
                 )
         return None
 
-    def _client(
+    def _bounds(
         self, tables: _Tables, number: int, totals: Totals, until: int | None = None
-    ) -> Spent:
-        """The one history of a client: its own, and what its records were in besides."""
+    ) -> tuple[Spent, ...]:
+        """Histories of a set's records; of a client one: its own, and what its records were in."""
+        kind, unit = tables.sets[number].kind, tables.sets[number].unit
+        own = own_of(self.ledger, unit, until) if kind == CLIENT else ()
         known = [(history(one, totals), size) for one, size in tables.classes.get(number, ())]
-        return of_own_client(own_of(self.ledger, tables.sets[number].unit, until), known)
+        return bound(kind, own, known)
 
     def _now(self) -> _Tables:
         """Return the tables as they are, with all that other processes have booked."""
