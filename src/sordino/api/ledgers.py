@@ -43,7 +43,6 @@ from sordino.privacy import (
 from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
-from sordino.privacy.storage import LedgerExists
 from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
@@ -88,22 +87,10 @@ class Ledger(shown.Tabular):
         Raises:
             LedgerError: if the file is no ledger, or a unit was kept for other data.
         """
-        place = Path(path)
         named = dict(units) if isinstance(units, Mapping) else dict.fromkeys(units, "")
         if not named:
             raise StudyError("units must name at least one: whose data is it?")
-        if not place.exists():
-            try:
-                return cls([privacy.Ledger.create(place, named)])
-            except LedgerExists:
-                pass  # somebody else was faster
-        found = privacy.Ledger.open(place)
-        try:
-            found.register(named)
-        except BaseException:
-            found.close()
-            raise
-        return cls([found])
+        return cls([privacy.Ledger.open_or_create(Path(path), named)])
 
     @property
     def units(self) -> tuple[str, ...]:

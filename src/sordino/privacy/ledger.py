@@ -52,7 +52,7 @@ from sordino.privacy.chain import (
 from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.storage import SECONDS, Clock, said
+from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
@@ -192,10 +192,19 @@ class Ledger:
 
     def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
         """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant."""
-        spent = self.spent(unit, until)
+        return self.price(unit, self.spent(unit, until), delta, name)
+
+    def price(
+        self, unit: str, spent: Sequence[tuple[Event, int]], delta: float, name: str
+    ) -> float:
+        """Return epsilon of a history of a unit, whatever a forger has written into it.
+
+        Raises:
+            LedgerError: if it cannot be priced.
+        """
         try:
             return accountant(name).epsilon(spent, delta)
-        except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
+        except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:
             raise LedgerError(
                 f"{self.path}: what {unit!r} has spent cannot be priced ({error})"
             ) from error
@@ -359,6 +368,27 @@ class Ledger:
             finally:
                 fresh.unlink(missing_ok=True)
         return cls.open(path)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: Path,
+        units: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+        *,
+        secret: bool = False,
+    ) -> Ledger:
+        """The ledger in this file, made where there is none, for these units; see :meth:`create`.
+
+        Raises:
+            LedgerError: if the file is no ledger, or a unit was kept for other data.
+        """
+        try:
+            return cls.create(path, units, labels, secret=secret)
+        except LedgerExists:  # long since, or by another process just now
+            with closed_if_refused(cls.open(path)) as ledger:
+                ledger.register(units, labels)
+            return ledger
 
     def register(self, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
         """Add units, or check that they are kept for the data they were kept for.
@@ -573,6 +603,16 @@ class Ledger:
                 if self._db.in_transaction:  # a full disk has SQLite roll back by itself
                     self._db.execute("ROLLBACK")
                 raise
+
+
+@contextmanager
+def closed_if_refused(ledger: Ledger) -> Iterator[Ledger]:
+    """Close a ledger that turns out not to be the one."""
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
 
 
 def _refuse_odd(path: Path) -> None:

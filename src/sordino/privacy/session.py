@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +24,8 @@ from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import Ledger
+from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
-from sordino.privacy.storage import LedgerExists
 
 if TYPE_CHECKING:
     from sordino.privacy.records import Prices, Records
@@ -76,7 +74,9 @@ class LedgerSession:
         """
         if begun:
             _refuse_missing(path)
-        ledger = _begun(path, units, run, data) if begun else _kept(path, units, labels)
+        ledger = (
+            _begun(path, units, run, data) if begun else Ledger.open_or_create(path, units, labels)
+        )
         return cls(ledger, {unit: unit for unit in units}, data=data)
 
     @classmethod
@@ -116,7 +116,7 @@ class LedgerSession:
             ) from error
         told = dict(others or {})
         units = {name: name for name in told.values()}
-        with _closed_if_refused(_kept(path, units, secret=True)) as ledger:
+        with closed_if_refused(Ledger.open_or_create(path, units, secret=True)) as ledger:
             names = open_sets(ledger, run, records, known=begun, key=key, data=data) | told
         return cls(
             ledger, names, Prices(ledger), run, data, {name: unit for unit, name in names.items()}
@@ -333,7 +333,7 @@ def refuse_closed(folder: Path) -> None:
 
 def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
-    with _closed_if_refused(Ledger.open(path)) as ledger:
+    with closed_if_refused(Ledger.open(path)) as ledger:
         kept, labels = ledger.units(), ledger.labels()
         for unit in (*kept, *units):
             who = f"{unit} ({labels[unit]})" if unit in labels else unit
@@ -342,35 +342,9 @@ def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
     return ledger
 
 
-@contextmanager
-def _closed_if_refused(ledger: Ledger) -> Iterator[Ledger]:
-    """Close a ledger that turns out not to be the one."""
-    try:
-        yield ledger
-    except BaseException:
-        ledger.close()
-        raise
-
-
 def _refuse_missing(path: Path) -> None:
     if not path.is_file():
         raise ResumeError(
             f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, "
             "or begin a new run; a new ledger would forget what the run has spent"
         )
-
-
-def _kept(
-    path: Path,
-    units: Mapping[str, str],
-    labels: Mapping[str, str] | None = None,
-    *,
-    secret: bool = False,
-) -> Ledger:
-    """The ledger in this file, made where there is none, for these units."""
-    try:
-        return Ledger.create(path, units, labels, secret=secret)
-    except LedgerExists:  # long since, or by another run just now
-        with _closed_if_refused(Ledger.open(path)) as ledger:
-            ledger.register(units, labels)
-        return ledger

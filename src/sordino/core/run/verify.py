@@ -246,15 +246,9 @@ class _Verification:
         with said(ledger.path, self.clock):
             self.clock.check()
             if (history, terms) not in self.prices:
-                try:
-                    self.prices[history, terms] = accountant(terms.accountant).epsilon(
-                        history, terms.delta
-                    )
-                except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:
-                    # whatever a forger thinks of
-                    raise LedgerError(
-                        f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})"
-                    ) from error
+                self.prices[history, terms] = ledger.price(
+                    unit, history, terms.delta, terms.accountant
+                )
             return self.prices[history, terms]
 
     def epsilon_of(
