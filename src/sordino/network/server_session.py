@@ -124,7 +124,7 @@ class Heard(NamedTuple):
     """Something that reaches the server.
 
     Attributes:
-        kind: see :class:`~sordino.network.storage.Input`.
+        kind: see :class:`~sordino.network.storage.Input`; ``stop`` where a site knows of the end.
         said: the message that the body holds, if it is one.
     """
 
@@ -260,6 +260,7 @@ class ServerSession:
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [SiteStanding() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
+        self._bye = b""  # once the run is over
 
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
@@ -386,36 +387,16 @@ class ServerSession:
         """Tell everybody that the run is over, and wait a while until they have kept what they
         need, or have refused what they were told. How many have been heard.
         """
-        frame = frames.encode(bye)
-        for i, standing in enumerate(self.sites):
+        self._bye = frames.encode(bye)
+        for site, standing in enumerate(self.sites):
             standing.ask = standing.step = None
             standing.books.clear()
-            self._send(i, frame)
-        end = self._clock() + seconds
-        missing = set(range(len(self.sites)))
-        while missing and (left := end - self._clock()) > 0:
-            event = self._mailbox.get(left)
-            if event is not None and self._heard_at_end(event, frame):
-                missing.discard(self._index[event.site])
+            self._send(site, self._bye)
+        end, missing = self._clock() + seconds, set(range(len(self.sites)))
+        while missing and (heard := self.next(end)) is not None:
+            if heard.kind == "stop":
+                missing.discard(heard.site)
         return len(self.sites) - len(missing)
-
-    def _heard_at_end(self, event: Event, bye: bytes) -> bool:
-        """Return whether a site has kept what it needs; one that connects is told."""
-        site = self._index[event.site]
-        standing = self.sites[site]
-        if event.kind == "open":
-            self._opened(standing, event)
-        if event.kind != "frame" or event.connection != standing.connection:
-            return False
-        try:
-            said = frames.to_server(event.frame)
-        except RemoteProtocolError:
-            return False
-        if isinstance(said, frames.Hello) and not standing.greeted and self._greet(site, said):
-            self._send(site, bye)
-        if isinstance(said, frames.Refuse):
-            self.note(site, "declined", f"the end: {said.why}")
-        return isinstance(said, frames.Done | frames.Refuse)
 
     def next(self, until: float | None) -> Heard | None:
         """Return what reaches the server next; None when the clock has passed ``until``.
@@ -496,6 +477,10 @@ class ServerSession:
         standing = self.sites[site]
         if isinstance(said, frames.Hello):
             return self._hello(site, said)
+        if self._bye:
+            if isinstance(said, frames.Refuse):
+                self.note(site, "declined", f"the end: {said.why}")
+            return Heard("stop", site) if isinstance(said, frames.Done | frames.Refuse) else None
         if not standing.greeted:
             raise RemoteProtocolError("it speaks before its greeting", "greeting")
         match said:
@@ -541,6 +526,9 @@ class ServerSession:
         if standing.greeted:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
+            return None
+        if self._bye:
+            self._send(site, self._bye)
             return None
         if self._tokens is not None and self.state is not None:
             state, name = self.state(), self.names[site]
