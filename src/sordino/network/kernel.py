@@ -61,7 +61,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from sordino.base.message import Reply, Task
+from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Said, Stop, Woke
 from sordino.core.kernel import Kernel, M
@@ -222,7 +222,6 @@ class LiveKernel(NetworkKernel[S, M]):
         self._permits: tuple[Permit, ...] = ()
         self._start = self._clock() - moment.time
         self._order = moment.count
-        self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the session already
         self._saved = 0  # the input after which a moment was kept
         self.session.state = lambda: self.state
 
@@ -324,9 +323,7 @@ class LiveKernel(NetworkKernel[S, M]):
         alarm = self.heap[0][0] + self._start if self.heap else tick
         heard = self.session.next(min(alarm, tick))
         if heard is not None:
-            found = self._noted(heard.kind, heard.body, heard.site, heard.number)
-            self._fresh = found.seq, heard.said
-            return found
+            return self._noted(heard.kind, heard.body, heard.site, heard.number)
         if self._clock() >= alarm and self.heap:
             return self._noted("woke", self.heap[0][4].encode())
         return None
@@ -421,10 +418,8 @@ class LiveKernel(NetworkKernel[S, M]):
         on without the site.
         """
         self.session.settled(each.site, each.number)
-        message = self._fresh[1] if self._fresh[0] == each.seq else None
-        if message is None:
-            message = reply_in(each.body, self.session.dimension)
-        else:  # it is weighed once, and not when it is stepped through again
+        message = reply_in(each.body, self.session.dimension)
+        if not self._replaying:  # it is weighed once, and not when it is stepped through again
             task = self.tasks.get(each.site)
             self.session.weighed(each.site, each.number, self.world.reach(each.site, task, message))
         self.tell(Arrived(message))
@@ -630,11 +625,12 @@ class ScriptedKernel(NetworkKernel[S, M]):
             case "booked":
                 self._booked.add((site, number))
                 self.session.booked(site, number)
-            case "message" if heard.said is not None:
+            case "message":
                 self._note(heard)
-                weighed = self.world.reach(site, self.tasks.get(site), heard.said)
+                reply = reply_in(heard.body, self.session.dimension)
+                weighed = self.world.reach(site, self.tasks.get(site), reply)
                 self.session.weighed(site, number, weighed)
-                self._answers[site, number] = heard.body, heard.said
+                self._answers[site, number] = heard.body, reply
                 self.session.settled(site, number)
             case "refused":
                 why = heard.body.decode(errors="replace")[:500]

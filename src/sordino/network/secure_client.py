@@ -32,7 +32,6 @@ from sordino.mechanisms.secure.messages import (
     Invitation,
     KeyList,
     MaskedInput,
-    Message,
     Signatures,
     Unopened,
     decode,
@@ -97,16 +96,26 @@ class SecureSumClient:
         found, number = decode(message.body), message.number
         if found.round != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
-        if not isinstance(found, Invitation):
-            return kept, self._next(kept, self._of(number), found)
-        if self._record is None or self._record.own.round != number:
-            self._refuse_past(kept, number)
-            seed = secrets.token_bytes(32)
-            facts = self._setting(kept, number)
-            self._record = client.begin(facts, self.index, seed, self._sign)
-            self._failed = {}
-            kept = msgspec.structs.replace(kept, begun=number)
-        return kept, encode(self._record.own)
+        facts, verify = self._setting(kept, number), self.agreed.verify
+        if isinstance(found, Invitation):
+            if self._record is None or self._record.own.round != number:
+                self._refuse_past(kept, number)
+                seed = secrets.token_bytes(32)
+                self._record = client.begin(facts, self.index, seed, self._sign)
+                self._failed = {}
+                kept = msgspec.structs.replace(kept, begun=number)
+            return kept, encode(self._record.own)
+        record = self._of(number)
+        match found:
+            case KeyList():
+                self._record, shares = client.share(facts, record, found, verify)
+                return kept, encode(shares)
+            case Included():
+                self._record, signed = client.sign(facts, record, found, self._sign)
+                return kept, encode(signed)
+            case Signatures():
+                return kept, encode(client.reveal(facts, record, found, verify))
+        raise RemoteProtocolError(f"no step of the server: {type(found).__name__}", "unfit")
 
     def _refuse_past(self, kept: Kept, number: int) -> None:
         """Refuse to begin a sum that this site's folder knows of."""
@@ -128,19 +137,6 @@ class SecureSumClient:
                 "another round",
             )
         return self._record
-
-    def _next(self, kept: Kept, record: Record, message: Message) -> bytes:
-        facts, verify = self._setting(kept, record.own.round), self.agreed.verify
-        match message:
-            case KeyList():
-                self._record, shares = client.share(facts, record, message, verify)
-                return encode(shares)
-            case Included():
-                self._record, signed = client.sign(facts, record, message, self._sign)
-                return encode(signed)
-            case Signatures():
-                return encode(client.reveal(facts, record, message, verify))
-        raise RemoteProtocolError(f"no step of the server: {type(message).__name__}", "unfit")
 
     def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
         """Return what the others have sealed for this site, which comes with a task.

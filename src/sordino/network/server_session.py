@@ -125,14 +125,12 @@ class Heard(NamedTuple):
 
     Attributes:
         kind: see :class:`~sordino.network.storage.Input`; ``stop`` where a site knows of the end.
-        said: the message that the body holds, if it is one.
     """
 
     kind: Kind
     site: int
     body: bytes = b""
     number: int = 0
-    said: Reply | None = None
 
 
 def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
@@ -513,13 +511,13 @@ class ServerSession:
             return None
         try:
             said = decode(body, dimension=self.dimension)
-            reply = checked_reply(site, number, said, self._world)
+            checked_reply(site, number, said, self._world)
         except RemoteProtocolError as error:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
         standing.answered, standing.barred = number, 0
-        return Heard("message", site, body, number, reply)
+        return Heard("message", site, body, number)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
         standing = self.sites[site]

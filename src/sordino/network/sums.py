@@ -92,7 +92,6 @@ class Sums:
         self.seconds = STEP if deadline is None else min(STEP, deadline / 5)
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
-        self._bodies: tuple[object, bytes] = (None, b"")
         self.failures: Counter[int] = Counter()
         self.slow: Counter[int] = Counter()
         session.steps = self.answered
@@ -198,7 +197,7 @@ class Sums:
             if isinstance(message, Delivered):
                 self._session.ask(site, self.tasks[site], encode(message))
             else:
-                self._ask(site, number, phase, self._encoded(message))
+                self._ask(site, number, phase, encode(message))
         if phase > INPUTS:
             return []
         known = self.tasks.keys() if before.phase == 0 else before.keys.keys()
@@ -241,12 +240,6 @@ class Sums:
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
         self._session.step(site, frames.Step(number, phase, body))
-
-    def _encoded(self, message: object) -> bytes:
-        """The bytes of a message; one that goes to everybody is encoded once."""
-        if self._bodies[0] is not message:
-            self._bodies = (message, encode(message))  # type: ignore[arg-type]
-        return self._bodies[1]
 
 
 class LiveSums(LiveKernel[S, M]):
