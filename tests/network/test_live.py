@@ -192,7 +192,7 @@ def test_a_site_that_never_books_does_not_hold_the_others_up(
     found.wait()
     assert found.done["server"].rounds == 2
     (slow, *_) = [why for who, why in found.net.refused if who == found.names[2]]
-    assert slow == "it has not booked round 1 in time"
+    assert slow == "it has not charged round 1 in time"
 
 
 def test_who_comes_back_during_a_round_is_not_left_out_of_its_booking(federate: Makes) -> None:

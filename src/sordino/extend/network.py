@@ -4,11 +4,9 @@
 
 from sordino.base.errors import SordinoError as SordinoError
 from sordino.base.errors import StudyError as StudyError
-from sordino.base.files import MOST_TOML as MOST_TOML
 from sordino.base.files import Malformed as Malformed
 from sordino.base.files import object_of as object_of
 from sordino.base.files import read_below as read_below
-from sordino.base.files import toml_of as toml_of
 from sordino.base.registry import Section as Section
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable
@@ -21,6 +19,7 @@ from sordino.network.demo import end as end
 from sordino.network.demo import listens as listens
 from sordino.network.kit import RUN as RUN
 from sordino.network.kit import Agreed as Agreed
+from sordino.network.kit import read_table as read_table
 from sordino.network.server import serve as serve
 from sordino.network.site import JoinOptions as JoinOptions
 from sordino.network.site import join as join

@@ -47,7 +47,7 @@ SERIALS = "serials.toml"
 RESERVED = (AUTHORITY, SERVER, BROKER)
 
 
-def _read_table(path: Path, missing: str = "there is no such file") -> dict[str, Any]:
+def read_table(path: Path, missing: str = "there is no such file") -> dict[str, Any]:
     """The table in a file.
 
     Raises:
@@ -67,7 +67,7 @@ def read_agreement(path: Path) -> Agreement:
     Raises:
         StudyError: naming the file, the key and what is wrong.
     """
-    return agreement_of(_read_table(path), path)
+    return agreement_of(read_table(path), path)
 
 
 def agreement_of(table: dict[str, Any], source: Path) -> Agreement:
@@ -144,7 +144,7 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     """
     if path.is_dir():
         raise StudyError(f"{path}: this is a folder; give the FEDERATION.toml in it")
-    table = _read_table(path, "there is no such file. docs/federation.md shows one to begin with")
+    table = read_table(path, "there is no such file. docs/federation.md shows one to begin with")
     named = table.pop("study", None)
     if not isinstance(named, str):
         raise StudyError(f'{path}: study: name the study file, such as study = "study.toml"')
@@ -289,7 +289,7 @@ def _file(name: str) -> str:
 
 
 def _serials(authority: Path) -> dict[str, list[str]]:
-    return {name: [*map(str, own)] for name, own in _read_table(authority / SERIALS).items()}
+    return {name: [*map(str, own)] for name, own in read_table(authority / SERIALS).items()}
 
 
 def _named(kind: str, pair: Pair) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from sordino.extend.network import MOST_TOML, Malformed, Section, StudyError, read_below, toml_of
+from sordino.extend.network import Section, StudyError, read_table
 
 NAME = "sordino.toml"
 
@@ -71,15 +71,11 @@ def read(folder: Path, federation: str, kind: type[S]) -> S:
         StudyError: naming the file, and what is missing or wrong.
     """
     path = folder / NAME
-    try:
-        tables = toml_of(read_below(folder, NAME, most=MOST_TOML).decode())
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: there is no such file. It says where this site's kit and data are; "
-            "docs/nvflare.md shows one"
-        ) from None
-    except (Malformed, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: {error}") from error
+    tables = read_table(
+        path,
+        "there is no such file. It says where this site's kit and data are; docs/nvflare.md shows "
+        "one",
+    )
     table = tables.get(federation)
     if not isinstance(table, dict):
         raise StudyError(

@@ -21,8 +21,8 @@ from sordino.extend.network import (
     StudyError,
     object_of,
     read_below,
+    read_table,
     replace_file,
-    toml_of,
 )
 from sordino_nvflare import local
 from sordino_nvflare.job import ALLOWED
@@ -113,11 +113,11 @@ def settle(folder: Path, federation: str, table: Mapping[str, object]) -> None:
     before = policy if policy.exists() else place / "resources.json.default"
     try:
         found = object_of(read_below(place, before.name), before)
-        tables = toml_of(read_below(place, local.NAME).decode()) if settings.exists() else {}
-    except (OSError, Malformed, UnicodeDecodeError) as error:
+    except (OSError, Malformed) as error:
         raise StudyError(
             f"{folder}: this is no start-up folder as NVFlare provisions them ({error})"
         ) from error
+    tables = read_table(settings) if settings.exists() else {}
     listed = [str(each) for each in found.get("class_allow_list", ())]
     found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
     found["allow_log_streaming"] = False
