@@ -27,12 +27,14 @@ import asyncio
 import logging
 import ssl
 import threading
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from itertools import count
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
@@ -362,8 +364,11 @@ class WebSocketLine:
             raise
 
     async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> ClientConnection:
+        uri, named = f"wss://{address}/", urllib.request.getproxies()
+        bypassed = urllib.request.proxy_bypass(urlsplit(uri).hostname or "")
         return await connect(
-            f"wss://{address}/",
+            uri,
+            proxy=None if bypassed else named.get("wss") or named.get("https"),
             ssl=context,
             compression=None,
             open_timeout=2 * OPENING,
