@@ -51,8 +51,10 @@ BEAT = 5.0
 OPENING, CLOSING = 5.0, 2.0
 QUEUED = 64
 """Frames that wait for a site; with more it reads too slowly, and is cut off."""
-IN_HAND = 64
-"""Pieces of frames that have come on one connection, beyond which it is not read."""
+IN_HAND = 4
+"""Pieces of frames that have come on one connection, beyond which it is not read: each may be as
+long as a frame.
+"""
 HELD = 0.001
 """Seconds between two looks whether the server can take the next frame."""
 WRITING = 1 << 15
