@@ -208,3 +208,12 @@ def test_numbers_of_any_width_and_far_outside_of_their_range_are_read() -> None:
     assert found.x[:2, -1].tolist() == [1.0, -1.0]
     plain = pl.DataFrame({"a": pl.Series([1, 2]).cast(pl.Int128), "label": [0, 1]})
     assert read_frame(plain, ReadOptions(), "homes.csv").x.tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "other"])
+def test_the_empty_category_is_a_gap_and_no_unknown_value(unknown: Any) -> None:
+    rules = Encoding(categories={"smoker": ("yes", "no", "")}, unknown=unknown)
+    made = rules.column(pl.Series("smoker", ["no", None, "yes", ""]), "t.csv")
+    assert made.names[:3] == ("smoker=yes", "smoker=no", "smoker=")
+    assert made.x[:, :3].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]]
+    assert not made.x[:, 3:].any()

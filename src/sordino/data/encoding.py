@@ -6,7 +6,7 @@ book, a legal maximum, an earlier publication) states them:
 
 * ``categories``: the values of a column of names (or codes), one new column of 0 and 1 for each
   (as scikit-learn's ``OneHotEncoder(categories=...)`` makes them). A value that is not listed is
-  refused; with ``unknown = "other"`` it, and a gap, goes into one more column.
+  refused; with ``unknown = "other"`` it goes into one more column. The empty name stands for a gap.
 * ``ranges``: low and high of a numeric column, which becomes 2 (v - low) / (high - low) - 1,
   clamped to [-1, 1].
 * ``missing``: what stands for a gap in a numeric column, in the column's own units; one more column

@@ -199,11 +199,8 @@ class Table(Source):
                     f"categories.{name} needs a list of its values, such as ['a', 'b']"
                 )
             alike = [spelled(each) for each in listed]
-            if twice := [each for each in alike if not each or alike.count(each) > 1]:
-                raise ValueError(
-                    f"categories.{name}: {twice[0]!r} is "
-                    + ("listed twice" if twice[0] else "empty: a gap is no category")
-                )
+            if twice := [each for each in alike if alike.count(each) > 1]:
+                raise ValueError(f"categories.{name}: {twice[0]!r} is listed twice")
             if self.unknown == OTHER and OTHER in alike:
                 raise ValueError(
                     f"categories.{name} lists {OTHER!r}, which with unknown = 'other' is the name "
