@@ -278,6 +278,23 @@ def test_an_example_on_which_an_own_front_end_fails_has_zeros(what: str) -> None
     assert (np.delete(found, 33, 0) == 1).all()
 
 
+def test_what_an_example_has_a_front_end_set_is_put_back() -> None:
+    """Later steps would be refused, and the refusal would tell of the example."""
+
+    class Sets(Failing):
+        def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            if (x == 7).any():
+                torch.set_float32_matmul_precision("medium")
+                torch.set_default_dtype(torch.float64)
+            return np.ones((len(x), 1, 4, 4), np.float32)
+
+    data = images(40, 1, 4, 4)
+    data.x[33, 0, 1, 1] = 7
+    featured(data, Sets(what="infinite"))
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_budget_belongs_to_the_examples_and_not_to_their_features() -> None:
     data = images(12, 1, 16, 16)
     seen = featured(data, Scattering(J=1))

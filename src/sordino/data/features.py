@@ -158,7 +158,9 @@ def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
     Raises:
         StudyError: if they are none of the right shape and type.
     """
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    from sordino.base.settings import own_code  # loads torch
+
+    with own_code(), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # one would tell of an example
         told: object = front.features(x.copy())
     fits = (

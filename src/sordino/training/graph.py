@@ -54,7 +54,7 @@ from torch.utils import _pytree
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
-from sordino.training.settings import filled_memory, own_code
+from sordino.base.settings import filled_memory, own_code
 
 _LISTED = """
 abs acos acosh add addcdiv addcmul addmm addmv alias all amax amin any arange asin asinh atan

@@ -30,12 +30,12 @@ from torch import Tensor
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
+from sordino.base.settings import own_code
 from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
 from sordino.training.optimizer import Optimizer
-from sordino.training.settings import own_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -41,8 +41,8 @@ from torch.func import functional_call
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
+from sordino.base.settings import filled_memory, own_code
 from sordino.training.outline import DESIGNS, NAMES, Design
-from sordino.training.settings import filled_memory, own_code
 
 Shape = tuple[int, ...]
 
@@ -230,7 +230,7 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
 
 def check_initialised(module: nn.Module, place: str) -> None:
     """Refuse parameters and buffers that nobody initialised, which are NaN by then: the memory that
-    they got could hold rows (:mod:`sordino.training.settings`).
+    they got could hold rows (:mod:`sordino.base.settings`).
 
     Raises:
         StudyError: naming the parameter.

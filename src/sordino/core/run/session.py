@@ -24,6 +24,7 @@ from safetensors.numpy import save
 from sordino.base import companions_here
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
 from sordino.base.fingerprints import KEYED
+from sordino.base.settings import tune
 from sordino.core import files, records
 from sordino.core import regimes as builder
 from sordino.core import study as studies
@@ -64,7 +65,6 @@ from sordino.core.statements import (
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
-from sordino.training.settings import tune
 
 
 @dataclass(frozen=True, slots=True)

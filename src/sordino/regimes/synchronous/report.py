@@ -407,8 +407,7 @@ def _plan_noise(study: SynchronousStudy, priced: Plan) -> list[str]:
     return [
         f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)",
         f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}",
-        "noise of an averaged step relative to the data, sigma/(q n): "
-        f"{1e6 * priced.relative_noise:.1f}e-6",
+        f"noise of an averaged step relative to the data, sigma/(q n): {priced.relative_noise:.2g}",
     ]
 
 

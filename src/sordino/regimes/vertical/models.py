@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
+from sordino.base.settings import filled_memory
 from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
 from sordino.mechanisms.gaussian import Single
@@ -50,7 +51,6 @@ from sordino.training.models import (
     seeded_module,
 )
 from sordino.training.perexample.separable import known
-from sordino.training.settings import filled_memory
 
 PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
 

@@ -125,8 +125,8 @@ def _kept_apart() -> Iterator[None]:
             put(was)
     if _entered() != entered:
         raise StudyError(
-            "model: it enters a mode of torch and does not leave it (a default device, a dispatch "
-            "mode, hooks of saved tensors); use it as a context, with `with`"
+            "own code: it enters a mode of torch and does not leave it (a default device, a "
+            "dispatch mode, hooks of saved tensors); use it as a context, with `with`"
         )
     if any(
         each
@@ -134,7 +134,7 @@ def _kept_apart() -> Iterator[None]:
         if name.startswith("_global") and isinstance(each, dict)
     ):
         raise StudyError(
-            "model: a hook is registered for all modules of the process "
+            "own code: a hook is registered for all modules of the process "
             "(torch.nn.modules.module.register_module_..._hook), and it would see data; register "
             "it on the model's own parts"
         )
