@@ -43,8 +43,8 @@ def place() -> Path:
     Raises:
         StudyError: if no place for it is known.
     """
-    if told := os.environ.get(PLACE):
-        return Path(told).expanduser()
+    if named := os.environ.get(PLACE):
+        return Path(named).expanduser()
     base = os.environ.get("XDG_STATE_HOME", "")
     if Path(base).is_absolute():
         return Path(base) / "sordino" / "data.key"
@@ -78,20 +78,13 @@ def keyed(fingerprint: str, run: str = "", *, make: bool = True) -> str:
         StudyError: if the key cannot be read or made.
     """
     key = user_key(make=make)
-    said = f"sordino fingerprint\n{run}\n{fingerprint}"
-    return f"{KEYED}{_name(key)}:{_of(key, said).hex()}"
+    digest = _of(key, f"sordino fingerprint\n{run}\n{fingerprint}")
+    return f"{KEYED}{_name(key)}:{digest.hex()}"
 
 
 def record_key(run: str, *, make: bool = True) -> bytes:
     """The key of the records in a run's own ledger, which lies in the run folder without it."""
     return _of(user_key(make=make), f"sordino records\n{run}")[:16]
-
-
-def of_another_key(one: str, other: str) -> bool:
-    """Tell whether two fingerprints are keyed, with different keys: then they tell nothing of
-    data."""
-    names = [each[len(KEYED) :].partition(":")[0] for each in (one, other)]
-    return one.startswith(KEYED) and other.startswith(KEYED) and names[0] != names[1]
 
 
 def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
@@ -102,7 +95,9 @@ def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
     """
     if before == now:
         return
-    if of_another_key(before, now):
+    both = before.startswith(KEYED) and now.startswith(KEYED)
+    names = {each.removeprefix(KEYED).partition(":")[0] for each in (before, now)}
+    if both and len(names) == 2:  # with two keys they tell nothing of data
         raise ResumeError(
             f"{path}: the fingerprint of {who} was made with another key than {place()}, so nobody "
             "can tell whether the data is what the run began with. Copy the key from where the run "
@@ -181,8 +176,8 @@ def secret_file(path: Path) -> bytes:
     return found
 
 
-def _of(key: bytes, said: str) -> bytes:
-    return hmac.digest(key, said.encode(), "sha256")
+def _of(key: bytes, text: str) -> bytes:
+    return hmac.digest(key, text.encode(), "sha256")
 
 
 def _name(key: bytes) -> str:

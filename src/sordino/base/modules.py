@@ -247,7 +247,7 @@ def _find(top: str) -> Module | None:
     if (
         beside is not None
         and installed is not None
-        and not (installed.origin and _same(Path(installed.origin), beside))
+        and not (installed.origin and Path(installed.origin).resolve() == beside.resolve())
     ):
         raise StudyError(
             f"{top} means two things, {beside} and the installed {installed.origin or top}; "
@@ -279,10 +279,6 @@ def _installed(top: str) -> importlib.machinery.ModuleSpec | None:
         if finder is not _FINDER and (spec := finder.find_spec(top, None)) is not None:
             return spec
     return None
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
 
 
 class _Source(importlib.machinery.SourceFileLoader):

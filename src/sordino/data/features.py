@@ -146,10 +146,12 @@ def shape_of(front: FrontEnd, shape: Shape) -> Shape:
     Raises:
         StudyError: if it is none, or the front end takes no such examples.
     """
-    told: object = front.shape(shape)
-    if not (isinstance(told, tuple) and told and all(isinstance(n, int) and n > 0 for n in told)):
-        raise FRONT_ENDS.wrong(front, "shape", told, "a shape: a tuple of positive whole numbers")
-    return told
+    value: object = front.shape(shape)
+    if not (
+        isinstance(value, tuple) and value and all(isinstance(n, int) and n > 0 for n in value)
+    ):
+        raise FRONT_ENDS.wrong(front, "shape", value, "a shape: a tuple of positive whole numbers")
+    return value
 
 
 def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
@@ -162,20 +164,22 @@ def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
 
     with own_code(), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # one would tell of an example
-        told: object = front.features(x.copy())
+        value: object = front.features(x.copy())
     fits = (
-        isinstance(told, np.ndarray)
-        and told.dtype in (np.uint8, np.float32)
-        and told.shape == (len(x), *wanted)
+        isinstance(value, np.ndarray)
+        and value.dtype in (np.uint8, np.float32)
+        and value.shape == (len(x), *wanted)
     )
     if not fits:
         raise FRONT_ENDS.wrong(
             front,
             "features",
-            f"{told.dtype} numbers of shape {told.shape}" if isinstance(told, np.ndarray) else told,
+            f"{value.dtype} numbers of shape {value.shape}"
+            if isinstance(value, np.ndarray)
+            else value,
             f"uint8 or float32 numbers of shape {(len(x), *wanted)}",
         )
-    found: Examples = told  # type: ignore[assignment]
+    found: Examples = value  # type: ignore[assignment]
     return found
 
 

@@ -57,7 +57,6 @@ References:
 
 from __future__ import annotations
 
-import bisect
 import bz2
 import gzip
 import io
@@ -66,7 +65,7 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -306,16 +305,18 @@ def read_libsvm(
         raise DataError(too_large(path, f"its {found} lines need", size, most))
     try:
         return _parsed(content, features)
-    except _MISTAKES:
-        lines = [line + b"\n" for line in content[:-1].split(b"\n")]
-    row = bisect.bisect_left(
-        range(len(lines)), True, key=lambda last: _why(lines[: last + 1], features) is not None
-    )
-    expected = (
-        f"line {row + 1}: expected 'label index:value ...' with finite numbers and rising "
-        f"feature numbers 1..{features}"
-    )
-    raise source.damaged(expected, _why(lines[: row + 1], features) or "found others")
+    except _MISTAKES as error:
+        fault = error
+    for number, line in enumerate(content[:-1].split(b"\n"), start=1):
+        try:
+            _parsed(line + b"\n", features)
+        except _MISTAKES as error:
+            raise source.damaged(
+                f"line {number}: expected 'label index:value ...' with finite numbers and rising "
+                f"feature numbers 1..{features}",
+                str(error),
+            ) from error
+    raise source.damaged("expected lines of 'label index:value ...'", str(fault))
 
 
 _MISTAKES = (ValueError, OverflowError)
@@ -334,15 +335,6 @@ def _parsed(
     if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
         raise ValueError("found a number that is not finite")
     return x.toarray(), y
-
-
-def _why(lines: Sequence[bytes], features: int) -> str | None:
-    """Return the fault of these lines, or None."""
-    try:
-        _parsed(b"".join(lines), features)
-    except _MISTAKES as error:
-        return str(error)
-    return None
 
 
 def read_usps(path: Path, examples: int | None) -> tuple[npt.NDArray[np.float32], Labels]:

@@ -306,11 +306,10 @@ def class_numbers(classes: Sequence[str], *, binary: bool = False) -> Callable[[
 
 def notice_classes(classes: Sequence[str]) -> None:
     """Tell the owner of private rows that classes were read from them, and what to state."""
-    stated = ", ".join(f'"{shown_name(name)}"' for name in classes[:MANY])
-    more = f", and {len(classes) - MANY} more" if len(classes) > MANY else ""
+    stated = listed([f'"{shown_name(name)}"' for name in classes], MANY)
     notice(
         "the classes were read from private rows, which no epsilon covers. If it is public that "
-        f"there are these and no others, state them in [data]: classes = [{stated}{more}]"
+        f"there are these and no others, state them in [data]: classes = [{stated}]"
     )
 
 

@@ -18,11 +18,11 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 @contextlib.contextmanager
 def noticed(listener: Listener) -> Iterator[None]:
     """Tell notices to the owner of the data, each once; without a listener nobody is told."""
-    said: set[str] = set()
+    before: set[str] = set()
 
     def once(text: str) -> None:
-        if text not in said:
-            said.add(text)
+        if text not in before:
+            before.add(text)
             listener(text)
 
     token = _listener.set(once)
@@ -48,21 +48,21 @@ EVERY = 16
 """Examples between two words."""
 
 ProgressListener = Callable[[str, int, int], None]
-_told: ContextVar[ProgressListener | None] = ContextVar("told", default=None)
+_progress: ContextVar[ProgressListener | None] = ContextVar("progress", default=None)
 
 
 @contextlib.contextmanager
-def watched(told: ProgressListener) -> Iterator[None]:
+def watched(listener: ProgressListener) -> Iterator[None]:
     """Tell how far features are: what they are of, how many examples are done, and of how many."""
-    token = _told.set(told)
+    token = _progress.set(listener)
     try:
         yield
     finally:
-        _told.reset(token)
+        _progress.reset(token)
 
 
-def tell(name: str, done: int, whole: int) -> None:
-    """So many examples of ``name`` are done, out of all."""
-    told = _told.get()
-    if told is not None and (done % EVERY == 0 or done == whole):
-        told(name, done, whole)
+def tell(name: str, done: int, count: int) -> None:
+    """So many examples of ``name`` are done, out of ``count``."""
+    listener = _progress.get()
+    if listener is not None and (done % EVERY == 0 or done == count):
+        listener(name, done, count)
