@@ -394,11 +394,6 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         promised = self.units[0] in self.events.units
         return self.events.budget if promised else self.events.unlimited
 
-    @property
-    def affordable_steps(self) -> list[int] | None:
-        """Appearances that an entity can pay for, or no limit."""
-        return self.events.affordable_steps
-
     def objection(self, site: int, task: Request) -> str | None:
         """Return why a task is refused: only the next turns of the agreed stream are taken."""
         if not isinstance(task, Turn):
@@ -685,7 +680,7 @@ class VerticalNetwork(NetworkRegime):
         )
         work = VerticalSite(events, index, party, names, split.numbers)
         made = replace(made, study=limited, named=partial(named, flats))
-        return SiteObjects(made, work, work.units[index], work.budget, work.affordable_steps)
+        return SiteObjects(made, work, work.units[index], work.budget, events.affordable_steps)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """Return the agreed study with a site's own limit; ledgers are of the run only."""

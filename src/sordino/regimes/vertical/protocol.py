@@ -4,7 +4,7 @@ Event t opens when the first word of it reaches the server: an active party's em
 labels. Active parties speak unasked, at about the same time; the server waits a little for all of
 them to have done so. Then
 
-    server -> those who have not sent :  Query(t)
+    server -> those who have not sent :  Turn(t, asked), a query
     party  -> server                  :  Embedding(t)   active ones unasked, the others when queried
     server                            :  learns, once the labels are there, and every embedding or
                                          its stand-in
