@@ -336,3 +336,25 @@ def test_content_is_canonical_json(path: Path) -> None:
             json.dumps({"fingerprint": "aaaa", "label": "St. Mary's"}, separators=(",", ":")),
             '{"fingerprint":"bbbb"}',
         ]
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_strangers_rollback_journal_is_refused_and_deletes_no_file(
+    tmp_path: Path, path: Path, readonly: bool
+) -> None:
+    """SQLite, before it reads a page, rolls back the journal beside a file, and deletes the "super
+    journal" that its last bytes name: any file of the user.
+    """
+    victim = tmp_path / "elsewhere" / "data.key"
+    victim.parent.mkdir()
+    victim.write_bytes(b"secret")
+    page = int.from_bytes(path.read_bytes()[16:18], "big")
+    magic, name = bytes.fromhex("d9d505f920a163d7"), str(victim).encode()
+    words = (0, 7, path.stat().st_size // page, 512, page)
+    content = (magic + b"".join(word.to_bytes(4, "big") for word in words)).ljust(512, b"\0")
+    content += (2**30 // page + 1).to_bytes(4, "big") + name
+    content += len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + magic
+    path.with_name(path.name + "-journal").write_bytes(content)
+    with pytest.raises(LedgerError, match="somebody put this file here"):
+        Ledger.open(path, readonly=readonly)
+    assert victim.read_bytes() == b"secret"

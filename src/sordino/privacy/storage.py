@@ -65,7 +65,7 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
     Raises:
         LedgerError: if it is no ledger, or none that may be trusted.
     """
-    _size(path)
+    _refuse_files(path)
     db = _snapshot(path) if clock is not None else None
     if db is None:
         mode = "rw" if clock is None else "ro"
@@ -199,7 +199,9 @@ def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
         if "interrupted" in text:
             raise _late(path, clock) from error
         remedy = {
-            "disk": "Free some space; nothing was released without being charged",
+            "disk is full": "Free some space; nothing was released without being charged",
+            "disk I/O": "Free some space, and look at the disk; nothing was released without being "
+            "charged",
             "locked": "Another process is charging this ledger; try again when it is done",
             "readonly": "Make the file and its folder writable",
             "unable to open": "Make sure that its folder exists and is writable",
@@ -219,13 +221,20 @@ def _late(path: Path, clock: Clock | None) -> LedgerError:
     )
 
 
-def _size(path: Path) -> None:
+def _refuse_files(path: Path) -> None:
     for file, most in ((path, LARGEST), (path.with_name(path.name + "-wal"), LARGEST_LOG)):
         if file.exists() and (size := file.stat().st_size) > most:
             raise LedgerError(
                 f"{file}: {size} bytes; a ledger's file of this kind has at most {most}. "
                 "Restore it from a copy"
             )
+    # SQLite would roll this back before anything is read, and delete a file that it names
+    journal = path.with_name(path.name + "-journal")
+    if journal.exists() and journal.stat().st_size:
+        raise LedgerError(
+            f"{journal}: a ledger has a write-ahead log, and never a rollback journal: somebody "
+            "put this file here. Delete it"
+        )
 
 
 def _snapshot(path: Path) -> sqlite3.Connection | None:
