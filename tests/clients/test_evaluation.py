@@ -15,7 +15,7 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
-from sordino.clients.evaluation import PaidEvaluation, evaluations
+from sordino.clients.evaluation import PaidEvaluation, priced
 from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes as build
 from sordino.core import study as studies
@@ -127,7 +127,7 @@ def test_a_private_share_pays_for_every_evaluation(table: Path) -> None:
     z = about["test"]["noise_multiplier"]
     assert {entry.event for entry in entries} == {Gaussian(noise_multiplier=z)}
     assert (
-        accountant("pld").epsilon([(Gaussian(noise_multiplier=z), evaluations(study))], 1e-4) <= 1.0
+        accountant("pld").epsilon([(Gaussian(noise_multiplier=z), priced(study)[2])], 1e-4) <= 1.0
     )
     assert about["result"]["test_epsilon"] == spent
     assert outcome.epsilon == max(*about["result"]["spent"], spent), (
@@ -186,7 +186,7 @@ def test_without_budget_nothing_is_measured(table: Path) -> None:
     )
     paid = built.evaluation
     assert isinstance(paid, PaidEvaluation)
-    told = [paid(np.full_like(built.first.model, i)) for i in range(evaluations(read(table)) + 5)]
+    told = [paid(np.full_like(built.first.model, i)) for i in range(priced(read(table))[2] + 5)]
     assert "accuracy" in told[0]
     assert told[-1] == {}
     assert paid.spent() <= 0.2
@@ -336,7 +336,7 @@ def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
     outcome = played(study, table / "run")
     assert outcome.accuracy is not None
     with Ledger.open(table / "run" / "ledger.sqlite", readonly=True) as ledger:
-        assert 1 <= sum(entry.count for entry in ledger.entries(UNIT)) <= evaluations(study)
+        assert 1 <= sum(entry.count for entry in ledger.entries(UNIT)) <= priced(study)[2]
 
 
 def test_a_run_over_a_ledger_of_the_data_that_pays_for_tests_verifies(table: Path) -> None:

@@ -15,7 +15,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.datasets import load_breast_cancer
 
 from cases import METHODS, MORE, study_of
-from sordino.clients.metrics import by_labels, by_rows, calibration_error, of_classes, of_numbers
+from sordino.clients.evaluation import by_labels, by_rows, calibration_error, of_classes, of_numbers
 from sordino.core import study as studies
 from sordino.core.records import Metrics, known
 from sordino.core.run import session

@@ -19,7 +19,7 @@ import pytest
 import warm
 from command import sordino
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.clients.promise import VALIDATION
+from sordino.clients.study import VALIDATION
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.prepared import PreparedRun

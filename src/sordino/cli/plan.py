@@ -172,18 +172,17 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
 
 def _show_test(study: Study) -> None:
     """Show the test set, where it is a user's own file."""
-    from sordino.clients.evaluation import evaluations, multiplier
+    from sordino.clients.evaluation import priced
     from sordino.clients.study import HorizontalStudy
     from sordino.core import regimes
 
     for remark in regimes.of(study).remarks(study):
         say.result(f"test: {remark}")
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
-        own = study.privacy.evaluation_epsilon
-        most = say.bound(study.privacy.epsilon if own is None else own)
+        mechanism, budget, times = priced(study)
         say.result(
-            f"      {evaluations(study)} evaluations within epsilon {most}: noise "
-            f"{multiplier(study):.4g} on the number of right answers"
+            f"      {times} evaluations within epsilon {say.bound(budget.epsilon)}: noise "
+            f"{mechanism.noise_multiplier:.4g} on the number of right answers"
         )
 
 

@@ -30,7 +30,15 @@ from sordino.clients.division import (
     placed,
     tensors,
 )
-from sordino.clients.evaluation import PaidEvaluation, described, priced
+from sordino.clients.evaluation import (
+    PaidEvaluation,
+    by_labels,
+    by_rows,
+    described,
+    of_classes,
+    of_numbers,
+    priced,
+)
 from sordino.clients.pricing import Trial, remedy
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Simulation, round_trips
@@ -343,21 +351,19 @@ class Assembly(Generic[H]):
         x, y = self.test
         if not len(y):
             return None
-        from sordino.clients import metrics  # scikit-learn takes a second to import
-
         self._load(weights)
         scores, labels = self.evaluator.scores(x).numpy(), y.cpu().numpy()
         loss = self.evaluator(x, y).loss
         if self.span is not None:
-            found = metrics.of_numbers(scores, labels, self.span, loss=loss)
+            found = of_numbers(scores, labels, self.span, loss=loss)
         else:
             probable = self.study.model.name != "svm"
-            found = metrics.of_classes(scores, labels, self.classes, loss=loss, probable=probable)
+            found = of_classes(scores, labels, self.classes, loss=loss, probable=probable)
         served = None
         if self.owners is not None:
-            served = metrics.by_rows(scores, labels, *self.owners, self.span)
+            served = by_rows(scores, labels, *self.owners, self.span)
         elif self.span is None and self._counted:
-            served = metrics.by_labels(found, self.counts, self.names)
+            served = by_labels(found, self.counts, self.names)
         return found if served is None else msgspec.structs.replace(found, clients=served)
 
     @property

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.clients.division import Federation, identified, records
-from sordino.clients.promise import EQUAL, takes_equal_rows_apart
-from sordino.clients.study import HorizontalStudy
+from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
 from sordino.core.plan import CLOSE, Balance, NoisyCharges, Plan, Schedule, enough, priced, remedies
 from sordino.core.regimes import Vocabulary
 from sordino.core.statements import Paragraph, Table, number_text

@@ -24,8 +24,13 @@ from sordino.clients.division import (
 )
 from sordino.clients.evaluation import tested
 from sordino.clients.pricing import Trial
-from sordino.clients.promise import resting_on, testing
-from sordino.clients.study import HorizontalStudy, SampledPromise, for_dimension
+from sordino.clients.study import (
+    HorizontalStudy,
+    SampledPromise,
+    for_dimension,
+    resting_on,
+    testing,
+)
 from sordino.core import regimes
 from sordino.core.plan import Plan, Schedule
 from sordino.core.prepared import PreparedRun

@@ -19,8 +19,8 @@ from sordino.base.modules import raised
 from sordino.clients import pricing
 from sordino.clients.division import examples, federation
 from sordino.clients.pricing import KINDS
-from sordino.clients.promise import BATCHES, resting_on
 from sordino.clients.regime import HorizontalRegime
+from sordino.clients.study import BATCHES, resting_on
 from sordino.core.method import Method
 from sordino.core.plan import Plan
 from sordino.core.statements import Paragraph

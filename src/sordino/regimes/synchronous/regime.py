@@ -32,8 +32,8 @@ from sordino.base.message import Train
 from sordino.clients import pricing
 from sordino.clients.division import examples, federation
 from sordino.clients.pricing import LOOKED_AT, Trial
-from sordino.clients.promise import BATCHES, SIZES, resting_on
 from sordino.clients.regime import HorizontalRegime
+from sordino.clients.study import BATCHES, SIZES, resting_on
 from sordino.core.method import Method
 from sordino.core.plan import Plan, Schedule, least, runs_of
 from sordino.core.statements import Advice, Paragraph
