@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints, ru
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
@@ -94,11 +95,17 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights
 
     def packed(self) -> EncodedSnapshot:
-        """Return all fields, vectors as vectors and the rest as JSON."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        vectors = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
-        rest = {name: each for name, each in fields.items() if name not in vectors}
-        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+        """Return all fields that are not at their defaults, vectors as vectors and the rest as
+        JSON.
+        """
+        vectors, rest = dict[str, Vector](), dict[str, Any]()
+        for each in structs.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, np.ndarray):
+                vectors[each.encode_name] = value
+            elif each.required or value != each.default:
+                rest[each.encode_name] = value
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest, order="deterministic"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,13 +151,19 @@ class Rules(Generic[S]):
         Raises:
             ValueError: if it cannot be one.
         """
-        kind = type(self.start(np.zeros(0, np.float32)))
-        hints = get_type_hints(kind)
-        rest: dict[str, Any] = {
-            name: msgspec.json.decode(value, type=hints[name])
+        types = self.fields()
+        kind: Any = type(self.start(np.zeros(0, np.float32)))
+        names = {each.encode_name: each.name for each in structs.fields(kind)}
+        rest = {
+            names[name]: msgspec.json.decode(value, type=types[names[name]])
             for name, value in msgspec.json.decode(packed.rest, type=dict[str, msgspec.Raw]).items()
         }
-        return kind(**(rest | packed.vectors))
+        state: S = kind(**(rest | packed.vectors))
+        return state
+
+    def fields(self) -> dict[str, Any]:
+        """Return the types of what a checkpoint has of a state that is no vector."""
+        return get_type_hints(type(self.start(np.zeros(0, np.float32))))
 
     def over(self, state: S) -> bool:
         """Return whether no task follows."""

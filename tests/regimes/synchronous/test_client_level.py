@@ -153,7 +153,7 @@ def test_an_empty_cohort_releases_noise() -> None:
     rule = rules(6, aggregator=aggregator(sampling_rate=1e-9))
     state, seen = play(rule)
     assert not sends(seen)
-    assert state.round == 6
+    assert state.number == 6
     assert len([effect for effect in seen if isinstance(effect, Closed)]) == 6
     assert len([effect for effect in seen if isinstance(effect, Book)]) == 6
     assert np.abs(state.weights).min() > 0
@@ -347,7 +347,7 @@ def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> No
 
 def test_rounds_end_where_the_budget_does() -> None:
     state, seen = play(replace(rules(), affordable_rounds=3))
-    assert state.round == 3
+    assert state.number == 3
     assert len([effect for effect in seen if isinstance(effect, Book)]) == 3
     assert "privacy budget" in (state.ended or "")
 

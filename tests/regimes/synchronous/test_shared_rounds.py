@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -199,7 +200,7 @@ def test_where_a_server_has_lost_rounds_its_open_sum_is_void(came: int) -> None:
     state, seen = tells(rule, state, Overtaken(4, steps=(4,) * N))
     assert not state.weights.any()
     assert row(seen).note.endswith("void")
-    assert (state.round, state.open, state.opening) == (4, False, False)
+    assert (state.number, state.open, state.opening) == (4, False, False)
 
 
 def test_what_is_no_contribution_to_the_open_round_changes_nothing() -> None:
@@ -220,7 +221,9 @@ def test_what_is_no_contribution_to_the_open_round_changes_nothing() -> None:
 def test_where_too_few_are_within_reach_nobody_is_asked_or_charged() -> None:
     for whole in (False, True):
         rule = rules(whole=whole, deadline=2.0)
-        state = replace(rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1)))
+        state = msgspec.structs.replace(
+            rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1))
+        )
         state, seen = tells(rule, state, Begin())
         assert not of(Send, seen)
         assert not of(Book, seen)
@@ -228,7 +231,9 @@ def test_where_too_few_are_within_reach_nobody_is_asked_or_charged() -> None:
         state, seen = tells(rule, state, Woke(of(Wake, seen)[0].tag))
         assert of(Closed, seen)
     rule = rules()
-    state = replace(rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1)))
+    state = msgspec.structs.replace(
+        rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1))
+    )
     state, seen = tells(rule, state, Begin())
     assert state.ended is not None
     assert f"fewer than {H}" in state.ended

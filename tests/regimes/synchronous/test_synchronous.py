@@ -152,19 +152,22 @@ def test_duplicates_strangers_and_stale_answers_are_harmless(data: st.DataObject
         for send in sends(effects):
             junk: list[Event] = [
                 Arrived(
-                    Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))
+                    Update(client=9, round=state.number, steps=2, weights=np.ones(3, np.float32))
                 ),
                 Arrived(
                     Update(
                         client=send.site,
-                        round=state.round + 1,
+                        round=state.number + 1,
                         steps=2,
                         weights=np.ones(3, np.float32),
                     )
                 ),
                 Arrived(
                     Update(
-                        client=send.site, round=state.round, steps=7, weights=np.ones(3, np.float32)
+                        client=send.site,
+                        round=state.number,
+                        steps=7,
+                        weights=np.ones(3, np.float32),
                     )
                 ),
                 Woke("round 999"),
@@ -209,7 +212,7 @@ def test_budget_is_never_overdrawn_and_the_last_round_is_cut(
         given_out[send.site] += send.message.steps
     assert max(given_out) <= steps
     assert tuple(given_out) == state.steps
-    assert state.round <= rounds
+    assert state.number <= rounds
     if not adaptive:
         assert max(given_out) == min(steps, tau * rounds)
     if adaptive:  # the pace strands nothing

@@ -48,18 +48,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_changes
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
+from sordino.clients.simulation import TrainingState
 from sordino.core.world import EncodedSnapshot, Summing
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
@@ -174,7 +176,7 @@ class PrivateSum:
         """Return the outcome of a round: the release of the sum of what was contributed."""
         contributed = [a for a in _ordered(state) if isinstance(a, Contribution)]
         released = self.release(
-            contributed, contract, state.round, len(state.weights), state.permits, state.seen
+            contributed, contract, state.number, len(state.weights), state.permits, state.seen
         )
         multiplier = self._mechanism(contract, state.seen).vector_multiplier
         row = SynchronousRound(
@@ -288,7 +290,7 @@ class SharedSum:
         released = self.released(state.total, clients, contract)
         grid = self.rule.grid(contract.clip, contract.noise_multiplier)
         deviation = grid.deviation * grid.step * abs(self._unit(clients))
-        row = msgspec.structs.replace(row, snr=_ratio(released.mean, len(clients) * deviation**2))
+        row = replace(row, snr=_ratio(released.mean, len(clients) * deviation**2))
         return _learnt(method, terms, state, released, row)
 
     def _unit(self, clients: Sequence[int]) -> float:
@@ -296,17 +298,13 @@ class SharedSum:
         return self.scale / sum(self.weights[i] for i in clients)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """Where a synchronous run stands. Vectors are (d,) and never written to.
+class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number": "round"}):
+    """Where a synchronous run stands; of an open round nothing is kept in a checkpoint.
 
     Attributes:
-        round: rounds begun; 0 before the first.
-        weights: w, the global model.
         velocity: v of server momentum, or m of an adaptive step.
         squares: s of an adaptive step; None before the first, or where there is none.
         average: w_avg; the weights themselves where decay is 0.
-        steps: local steps given to every client so far.
         present: clients that are thought to be within reach.
         memory: the method's own.
         open: whether a round is under way.
@@ -324,17 +322,14 @@ class State:
         faults: clients whose answers the method could not use in the round that was closed last,
             and why.
         permits: that the open round's release was booked, where it is the round that is charged.
-        ended: why the run is over, or None.
     """
 
-    round: int
-    weights: Vector
+    number: int
     velocity: Vector
     average: Vector
-    squares: Vector | None = field(default=None, kw_only=True)
-    steps: tuple[int, ...]
+    squares: Vector | None = None
     present: frozenset[int]
-    memory: msgspec.Struct
+    memory: Any
     open: bool = False
     tau: int = 0
     waiting: frozenset[int] = frozenset()
@@ -348,57 +343,33 @@ class State:
     note: str | None = None
     faults: tuple[tuple[int, str], ...] = ()
     permits: tuple[Permit, ...] = ()
-    ended: str | None = None
-
-    @property
-    def number(self) -> int:
-        """Rounds begun."""
-        return self.round
-
-    @property
-    def taken(self) -> int:
-        """Local steps of the client that took most."""
-        return max(self.steps)
 
     @property
     def model(self) -> Vector:
         """w_avg."""
         return self.average
 
+    def closed(self) -> State:
+        """Return the state without an open round."""
+        return replace(
+            self,
+            open=False,
+            tau=0,
+            waiting=frozenset(),
+            cohort=0,
+            answers=(),
+            arrived=(),
+            total=None,
+            opening=False,
+            faults=(),
+            permits=(),
+        )
+
     def packed(self) -> EncodedSnapshot:
         """Return the state between two rounds as it is kept."""
-        vectors: dict[str, Vector] = {
-            "weights": self.weights,
-            "velocity": self.velocity,
-            "average": self.average,
-        }
-        if self.squares is not None:
-            vectors["squares"] = self.squares
-        vectors |= {f"model.{i}": model for i, model in enumerate(self.models) if model is not None}
-        rest = Kept(
-            round=self.round,
-            steps=list(self.steps),
-            present=sorted(self.present),
-            memory=msgspec.Raw(msgspec.json.encode(self.memory)),
-            models=len(self.models) or None,
-            note=self.note,
-            ended=self.ended,
-            seen=self.seen,
-        )
-        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
-
-
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The part of a kept state that is no vector."""
-
-    round: int
-    steps: list[int]
-    present: list[int]
-    memory: msgspec.Raw
-    models: int | None
-    note: str | None
-    ended: str | None
-    seen: tuple[float, ...] = ()
+        kept = TrainingState.packed(replace(self.closed(), models=()))
+        models = {f"model.{i}": each for i, each in enumerate(self.models) if each is not None}
+        return EncodedSnapshot(kept.vectors | models, kept.rest)
 
 
 def terms_under(terms: Terms, contract: RoundNoise) -> Terms:
@@ -406,7 +377,7 @@ def terms_under(terms: Terms, contract: RoundNoise) -> Terms:
     if not terms.sigma:
         return terms
     noise = terms.noise * contract.noise_multiplier / terms.sigma
-    return replace(terms, clip=contract.clip, noise=noise)
+    return with_changes(terms, clip=contract.clip, noise=noise)
 
 
 def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:
@@ -446,7 +417,7 @@ def after(
         moved = server.rate * velocity / (np.sqrt(squares) + server.floor)
         weights = (state.weights + moved).astype(np.float32)
     average = weights
-    if decay != 0.0 and state.round != 1:  # the random start is no model to average in
+    if decay != 0.0 and state.number != 1:  # the random start is no model to average in
         average = (decay * state.average + (1.0 - decay) * weights).astype(np.float32)
     return replace(
         state,

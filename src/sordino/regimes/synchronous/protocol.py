@@ -40,11 +40,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from sordino.base.entropy import Entropy, drawable
 from sordino.base.errors import StudyError
@@ -79,7 +79,6 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import (
-    Kept,
     Outcome,
     PrivateSum,
     SharedSum,
@@ -160,7 +159,7 @@ class Synchronous(Rules[State]):
         """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
         count = len(self.terms.sizes)
         return State(
-            round=0,
+            number=0,
             weights=weights,
             velocity=np.zeros_like(weights),
             average=weights,
@@ -177,7 +176,7 @@ class Synchronous(Rules[State]):
         match event:
             case Arrived(Update() | Contribution() | Masked() as message):
                 return self._arrived(state, message)
-            case Summed(number, clients, values) if state.opening and number == state.round:
+            case Summed(number, clients, values) if state.opening and number == state.number:
                 same = clients == state.arrived
                 return self._close(replace(state, total=values if same else None))
             case Begin() if not state.open:
@@ -188,17 +187,17 @@ class Synchronous(Rules[State]):
                 # The ledger is the filter: it held more than this run's own spending, which is all
                 # that the method knows.
                 return self._finish(state, f"the privacy filter lets no further round pass: {why}")
-            case Woke(tag) if state.open and not state.opening and tag == f"round {state.round}":
+            case Woke(tag) if state.open and not state.opening and tag == f"round {state.number}":
                 return self._ended(state)
             case Joined(client):
                 return self._joined(state, client)
             case Left(client, final):
                 return self._left(state, client, final=final)
-            case Overtaken(number) if number > state.round:
+            case Overtaken(number) if number > state.number:
                 # a sum that was not opened is masks alone
                 waits = replace(state, waiting=frozenset(), total=None)
                 state, closed = self._close(waits) if state.open else (state, ())
-                return replace(state, round=number, steps=event.steps), closed
+                return replace(state, number=number, steps=event.steps), closed
             case Stop(why):
                 return self._finish(state, why)
             case Lapsed(client, number):
@@ -212,7 +211,7 @@ class Synchronous(Rules[State]):
         """A client that vanished may be back before the deadline, unless its leave is ``final``;
         without a deadline nobody waits.
         """
-        lost = Log(records.Lost(round=state.round, client=client, released=False))
+        lost = Log(records.Lost(round=state.number, client=client, released=False))
         if self.deadline is not None and not final:
             return state, (lost,) if client in state.waiting else ()
         if client not in state.present:
@@ -237,9 +236,13 @@ class Synchronous(Rules[State]):
         return (
             state.ended is None
             and not state.opening
-            and round_number == state.round
+            and round_number == state.number
             and client in state.waiting
         )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the types of what a checkpoint has of a state that is no vector."""
+        return {**Rules.fields(self), "memory": self.method.memory, "models": int | None}
 
     def unpacked(self, packed: EncodedSnapshot) -> State:
         """Return the state that was packed.
@@ -247,22 +250,10 @@ class Synchronous(Rules[State]):
         Raises:
             ValueError: if it cannot be one.
         """
-        rest, vectors = msgspec.json.decode(packed.rest, type=Kept), packed.vectors
-        remembered: Any = msgspec.json.decode(rest.memory, type=self.method.memory)
-        return State(
-            round=rest.round,
-            weights=vectors["weights"],
-            velocity=vectors["velocity"],
-            average=vectors["average"],
-            squares=vectors.get("squares"),
-            steps=tuple(rest.steps),
-            present=frozenset(rest.present),
-            memory=remembered,
-            models=tuple(vectors.get(f"model.{i}") for i in range(rest.models or 0)),
-            note=rest.note,
-            ended=rest.ended,
-            seen=rest.seen,
-        )
+        kept = {n: v for n, v in packed.vectors.items() if not n.startswith("model.")}
+        state = Rules.unpacked(self, EncodedSnapshot(kept, packed.rest))
+        last = (packed.vectors.get(f"model.{i}") for i in range(len(state.steps)))
+        return replace(state, models=tuple(last) if self.method.wants.raw else ())
 
     def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
         """Return the clients whose answers the method could not use in the round that closed."""
@@ -297,20 +288,20 @@ class Synchronous(Rules[State]):
 
     def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Open the next round, or end the run."""
-        if state.round >= self.terms.rounds:
+        if state.number >= self.terms.rounds:
             return self._finish(
-                state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds"
+                state, f"the round budget is used up: {state.number} of {self.terms.rounds} rounds"
             )
         solvent = self._solvent(state)
         if (state.present and not solvent) or (
-            self.affordable_rounds is not None and state.round >= self.affordable_rounds
+            self.affordable_rounds is not None and state.number >= self.affordable_rounds
         ):
             spent = max(state.steps)
             return self._finish(
                 state,
-                f"the privacy budget is used up after {spent} local steps, in round {state.round}",
+                f"the privacy budget is used up after {spent} local steps, in round {state.number}",
             )
-        number = state.round + 1
+        number = state.number + 1
         chosen = self._chosen(state, solvent, number)
         remaining = self._remaining(state, chosen)
         steps_left = remaining.steps
@@ -325,19 +316,14 @@ class Synchronous(Rules[State]):
         for i in range(len(taken)) if self.together and not few else chosen:
             taken[i] += tau
         state = replace(
-            state,
-            round=number,
+            state.closed(),
+            number=number,
             open=True,
             tau=tau,
             waiting=frozenset(chosen),
             cohort=len(chosen),
-            answers=(),
-            arrived=(),
-            total=None,
-            opening=False,
             steps=tuple(taken),
             note=choice.note,
-            faults=(),
         )
         contract = self.method.round_noise(state.memory, self.terms, number)
         if not few and (priced := self.priced(contract)) is not None:
@@ -355,7 +341,7 @@ class Synchronous(Rules[State]):
         left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         return Remaining(
-            rounds=max(round((self.terms.rounds - state.round) * share), 1),
+            rounds=max(round((self.terms.rounds - state.number) * share), 1),
             steps=min((n for n in left if n is not None), default=None),
         )
 
@@ -380,7 +366,7 @@ class Synchronous(Rules[State]):
 
     def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Send the open round's cohort its tasks."""
-        chosen, number = sorted(state.waiting), state.round
+        chosen, number = sorted(state.waiting), state.number
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
             who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
@@ -420,51 +406,44 @@ class Synchronous(Rules[State]):
         """Nobody is waited for any more: close the round, or let its sum be opened."""
         if self.adder is None or state.total is None or len(state.arrived) < self.adder.fewest:
             return self._close(state)
-        return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
+        return replace(state, opening=True), (Open(state.number, state.arrived, state.total),)
 
     def _outcome(self, state: State, contract: RoundNoise) -> Outcome:
         if (summed := self.adder or self.aggregator) is not None:
             return summed.outcome(self.method, self.terms, state, contract)
         solvent = self._solvent(state)
-        more = state.round < self.terms.rounds and solvent
+        more = state.number < self.terms.rounds and solvent
         left = self._remaining(state, solvent) if more else None
         return aggregate.of_models(self.method, self.terms, state, contract, left)
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
-        contract = self.method.round_noise(state.memory, self.terms, state.round)
+        contract = self.method.round_noise(state.memory, self.terms, state.number)
         found = self._outcome(state, contract)
         learned = aggregate.learned(
             self.learner, self.terms, state, contract, self.aggregator, found
         )
-        row = msgspec.structs.replace(
+        row = replace(
             found.row,
-            round=state.round,
+            round=state.number,
             steps=max(state.steps),
             tau=state.tau,
             note=found.void or state.note,
             extra=self.method.noted(found.memory),
         )
         state = replace(
-            after(state, found.moved, self.momentum, self.server, self.decay),
+            after(state, found.moved, self.momentum, self.server, self.decay).closed(),
             memory=found.memory,
             seen=learned,
             models=aggregate.models(state, found),
             present=state.present - state.waiting,
-            open=False,
-            opening=False,
-            waiting=frozenset(),
-            answers=(),
-            arrived=(),
-            total=None,
             faults=found.faults,
-            permits=(),
         )
         unused = [
-            Log(records.Dropped(round=state.round, client=client, why=why))
+            Log(records.Dropped(round=state.number, client=client, why=why))
             for client, why in found.faults
         ]
-        return state, (*unused, Log(row), Closed(state.round))
+        return state, (*unused, Log(row), Closed(state.number))
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))
@@ -561,7 +540,7 @@ def task_of(
 ) -> Train:
     """Return the task of a client of the open round; ``given``: C and sigma, if not its own."""
     return Train(
-        round=state.round,
+        round=state.number,
         steps=state.tau,
         weights=state.weights,
         wants_first=wants.first,
