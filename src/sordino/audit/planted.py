@@ -29,9 +29,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Scores, TradeOff, audited, of_curve
-from sordino.audit.intervals import Interval
+from sordino.audit.intervals import Interval, played
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
+from sordino.clients import regime as clients
+from sordino.clients.division import Federation
+from sordino.clients.study import HorizontalStudy
+from sordino.core.prepared import PreparedRun
 from sordino.data import Dataset
 from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Measure
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
@@ -302,6 +306,42 @@ class Promised:
             delta=self.delta,
             binding=True,
         )
+
+
+Planted = tuple[PreparedRun, Watched, float, Coins]
+"""A run with canaries, the mechanism that is watched, q, and which canaries are there (m,)."""
+
+
+def attacked(
+    study: HorizontalStudy,
+    divided: Federation,
+    plant: Callable[[PreparedRun], Planted],
+    row: tuple[str, str],
+    alpha: float,
+) -> Interval:
+    """One run of a study by the ordinary kernel, by an adversary who sees every release.
+
+    Args:
+        plant: puts canaries into the run.
+        row: its name and the unit that is asked about.
+    """
+    privacy, (name, unit) = study.privacy, row
+    with tempfile.TemporaryDirectory() as folder:
+        built = clients.of(study).assembled(study, divided, Path(folder), "audit", None)
+        planted, watched, rate, coins = plant(built)
+        played(planted)
+        simulation = planted.simulation
+        spent = simulation.ledgers.spent(simulation.units[0])
+        simulation.ledgers.close()
+    promised = Promised(
+        name=name,
+        unit=unit,
+        how="one run, white box",
+        spent=spent,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )
+    return promised.interval(likelihoods(watched.seen, rate), coins, alpha)
 
 
 def quieter(event: Event, noise: float) -> Event:

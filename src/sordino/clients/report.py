@@ -165,13 +165,31 @@ def clock(run: Run, caption: str) -> Iterator[Figure]:
         words = run.vocabulary
         label = f"Virtual time at which each {words.round} was {words.closed}"
         panel = Panel(label="virtual seconds", series=[Series(x=xs, y=ys)], limits=(0.0, None))
+        yield from single(run, "clock", "Virtual time", caption, panel, label)
+
+
+def single(
+    run: Run,
+    key: str,
+    title: str,
+    caption: str,
+    panel: Panel,
+    label: str = "",
+    *,
+    limits: tuple[float, float] | None = None,
+) -> Iterator[Figure]:
+    """Yield a figure of one panel over rounds, where it has values; its label is its title unless
+    given.
+    """
+    if any(series.x for series in panel.series):
         yield Figure(
-            key="clock",
-            title="Virtual time",
+            key=key,
+            title=title,
             caption=caption,
-            label=label,
-            x=words.round,
+            label=label or title,
+            x=run.vocabulary.round,
             panels=[panel],
+            limits=limits,
         )
 
 

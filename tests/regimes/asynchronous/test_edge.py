@@ -265,7 +265,7 @@ def test_the_sample_that_is_drawn_is_the_sample_that_is_booked() -> None:
     assert isinstance(edge.price, PoissonSampled)
     tasks, each = 4000, edge.price.sampling_rate
     drawn = sum(len(edge.batch(task(number))) for number in range(1, tasks + 1))
-    trials = tasks * edge.count
+    trials = tasks * len(edge.examples)
     assert abs(drawn - trials * each) < 5.0 * (trials * each * (1.0 - each)) ** 0.5
 
 

@@ -8,21 +8,18 @@ this edge sends. Its sampling rate and its noise are what they are without canar
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-import numpy as np
-
-from sordino.audit.intervals import Interval, Row, alone, played
-from sordino.audit.planted import Promised, Watched, dirac, likelihoods
+from sordino.audit.intervals import Interval, Row, alone
+from sordino.audit.planted import Planted, Watched, attacked, dirac
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.division import Federation, federation, loss_of
 from sordino.clients.simulation import Simulation
+from sordino.core.prepared import PreparedRun
 from sordino.regimes.asynchronous.edge import PrivateEdge
-from sordino.regimes.asynchronous.regime import REGIME
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.training.client import ModelKernels
 
@@ -44,51 +41,30 @@ def arrivals(study: AsynchronousStudy, canaries: int, alpha: float, name: str) -
         StudyError: if its noise differs from number to number.
     """
     study = alone(study)
-    privacy = study.privacy
     divided = federation(study)
-    with tempfile.TemporaryDirectory() as folder:
-        built = REGIME.assembled(study, divided, Path(folder), "audit", None)
-        simulation = built.simulation
-        assert isinstance(simulation, Simulation)
-        first = simulation.clients[0]
-        assert isinstance(first, PrivateEdge)
-        edge, coins = _planted(study, divided, first, canaries)
-        played(
-            replace(built, simulation=replace(simulation, clients=[edge, *simulation.clients[1:]]))
-        )
-        spent = simulation.ledgers.spent(simulation.units[0])
-        simulation.ledgers.close()
-    assert isinstance(edge.mechanism, Watched)
-    told = Promised(
-        name=f"{name}, every gradient seen",
-        unit="sample",
-        how="one run, white box",
-        spent=spent,
-        delta=privacy.delta or 1e-5,
-        accountant=privacy.accountant,
-    )
-    return told.interval(likelihoods(edge.mechanism.seen, edge.sampling_rate), coins, alpha)
+    row = f"{name}, every gradient seen", "sample"
+    return attacked(study, divided, partial(_planted, study, divided, canaries), row, alpha)
 
 
 def _planted(
-    study: AsynchronousStudy, divided: Federation, edge: PrivateEdge, canaries: int
-) -> tuple[PrivateEdge, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """The edge with canaries behind its examples, and their coins (m,)."""
+    study: AsynchronousStudy, divided: Federation, canaries: int, built: PreparedRun
+) -> Planted:
+    """Return the run with canaries behind the first edge's examples."""
+    simulation = built.simulation
+    assert isinstance(simulation, Simulation)
+    edge, *others = simulation.clients
+    assert isinstance(edge, PrivateEdge)
     flat, part = edge.kernels.flat, divided.parts[0]
     m, entropy = min(canaries, flat.dim), Seeded(study.seed)
     coins = entropy.at("audit", "arrivals", "coins").random(m) < 0.5
     rng = entropy.at("audit", "arrivals", "places")
     kernel, examples = dirac(flat, loss_of(study), part, coins, rng)
     assert kernel.places is not None
-    return (
-        replace(
-            edge,
-            examples=examples,
-            kernels=ModelKernels(flat, kernel, edge.kernels.mean),
-            mechanism=Watched(edge.mechanism, kernel.without, kernel.places),
-        ),
-        coins,
-    )
+    watched = Watched(edge.mechanism, kernel.without, kernel.places)
+    kernels = ModelKernels(flat, kernel, edge.kernels.mean)
+    planted = replace(edge, examples=examples, kernels=kernels, mechanism=watched)
+    played = replace(simulation, clients=[planted, *others])
+    return replace(built, simulation=played), watched, edge.sampling_rate, coins
 
 
 ROWS = rows

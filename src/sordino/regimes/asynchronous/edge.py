@@ -18,9 +18,7 @@ Shapes: weights and gradients (d,), examples (n, ...).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -36,35 +34,9 @@ from sordino.training.client import Examples, ModelKernels, hidden, poisson, rec
 from sordino.training.dpsgd import NO_NOISE, bound_of
 
 
-class Edge(Protocol):
-    """Somebody with data who can be asked for a gradient."""
-
-    @property
-    def index(self) -> int:
-        """Which edge, from 0."""
-        ...
-
-    @property
-    def price(self) -> Event:
-        """The release of one gradient: the same for every task."""
-        ...
-
-    @property
-    def noise(self) -> float:
-        """E ||noise||^2 in one gradient, at a clip of 1."""
-        ...
-
-    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """Do the work.
-
-        ``permit`` proves that the ledger has booked a block of tasks, this one among them.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
-    """The common parts of edges.
+class Edge:
+    """Somebody with data who can be asked for a gradient.
 
     Attributes:
         index: which edge, from 0.
@@ -74,8 +46,6 @@ class Site:
         regularisation: lambda.
         kernels: the shared model and kernels.
         draws: numbered by the edge's tasks: the batch of each, and its noise, by what that hides.
-        count: n.
-        expected_batch: b = q n, in examples; the divisor of every gradient.
         scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
             moment.
     """
@@ -88,12 +58,28 @@ class Site:
     kernels: ModelKernels
     draws: Numbered
     scratch: torch.Tensor
-    count: int = field(init=False)
-    expected_batch: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", len(self.examples))
-        object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
+    @property
+    def price(self) -> Event:
+        """The release of one gradient: the same for every task."""
+        raise NotImplementedError
+
+    @property
+    def noise(self) -> float:
+        """E ||noise||^2 in one gradient, at a clip of 1."""
+        raise NotImplementedError
+
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """Do the work.
+
+        ``permit`` proves that the ledger has booked a block of tasks, this one among them.
+        """
+        raise NotImplementedError
+
+    @property
+    def expected_batch(self) -> float:
+        """b = q n, in examples; the divisor of every gradient."""
+        return self.sampling_rate * len(self.examples)
 
     def batch(self, task: Compute) -> torch.Tensor:
         """The indices of a task's batch; the model has the task's weights."""
@@ -108,7 +94,7 @@ class Site:
 
     def chosen(self, rng: np.random.Generator) -> torch.Tensor:
         """Indices of a batch: a Poisson sample."""
-        return poisson(self.count, self.sampling_rate, rng)
+        return poisson(len(self.examples), self.sampling_rate, rng)
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
         """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
@@ -123,7 +109,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlainEdge(Site):
+class PlainEdge(Edge):
     """Without privacy: the mean gradient of the batch."""
 
     @property
@@ -145,7 +131,7 @@ class PlainEdge(Site):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PrivateEdge(Site):
+class PrivateEdge(Edge):
     """The sound form.
 
     Attributes:
@@ -157,7 +143,7 @@ class PrivateEdge(Site):
     @property
     def price(self) -> Event:
         """The release of one gradient: one homogeneous subsampled release, whatever the stage."""
-        return _price(self.mechanism, self.sampling_rate)  # type: ignore[arg-type]  # mechanisms are frozen values
+        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
 
     @property
     def noise(self) -> float:
@@ -173,7 +159,7 @@ class PrivateEdge(Site):
                 f"task {task.task}: the clip must be a number from {SMALLEST:g} to {LARGEST:g}; "
                 f"got {task.clip}"
             )
-        mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
+        mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
         self.kernels.clipped.of(
             self.examples,
             self.batch(task),
@@ -190,8 +176,10 @@ class PrivateEdge(Site):
         """
         if task.clip is None or not isinstance(said, Gradient):
             return None
-        mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
-        most = plausible.sums(mechanism, len(task.weights), self.count, self.sampling_rate, 1)
+        mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
+        most = plausible.sums(
+            mechanism, len(task.weights), len(self.examples), self.sampling_rate, 1
+        )
         if most is None:
             return None
         pull = self.regularisation * plausible.length(task.weights) * (1.0 + plausible.ROUNDING)
@@ -199,20 +187,8 @@ class PrivateEdge(Site):
         return plausible.Length(plausible.length(said.gradient), most)
 
 
-@lru_cache(maxsize=4096)
-def _price(mechanism: Any, sampling_rate: float) -> Event:
-    return PoissonSampled(sampling_rate=sampling_rate, event=mechanism.event())
-
-
-@lru_cache(maxsize=4096)
-def _scaled(mechanism: Any, clip: float) -> Bounded:
-    """The mechanism with the bound of a stage, made once for all tasks of the stage."""
-    made: Bounded = mechanism.scaled(clip, mechanism.noise_multiplier)
-    return made
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LiteralEdge(Site):
+class LiteralEdge(Edge):
     """The paper's own form: NOT private.
 
     Attributes:
@@ -240,7 +216,7 @@ class LiteralEdge(Site):
 
     def chosen(self, rng: np.random.Generator) -> torch.Tensor:
         """Indices (b,) of a batch, with replacement, so that its examples are independent."""
-        return torch.from_numpy(rng.integers(0, self.count, self.batch_size))
+        return torch.from_numpy(rng.integers(0, len(self.examples), self.batch_size))
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """Return the average clipped to R = b DS / 2, plus a direction of exponential length."""

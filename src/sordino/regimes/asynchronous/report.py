@@ -20,6 +20,7 @@ from sordino.clients.report import (
     holders,
     holdings,
     learning,
+    single,
     unseen,
 )
 from sordino.core.plan import Plan
@@ -283,17 +284,12 @@ def marks(run: Run) -> list[Mark]:
     ]
 
 
-def _over_updates(run: Run, key: str, title: str, caption: str, label: str, panel: Panel) -> Figure:
-    """Return a figure of one panel over all updates so far."""
-    return Figure(
-        key=key,
-        title=title,
-        caption=caption,
-        label=label,
-        x=run.vocabulary.round,
-        panels=[panel],
-        limits=(0, 1.02 * max(run.number, 1)),
-    )
+def _over_updates(
+    run: Run, key: str, title: str, caption: str, panel: Panel, label: str
+) -> Iterator[Figure]:
+    """Yield a figure of one panel over all updates so far."""
+    limits = (0, 1.02 * max(run.number, 1))
+    yield from single(run, key, title, caption, panel, label, limits=limits)
 
 
 def norms(run: Run) -> Iterator[Figure]:
@@ -328,14 +324,10 @@ def norms(run: Run) -> Iterator[Figure]:
                 y=[low] * len(unseen),
             )
         )
-    yield _over_updates(
-        run,
-        "norms",
-        "Gradient norm and clipping bound" if limits else "Gradient norm",
-        NOISY + BOUND if limits else NORM,
-        f"Gradient norm{' and clipping bound' if limits else ''} over updates",
-        Panel(label="norm", series=series, marks=marks(run), limits=(low, None), log=spread),
-    )
+    title = "Gradient norm and clipping bound" if limits else "Gradient norm"
+    caption = NOISY + BOUND if limits else NORM
+    panel = Panel(label="norm", series=series, marks=marks(run), limits=(low, None), log=spread)
+    yield from _over_updates(run, "norms", title, caption, panel, f"{title} over updates")
 
 
 def staleness(run: Run) -> Iterator[Figure]:
@@ -437,20 +429,10 @@ def presence(run: Run) -> Iterator[Figure]:
         )
     most = max(a + g for a, g in zip(away, gone, strict=True))
     whole = [Mark(count, f"all {count}", legend=True)] if count and most > 0.6 * count else []
-    yield _over_updates(
-        run,
-        "presence",
-        "Edges away and gone",
-        GONE,
-        "Edges that were away or had left, over updates",
-        Panel(
-            label=f"edges, of {count}",
-            series=series,
-            marks=[*whole, *marks(run)],
-            limits=(0.0, None),
-            whole=True,
-        ),
-    )
+    lines, counted = [*whole, *marks(run)], f"edges, of {count}"
+    panel = Panel(label=counted, series=series, marks=lines, limits=(0.0, None), whole=True)
+    label = "Edges that were away or had left, over updates"
+    yield from _over_updates(run, "presence", "Edges away and gone", GONE, panel, label)
 
 
 def spending(run: Run) -> Iterator[Figure]:
@@ -503,14 +485,9 @@ def rates(run: Run, caption: str = RATE) -> Iterator[Figure]:
     xs, ys = (list(each) for each in zip(*pairs, strict=True))
     staged = len(stages(run)) > 1
     line = Series(x=xs, y=ys, colour="green", kind="step" if staged else "line", holds="before")
-    yield _over_updates(
-        run,
-        "rates",
-        "Learning rate",
-        caption,
-        "Learning rate over updates",
-        Panel(label="learning rate", series=[line], marks=marks(run), log=True),
-    )
+    panel = Panel(label="learning rate", series=[line], marks=marks(run), log=True)
+    title = "Learning rate"
+    yield from _over_updates(run, "rates", title, caption, panel, f"{title} over updates")
 
 
 def clip_bounds(run: Run) -> list[tuple[float, float]]:

@@ -9,20 +9,18 @@ round, and knows what all others have added.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit import canaries as examples
-from sordino.audit.intervals import Interval, Row, alone, played
-from sordino.audit.planted import Promised, Watched, likelihoods
+from sordino.audit.intervals import Interval, Row, alone
+from sordino.audit.planted import Coins, Planted, Watched, attacked
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
@@ -32,7 +30,7 @@ from sordino.core.prepared import PreparedRun
 from sordino.privacy import Permit, covers_round
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.synchronous.regime import REGIME, scheduled
+from sordino.regimes.synchronous.regime import scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.local import LocalClient
 
@@ -132,32 +130,15 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
         StudyError: if its noise differs from number to number.
     """
     study = alone(study)
-    privacy = study.privacy
     divided = federation(study)
     own = model(study, divided.test.shape, divided.test.outputs)
     m = min(canaries, MOST, sum(each.numel() for each in own.parameters()))
     coins = Seeded(study.seed).at("audit", "clients", "coins").random(m) < 0.5
     many = study.data.model_copy(update={"clients": len(divided.parts) + m})
     more = study.model_copy(update={"data": many})
-    with tempfile.TemporaryDirectory() as folder:
-        whole = _joined(divided, m)
-        built = REGIME.assembled(more, whole, Path(folder), "audit", None)
-        planted, watched = _planted(built, len(divided.parts), coins)
-        played(planted)
-        simulation = planted.simulation
-        assert isinstance(simulation, Simulation)
-        spent = simulation.ledgers.spent(simulation.units[0])
-        simulation.ledgers.close()
-    told = Promised(
-        name=f"{name}, every release seen",
-        unit="client",
-        how="one run, white box",
-        spent=spent,
-        delta=privacy.delta or 1e-5,
-        accountant=privacy.accountant,
-    )
-    seen = likelihoods(watched.seen, study.privacy.sampling_rate)
-    return told.interval(seen, coins, alpha)
+    row = f"{name}, every release seen", "client"
+    plant = partial(_planted, len(divided.parts), coins)
+    return attacked(more, _joined(divided, m), plant, row, alpha)
 
 
 def _joined(divided: Federation, m: int) -> Federation:
@@ -172,10 +153,8 @@ def _joined(divided: Federation, m: int) -> Federation:
     )
 
 
-def _planted(
-    built: PreparedRun, real: int, coins: NDArray[np.bool_]
-) -> tuple[PreparedRun, Watched]:
-    """Return the run with canaries for the clients from ``real`` on, and its aggregator watched."""
+def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
+    """Return the run with canaries for the clients from ``real`` on."""
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
     rules = simulation.regime
@@ -190,7 +169,8 @@ def _planted(
     watched = Watched(aggregator.mechanism, sent.without, sent.places)
     regime = replace(rules, aggregator=replace(aggregator, mechanism=watched))
     everybody = [*simulation.clients[:real], *planted]
-    return replace(built, simulation=replace(simulation, regime=regime, clients=everybody)), watched
+    played = replace(simulation, regime=regime, clients=everybody)
+    return replace(built, simulation=played), watched, aggregator.sampling_rate, coins
 
 
 def _told(client: object) -> dict[str, Any]:

@@ -13,7 +13,16 @@ from itertools import groupby
 
 from sordino.clients.pricing import most_table
 from sordino.clients.records import horizontal
-from sordino.clients.report import clock, evaluated, held, holders, holdings, learning, unseen
+from sordino.clients.report import (
+    clock,
+    evaluated,
+    held,
+    holders,
+    holdings,
+    learning,
+    single,
+    unseen,
+)
 from sordino.core.plan import Plan
 from sordino.core.records import Row, known, number
 from sordino.core.run.reading import Run
@@ -79,75 +88,37 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
         yield from learning(run, "over local steps", paid, "steps")
     yield from _pace(run)
     xs, clipped = points(run.rounds, "round", "clipped")
-    yield from _curve(
-        run,
-        "clipped",
-        "Clipped updates" if of_clients else "Clipped gradients",
-        f"{CLIPPED_UPDATES if of_clients else CLIPPED_GRADIENTS}{CLIPPED}",
-        "Clipped gradients per round",
-        Panel(
-            label="clipped (%)",
-            series=[Series(x=xs, y=[100 * y for y in clipped], colour="purple")],
-            limits=(0.0, 100.0),
-        ),
-    )
+    share = Series(x=xs, y=[100 * y for y in clipped], colour="purple")
+    panel = Panel(label="clipped (%)", series=[share], limits=(0.0, 100.0))
+    title, cut = "Clipped gradients", CLIPPED_GRADIENTS
+    if of_clients:
+        title, cut = "Clipped updates", CLIPPED_UPDATES
+    label = "Clipped gradients per round"
+    yield from single(run, "clipped", title, f"{cut}{CLIPPED}", panel, label)
     xs, ratios = points(run.rounds, "round", "snr")
     powers = smoothed([y * abs(y) for y in ratios], SMOOTH)
-    yield from _curve(
-        run,
-        "signal",
-        "Signal to noise",
-        SIGNAL.format(of="round" if of_clients else "step of a client"),
-        "Signal to noise",
-        Panel(
-            label="signal / noise",
-            series=[Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")],
-            limits=(0.0, None),
-        ),
-    )
+    ratio = Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")
+    panel = Panel(label="signal / noise", series=[ratio], limits=(0.0, None))
+    told = SIGNAL.format(of="round" if of_clients else "step of a client")
+    yield from single(run, "signal", "Signal to noise", told, panel)
     yield from _absences(run)
     yield from clock(run, WAITED)
     yield from holdings(run)
 
 
-def _curve(
-    run: Run, key: str, title: str, caption: str, label: str, panel: Panel
-) -> Iterator[Figure]:
-    """Yield one panel over rounds, where it has values."""
-    if any(series.x for series in panel.series):
-        yield Figure(
-            key=key,
-            title=title,
-            caption=caption,
-            label=label,
-            x=run.vocabulary.round,
-            panels=[panel],
-        )
-
-
 def _pace(run: Run) -> Iterator[Figure]:
     """Yield local steps per round, with the even pace R_c / R_s."""
     xs, tau = points(run.rounds, "round", "tau")
-    steps, rounds = number(run.about.facts.R_c), number(run.about.R_s)
-    even = steps / rounds if steps and rounds else math.inf
+    paid, rounds = number(run.about.facts.R_c), number(run.about.R_s)
+    even = paid / rounds if paid and rounds else math.inf
     told = Mark(even, f"pace R_c / R_s = {even:.3g}", legend=True)
-    panel = Panel(
-        label="tau",
-        series=[Series(x=[xs[0] - 1, *xs], y=[tau[0], *tau], kind="step", holds="before")]
-        if xs
-        else [],
-        marks=[told] if math.isfinite(even) else [],
-        limits=(0.0, None),
-        whole=True,
-    )
-    yield from _curve(
-        run,
-        "pace",
-        "Local steps per round",
-        TAU + ("" if run.of_clients else PACE),
-        "Local steps per round",
-        panel,
-    )
+    if not xs:
+        return
+    steps = Series(x=[xs[0] - 1, *xs], y=[tau[0], *tau], kind="step", holds="before")
+    marks = [told] if math.isfinite(even) else []
+    panel = Panel(label="tau", series=[steps], marks=marks, limits=(0.0, None), whole=True)
+    caption = TAU + ("" if run.of_clients else PACE)
+    yield from single(run, "pace", "Local steps per round", caption, panel)
 
 
 def _absences(run: Run) -> Iterator[Figure]:
@@ -185,7 +156,7 @@ def _absences(run: Run) -> Iterator[Figure]:
         )
     title = "Late and lost answers"
     panel = Panel(label="answers", series=series, limits=(0.0, None), whole=True)
-    yield from _curve(run, "absences", title, ABSENT, f"{title} per round", panel)
+    yield from single(run, "absences", title, ABSENT, panel, f"{title} per round")
 
 
 def _per_round(run: Run, kind: str) -> dict[int, int]:
