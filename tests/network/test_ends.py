@@ -321,7 +321,7 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
         return true(self, *given)
 
     def told(kernel: Any) -> None:
-        if kernel.state.round >= 2 and not spent:
+        if kernel.state.number >= 2 and not spent:
             spent.append(kernel.world.ledgers)
 
     monkeypatch.setattr(LedgerSession, "charge", charge)

@@ -284,7 +284,7 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
 
     for _ in range(15):
         state = made.first.state  # type: ignore[attr-defined]
-        while state.ended is None and state.round < 6:
+        while state.ended is None and state.number < 6:
             state, effects = world.step(state, Begin())
             sent = []
             for effect in effects:
@@ -292,7 +292,7 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
                     answer = said(effect.site, effect.message)
                     with suppress(RemoteProtocolError):
                         bounds = world if limited else ServerSide()
-                        sent.append(checked_reply(effect.site, state.round, answer, bounds))
+                        sent.append(checked_reply(effect.site, state.number, answer, bounds))
             state = whole_round(world, state, sent) if state.ended is None else state
     world.ledgers.close()
 

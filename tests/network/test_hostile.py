@@ -128,7 +128,7 @@ def test_an_answer_that_cannot_be_used_is_named_and_the_round_closes_without_it(
     hands[2].send(made(asks[2], hands[2]))
     attacked.until(lambda: 2 not in kernel.state.waiting)
     assert kernel.state.answers == ()
-    assert kernel.state.round == 1
+    assert kernel.state.number == 1
     assert named in reasons(attacked)
     assert any(kind == what and named in detail for kind, detail in logged(attacked))
     for hand, ask in zip(hands[:2], asks[:2], strict=True):
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_counted_and_changes_nothing(
     assert digest(kernel.state) == before
     for hand, ask in zip(hands, asks, strict=True):
         hand.answer(ask)
-    attacked.until(lambda: kernel.state.round == 2)
+    attacked.until(lambda: kernel.state.number == 2)
     hands[2].answer(asks[2])  # replayed
     attacked.until(lambda: ("replayed", "an answer that nobody waits for") in logged(attacked))
     hands[2].answer(hands[2].get(Ask))
@@ -236,7 +236,7 @@ def test_too_many_refused_frames_end_the_connection_and_the_site_may_come_back(
     assert ask == asks[2]
     for hand in (*hands[:2], again):
         hand.answer(ask)
-    attacked.until(lambda: kernel.state.round == 2)
+    attacked.until(lambda: kernel.state.number == 2)
 
 
 def test_an_oversized_frame_ends_the_connection(attacked: Federation) -> None:
@@ -334,7 +334,7 @@ def fuzzed(found: Federation, count: int, seed: int) -> None:
         each.answer(ask)
     if 2 in state.waiting:
         again.answer(asks[2])
-    found.until(lambda: kernel.state.round == 2)
+    found.until(lambda: kernel.state.number == 2)
     assert not found.failed
 
 

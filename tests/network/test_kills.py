@@ -306,7 +306,7 @@ def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(
     lost: list[int] = []
 
     def loses(kernel: Any) -> None:
-        if not lost and kernel.state.round == 3 and kernel.state.open:
+        if not lost and kernel.state.number == 3 and kernel.state.open:
             lost.append(3)
             (found.server / NAME).unlink()
             raise Killed

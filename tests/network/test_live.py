@@ -169,7 +169,7 @@ def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
     for i, hand in enumerate(hands):
         if i != only:
             hand.send(frames.Booked(number))
-    found.until(lambda: not kernel.state.open and kernel.state.round == number)
+    found.until(lambda: not kernel.state.open and kernel.state.number == number)
     assert not found.failed
 
 

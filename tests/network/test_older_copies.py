@@ -127,7 +127,7 @@ def test_a_site_that_only_says_how_far_it_is_is_not_believed(attacked: Federatio
     hand.hello(last=7, booked=7, task=(7, bytes(16)), round=(7, b""))
     for each, ask in zip([*hands[:2], hand], [*asks[:2], hand.get(Ask)], strict=True):
         each.answer(ask)
-    attacked.until(lambda: kernel.state.round == 2)
+    attacked.until(lambda: kernel.state.number == 2)
 
 
 def test_seals_are_of_one_site_one_kind_and_one_number(tmp_path: Path) -> None:

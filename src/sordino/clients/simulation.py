@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints, ru
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
@@ -95,16 +94,11 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights
 
     def packed(self) -> EncodedSnapshot:
-        """Return all fields that are not at their defaults, vectors as vectors and the rest as
-        JSON.
-        """
-        vectors, rest = dict[str, Vector](), dict[str, Any]()
-        for each in structs.fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, np.ndarray):
-                vectors[each.encode_name] = value
-            elif each.required or value != each.default:
-                rest[each.encode_name] = value
+        """Return all fields, vectors as vectors and the rest as JSON."""
+        names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        fields = {kept: getattr(self, name) for kept, name in names}
+        vectors = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
+        rest = {name: each for name, each in fields.items() if name not in vectors}
         return EncodedSnapshot(vectors, msgspec.json.encode(rest, order="deterministic"))
 
 
@@ -151,9 +145,9 @@ class Rules(Generic[S]):
         Raises:
             ValueError: if it cannot be one.
         """
-        types = self.fields()
         kind: Any = type(self.start(np.zeros(0, np.float32)))
-        names = {each.encode_name: each.name for each in structs.fields(kind)}
+        names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        types = self.fields()
         rest = {
             names[name]: msgspec.json.decode(value, type=types[names[name]])
             for name, value in msgspec.json.decode(packed.rest, type=dict[str, msgspec.Raw]).items()

@@ -50,7 +50,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -370,6 +370,10 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         kept = TrainingState.packed(replace(self.closed(), models=()))
         models = {f"model.{i}": each for i, each in enumerate(self.models) if each is not None}
         return EncodedSnapshot(kept.vectors | models, kept.rest)
+
+
+KEPT = get_type_hints(State)
+"""The types of a state's fields, found out once."""
 
 
 def terms_under(terms: Terms, contract: RoundNoise) -> Terms:

@@ -242,7 +242,7 @@ class Synchronous(Rules[State]):
 
     def fields(self) -> dict[str, Any]:
         """Return the types of what a checkpoint has of a state that is no vector."""
-        return {**Rules.fields(self), "memory": self.method.memory, "models": int | None}
+        return {**aggregate.KEPT, "memory": self.method.memory, "models": Any}
 
     def unpacked(self, packed: EncodedSnapshot) -> State:
         """Return the state that was packed.
