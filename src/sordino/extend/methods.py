@@ -13,5 +13,5 @@ from sordino.regimes.synchronous.method import Remaining as Remaining
 from sordino.regimes.synchronous.method import RoundNoise as RoundNoise
 from sordino.regimes.synchronous.method import SynchronousMethod as SynchronousMethod
 from sordino.regimes.synchronous.method import Terms as Terms
-from sordino.regimes.synchronous.method import Wants as Wants
 from sordino.regimes.vertical.method import OnlineMethod as OnlineMethod
+from sordino.training.beside import Wants as Wants

@@ -38,23 +38,18 @@ from sordino.mechanisms.gaussian import SHRINK, Bounded, Measuring, Shortening
 from sordino.mechanisms.grid import add_gaussian
 from sordino.privacy import (
     Chosen,
-    Composed,
     Event,
     NonPrivate,
     Permit,
     PoissonSampled,
     covers_round,
 )
-from sordino.privacy import Gaussian as GaussianEvent
+from sordino.training.beside import Wants
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 
-RAW_LOSS = "the mean loss of raw data, without noise"
-RAW_CONSTANTS = (
-    "raw curvature, Lipschitz constant and gradient are sent, as the paper's own form asks"
-)
 NO_NOISE = "plain gradients without noise"
 
 
@@ -95,21 +90,12 @@ class PrivateClient:
         return self.sampling_rate * len(self.examples)
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        gradient = agreed(self.mechanism, task).event()
-        priced: list[tuple[Event, int]] = []
-        steps = task.steps
-        if task.loss_bound is not None and task.loss_noise:
-            # of the same sample
-            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))
-            priced.append((self._booked(both, task), 1))
-            steps -= 1
-        if steps:
-            priced.append((self._booked(gradient, task), steps))
-        if task.loss_bound is not None and not task.loss_noise:
-            priced.append((NonPrivate(reason=RAW_LOSS), 1))
-        if task.probe is not None:
-            priced.append((NonPrivate(reason=RAW_CONSTANTS), 1))
-        return tuple(priced)
+        wants = Wants.of(task)
+        noisy = wants.releases(agreed(self.mechanism, task).event(), task.steps)
+        return (
+            *((self._booked(event, task), count) for event, count in noisy),
+            *((event, 1) for event in wants.raw_releases()),
+        )
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         covers_round(self.unit, permits, self.price(task), task.round)

@@ -27,6 +27,7 @@ from sordino.base.residues import packed
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.training.beside import Wants
 from sordino.training.client import Examples, ModelKernels, agreed, poisson, received
 from sordino.training.dpsgd import bound_of
 from sordino.training.local import LocalWork
@@ -94,7 +95,7 @@ class SummedClient:
         Raises:
             LocalProtocolError: for a task of several steps, or of more than a sum.
         """
-        if task.steps != 1 or task.wants_first or task.probe is not None or task.loss_bound:
+        if task.steps != 1 or Wants.of(task) != Wants():
             raise LocalProtocolError(
                 f"round {task.round}: only the sum of one step's gradients is opened where clients "
                 "share the noise, and the task asks for more"

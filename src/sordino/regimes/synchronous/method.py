@@ -30,6 +30,7 @@ from sordino.base.registry import Section
 from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
+from sordino.training.beside import Wants
 from sordino.training.optimizer import Optimizer, Sgd
 
 Vector64 = npt.NDArray[np.float64]
@@ -114,26 +115,6 @@ class Choice:
 
     tau: int
     note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """The requests of a method to clients besides their weights.
-
-    Attributes:
-        first: the first noisy gradient of the round (d numbers more upwards).
-        raw: raw constants, in a paper's literal form; makes the run not private.
-        loss: (M, sigma_h) of a noisy mean loss; with sigma_h 0 it is raw, and the run not private.
-    """
-
-    first: bool = False
-    raw: bool = False
-    loss: tuple[float, float] | None = None
-
-    @property
-    def unpriced(self) -> bool:
-        """Something is asked for that has no price."""
-        return self.raw or (self.loss is not None and self.loss[1] == 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,8 @@ from sordino.regimes.synchronous.method import (
     ServerOptimizer,
     SynchronousMethod,
     Terms,
-    Wants,
 )
+from sordino.training.beside import Wants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,10 +468,10 @@ class Synchronous(Rules[State]):
             bound = "this client's budget pays for" if own else "the study has"
             return f"it asks for {task.steps} local steps, and {bound} {most}"
         wants = self.wants
-        if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
+        asked = Wants.of(task)
+        if asked.first != wants.first or (asked.raw and not wants.raw):
             return "it asks for more than the model after the local steps"
-        loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
-        if loss != wants.loss:
+        if asked.loss != wants.loss:
             return "it asks for the loss otherwise than the study does"
         if task.order != (terms.order if method.adapts_noise else None):
             return f"it fixes the Rényi order {task.order}, and the study another"
@@ -539,16 +539,13 @@ def task_of(
     state: State, client: int, wants: Wants, given: RoundNoise | None, order: float | None
 ) -> Train:
     """Return the task of a client of the open round; ``given``: C and sigma, if not its own."""
-    return Train(
+    task = Train(
         round=state.number,
         steps=state.tau,
         weights=state.weights,
-        wants_first=wants.first,
-        probe=state.models[client] if wants.raw else None,
         clip=None if given is None else given.clip,
         noise_multiplier=None if given is None else given.noise_multiplier,
         order=order,
         shape=state.seen,
-        loss_bound=None if wants.loss is None else wants.loss[0],
-        loss_noise=0.0 if wants.loss is None else wants.loss[1],
     )
+    return wants.asked(task, state.models[client] if wants.raw else None)

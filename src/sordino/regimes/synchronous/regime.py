@@ -40,7 +40,7 @@ from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.mechanisms.kinds import NoiseRequest
 from sordino.mechanisms.shared import SharedGrid, SharedNoise
-from sordino.privacy import Composed, Event, Gaussian, noise_multiplier
+from sordino.privacy import Event, Gaussian, noise_multiplier
 from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous import report
@@ -333,11 +333,10 @@ def release(study: SynchronousStudy) -> Callable[[float], Event]:
 
     A method that asks for the loss once a round is priced as if it did in every step.
     """
-    mechanism, loss = study.privacy.mechanism, study.method.wants.loss
-    if loss is None or loss[1] == 0.0:
+    mechanism, wants = study.privacy.mechanism, study.method.wants
+    if wants.beside is None:
         return mechanism.event
-    beside = Gaussian(noise_multiplier=loss[1])
-    return lambda sigma: Composed(events=(mechanism.event(sigma), beside))
+    return lambda sigma: wants.first_step(mechanism.event(sigma))
 
 
 def charged_per_round(study: SynchronousStudy) -> int | None:

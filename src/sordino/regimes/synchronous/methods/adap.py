@@ -30,9 +30,10 @@ from pydantic import Field
 
 from sordino.base.message import Update
 from sordino.core.method import About, register
-from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant
-from sordino.regimes.synchronous.method import Choice, Remaining, RoundNoise, Terms, Wants
+from sordino.privacy import Event, Gaussian, PoissonSampled, accountant
+from sordino.regimes.synchronous.method import Choice, Remaining, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.fixed import Fixed
+from sordino.training.beside import Wants
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -138,15 +139,7 @@ class AdapDpfl(Fixed):
     def _events(self, terms: Terms, factor: float, rounds: int) -> list[tuple[Event, int]]:
         """Return the releases of these rounds at this sigma, of a client that took part in all."""
         gradient = Gaussian(noise_multiplier=terms.sigma * factor)
-        both = Composed(events=(gradient, Gaussian(noise_multiplier=self.loss_noise)))
-        found: list[tuple[Event, int]] = [
-            (PoissonSampled(sampling_rate=terms.sampling_rate, event=both), rounds)
+        return [
+            (PoissonSampled(sampling_rate=terms.sampling_rate, event=event), rounds * count)
+            for event, count in self.wants.releases(gradient, self.tau)
         ]
-        if self.tau > 1:
-            found.append(
-                (
-                    PoissonSampled(sampling_rate=terms.sampling_rate, event=gradient),
-                    rounds * (self.tau - 1),
-                )
-            )
-        return found

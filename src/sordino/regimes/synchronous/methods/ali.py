@@ -43,8 +43,9 @@ from pydantic import Field
 
 from sordino.base.message import Update
 from sordino.core.method import About, register
-from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
+from sordino.regimes.synchronous.method import Choice, Remaining, Terms
 from sordino.regimes.synchronous.methods import estimate
+from sordino.training.beside import Wants
 
 MOST = 100  # the authors' upper bound on tau
 

@@ -55,8 +55,9 @@ from pydantic import Field
 
 from sordino.base.message import Update
 from sordino.core.method import About, register
-from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
+from sordino.regimes.synchronous.method import Choice, Remaining, Terms
 from sordino.regimes.synchronous.methods import estimate
+from sordino.training.beside import Wants
 
 MOST = 100  # tau_m of the paper: min(2 tau*, 100)
 LARGEST = 709.0  # whose exponential is finite
