@@ -196,8 +196,18 @@ class Trial:
         return cls(sizes, lambda: (kernels, public))
 
     def energies(self, measure: Callable[[Tensor], Tensor]) -> Sequence[float]:
-        """Return the energies of public examples; see :func:`energies`."""
-        return energies(*self.look(), measure)
+        """Return the mean of ``measure`` over gradients of public examples, each of length one."""
+        import torch
+
+        kernels, public = self.look()
+        x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
+        found = []
+        for part in range(0, len(x), 64):
+            rows = kernels.clipped.rows(x[part : part + 64], y[part : part + 64])
+            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            usable = (torch.isfinite(norms) & (norms > 0)).squeeze(1)
+            found.append(measure(rows[usable] / norms[usable]))
+        return [float(value) for value in torch.cat(found).mean(0)]
 
 
 def as_good(true: Event, claimed: Event) -> bool:
@@ -216,22 +226,6 @@ def in_words(event: Event) -> str:
             return reason
         case _:
             return repr(event)
-
-
-def energies(
-    kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]
-) -> list[float]:
-    """Return the mean of ``measure`` over gradients of public examples, each of length one."""
-    import torch
-
-    x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
-    found = []
-    for part in range(0, len(x), 64):
-        rows = kernels.clipped.rows(x[part : part + 64], y[part : part + 64])
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        usable = (torch.isfinite(norms) & (norms > 0)).squeeze(1)
-        found.append(measure(rows[usable] / norms[usable]))
-    return [float(value) for value in torch.cat(found).mean(0)]
 
 
 def exposed(

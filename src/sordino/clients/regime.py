@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.clients.simulation import Rules
     from sordino.core.network import NetworkRegime
     from sordino.mechanisms.gaussian import Bounded
+    from sordino.mechanisms.kinds import NoiseRequest
     from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
 
@@ -157,16 +158,18 @@ class HorizontalRegime(Regime[H]):
         Args:
             trial: has public examples, by which the mechanism may be shaped.
         """
+        return study.privacy.mechanism.made(self.request(study, sizes, trial))
+
+    def request(self, study: H, sizes: Sequence[int], trial: Trial) -> NoiseRequest:
+        """Return the terms that this mechanism is made for."""
         from sordino.mechanisms.kinds import NoiseRequest
 
-        return study.privacy.mechanism.made(
-            NoiseRequest(
-                unit=study.privacy.unit,
-                clip=study.privacy.clip,
-                noise_multiplier=study.privacy.noise_multiplier or 0.0,
-                parameters=trial.parameters,
-                energies=trial.energies if study.data.validation else None,
-            )
+        return NoiseRequest(
+            unit=study.privacy.unit,
+            clip=study.privacy.clip,
+            noise_multiplier=study.privacy.noise_multiplier or 0.0,
+            parameters=trial.parameters,
+            energies=trial.energies if study.data.validation else None,
         )
 
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -28,7 +28,13 @@ class SampledPromise(NoisyPrivacySpec):
 
 
 class HorizontalStudy(Study):
-    """A study whose clients have examples of their own."""
+    """A study whose clients have examples of their own.
+
+    Attributes:
+        holder: what a client is called.
+    """
+
+    holder: ClassVar[str] = "client"
 
     data: Data
     model: Model
@@ -55,6 +61,13 @@ class HorizontalStudy(Study):
                 f"method '{name}' in this form reckons with Gaussian noise, and privacy.mechanism "
                 f"'{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
             )
+        given = {"epsilons": self.given_epsilons, "noise_multipliers": self.given_multipliers}
+        for key, numbers in given.items():
+            if numbers is not None and len(numbers) != self.data.clients:
+                raise ValueError(
+                    f"privacy.{key} has {len(numbers)} numbers; data.clients is "
+                    f"{self.data.clients}: one for each {self.holder}"
+                )
         self._learns_what_labels_are()
         self._can_be_measured()
         if (

@@ -82,6 +82,7 @@ class AsynchronousStudy(HorizontalStudy):
 
     article: ClassVar[str] = "an"
     kind: ClassVar[str] = "asynchronous"
+    holder: ClassVar[str] = "edge"
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.parties": "parties hold different features of the same entities in methods ogd, slr "
         "and dlr; say data.clients",
@@ -109,13 +110,6 @@ class AsynchronousStudy(HorizontalStudy):
 
     @model_validator(mode="after")
     def _fits_together(self) -> AsynchronousStudy:
-        for name in ("epsilons", "noise_multipliers"):
-            given = getattr(self.privacy, name)
-            if given is not None and len(given) != self.data.clients:
-                raise ValueError(
-                    f"privacy.{name} has {len(given)} numbers; data.clients is "
-                    f"{self.data.clients}: one for each edge"
-                )
         self._literal_fits()
         if self.world.dropout == 1.0:
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")

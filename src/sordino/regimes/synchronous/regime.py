@@ -160,33 +160,28 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""
-        privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
-        adaptive, clip = False, privacy.clip
-        if isinstance(method, ClientLevel):
-            adaptive = method.clipping == "adaptive"
-            if adaptive:
-                # Andrew et al. 2021, section 3
-                deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-            if method.clipping == "proxy":
-                clip = proxy_clip(study, method, sizes, trial)
-            bound = method.learning_rate * method.tau * privacy.clip
-            largest = float(max(sizes)) if method.weights == "size" else 1.0
-        made = privacy.mechanism.made(
-            NoiseRequest(
-                unit=privacy.unit,
-                clip=clip,
-                noise_multiplier=privacy.noise_multiplier or 0.0,
-                parameters=trial.parameters,
-                energies=trial.energies if study.data.validation else None,
-                counted=(privacy.clipped_fraction or adaptive) and privacy.noise == "own",
-                count_deviation=deviation,
-                update_bound=bound,
-                largest=largest,
-            )
-        )
+        made, method = super().mechanism(study, sizes, trial), study.method
         if isinstance(method, Clipped) and method.clipping == "proxy":
             return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
         return made
+
+    def request(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> NoiseRequest:
+        """Return the terms that this mechanism is made for, with a count where one is released."""
+        privacy, method, own = study.privacy, study.method, study.privacy.noise == "own"
+        asked = super().request(study, sizes, trial)
+        asked = replace(asked, counted=privacy.clipped_fraction and own)
+        if not isinstance(method, ClientLevel):
+            return asked
+        largest = float(max(sizes)) if method.weights == "size" else 1.0
+        bound = method.learning_rate * method.tau * privacy.clip
+        asked = replace(asked, update_bound=bound, largest=largest)
+        if method.clipping == "adaptive":
+            # Andrew et al. 2021, section 3
+            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
+            return replace(asked, counted=own, count_deviation=deviation)
+        if method.clipping == "proxy":
+            return replace(asked, clip=proxy_clip(study, method, sizes, trial))
+        return asked
 
     def batches(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
         """Return the expected batches; three times the cohort where clients are protected."""

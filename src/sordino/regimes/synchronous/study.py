@@ -277,13 +277,6 @@ class SynchronousStudy(HorizontalStudy):
 
     def _can_have_epsilons(self) -> None:
         """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""
-        for name in ("epsilons", "noise_multipliers"):
-            given = getattr(self.privacy, name)
-            if given is not None and len(given) != self.data.clients:
-                raise ValueError(
-                    f"privacy.{name} has {len(given)} numbers; data.clients is "
-                    f"{self.data.clients}: one for each client"
-                )
         if self.privacy.epsilons is None:
             return
         if self.form == "paper":
