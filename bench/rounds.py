@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional as F
 
 from sordino.clients.division import federation, model
-from sordino.clients.simulation import Moment
 from sordino.core import regimes as builder
 from sordino.core import study as studies
+from sordino.core.world import KernelSnapshot
 from sordino.data import scaled
 
 STUDY = """
@@ -53,7 +53,7 @@ class Silent:
     def row(self, row: object) -> None:
         """Look away."""
 
-    def save(self, moment: Moment[Any]) -> None:
+    def save(self, moment: KernelSnapshot[Any]) -> None:
         """Keep nothing."""
 
 

@@ -41,10 +41,9 @@ from sordino.base.message import (
 )
 from sordino.clients.network import divided
 from sordino.clients.regime import of
-from sordino.clients.simulation import Moment
 from sordino.core.effect import Arrived, Begin, Joined, Left, Send
 from sordino.core.run.environment import sources
-from sordino.core.world import ServerSide
+from sordino.core.world import KernelSnapshot, ServerSide
 from sordino.network import demo, frames
 from sordino.network import site as sites
 from sordino.network.demo import DemoFederation
@@ -241,7 +240,7 @@ def whole_round(world: Any, state: Any, answers: Sequence[Reply]) -> Any:
     for event in (*(Left(i, final=True) for i in sites), *(Joined(i) for i in sites)):
         state, _ = world.step(state, event)
     world.faults()  # which the kernel hears of otherwise
-    packed = Moment(state).pack()
+    packed = KernelSnapshot(state).pack()
     assert world.unpack(packed).pack().rest == packed.rest
     world.step(state, Begin())
     return state

@@ -9,7 +9,6 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +323,9 @@ def fuzzed(found: Federation, count: int, seed: int) -> None:
     tracemalloc.stop()
     assert sizes[1] - sizes[0] < 300_000
     state = kernel.state
-    assert digest(replace(state, waiting=state.waiting | {2}, present=state.present | {2})) == (
-        before
-    )
+    assert digest(
+        msgspec.structs.replace(state, waiting=state.waiting | {2}, present=state.present | {2})
+    ) == (before)
     again = Hand(found, "site-2")  # if a mutation was a refusal, it takes part from here on again
     again.hello()
     found.until(lambda: kernel.session.sites[2].there and kernel.session.sites[2].greeted)

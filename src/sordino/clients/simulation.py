@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, get_type_hints, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -28,7 +28,6 @@ import numpy as np
 from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
-from sordino.core import world as moments
 from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.latency import Churn, Delays, Latency
@@ -36,35 +35,17 @@ from sordino.core.world import (
     Absence,
     ChargeRequest,
     EncodedSnapshot,
+    KernelSnapshot,
     RunListener,
+    S,
     ServerSide,
     SiteSide,
     Summing,
+    unpacked,
 )
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
 from sordino.training.client import Client
 from sordino.training.plausible import Length, bearable
-
-
-class ClientState(moments.RegimeState, Protocol):
-    """Where a run of clients stands."""
-
-    @property
-    def taken(self) -> int:
-        """Local steps, or tasks, of the client that took most."""
-        ...
-
-    @property
-    def model(self) -> Vector:
-        """The model that is evaluated and handed out, (d,)."""
-        ...
-
-    def packed(self) -> EncodedSnapshot:
-        """Return the state as it is kept: vectors by name, and the rest as JSON."""
-        ...
-
-
-S = TypeVar("S", bound=ClientState)
 
 
 class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,25 +81,6 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
         vectors = {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
         rest = {name: each for name, each in fields.items() if name not in vectors}
         return EncodedSnapshot(vectors, msgspec.json.encode(rest, order="deterministic"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.KernelSnapshot[S]):
-    """A simulation between two events. A state that is changed in place must be packed at once."""
-
-    @property
-    def steps(self) -> int:
-        """Local steps, or tasks, of the client that took most."""
-        return self.state.taken
-
-    @property
-    def model(self) -> Vector:
-        """The model that is handed out, (d,)."""
-        return self.state.model
-
-    def packed(self) -> EncodedSnapshot:
-        """Return the state as it is kept."""
-        return self.state.packed()
 
 
 class Rules(Generic[S]):
@@ -254,16 +216,18 @@ class Simulation(ServerSide[S], SiteSide[S]):
     task: ClassVar[type[Train] | type[Compute]] = Train
     _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
 
-    def first(self, weights: Vector) -> Moment[S]:
+    def first(self, weights: Vector) -> KernelSnapshot[S]:
         """Return the moment before the first task, from the initial model (d,)."""
-        return Moment(self.regime.start(weights))
+        return KernelSnapshot(self.regime.start(weights))
 
-    def unpack(self, packed: EncodedSnapshot) -> Moment[S]:
+    def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[S]:
         """Return the moment that was kept; see :class:`sordino.core.world.Play`."""
-        kept, told = moments.unpacked(packed)
-        return Moment(self.regime.unpacked(kept), **told)
+        kept, told = unpacked(packed)
+        return KernelSnapshot(self.regime.unpacked(kept), **told)
 
-    def run(self, moment: Moment[S], watcher: RunListener[Moment[S]]) -> Moment[S]:
+    def run(
+        self, moment: KernelSnapshot[S], watcher: RunListener[KernelSnapshot[S]]
+    ) -> KernelSnapshot[S]:
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

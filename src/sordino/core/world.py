@@ -150,6 +150,20 @@ class RegimeState(Protocol):
         """Return why the run is over, or None."""
         ...
 
+    @property
+    def taken(self) -> int:
+        """Local steps, or tasks, of the client that took most."""
+        ...
+
+    @property
+    def model(self) -> Vector:
+        """The model that is evaluated and handed out, (d,)."""
+        ...
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as it is kept: arrays by name, and the rest as JSON."""
+        ...
+
 
 S = TypeVar("S", bound=RegimeState)
 
@@ -186,13 +200,19 @@ class KernelSnapshot(Generic[S]):
         """Return why the run is over, or None."""
         return self.state.ended
 
-    def packed(self) -> EncodedSnapshot:
-        """The regime's state."""
-        raise NotImplementedError
+    @property
+    def steps(self) -> int:
+        """Local steps, or tasks, of the client that took most."""
+        return self.state.taken
+
+    @property
+    def model(self) -> Vector:
+        """The model that is handed out, (d,)."""
+        return self.state.model
 
     def pack(self) -> EncodedSnapshot:
         """Return the moment as it is kept on disk."""
-        own = self.packed()
+        own = self.state.packed()
         rest = _Rest(
             time=self.time,
             flights=self.flights,

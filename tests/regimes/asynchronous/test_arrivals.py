@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.clients.simulation import Moment, Simulation
+from sordino.clients.simulation import Simulation
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.plan import step_event
 from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row, dumped
 from sordino.core.run import folder as log
+from sordino.core.world import KernelSnapshot
 from sordino.privacy import accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.training.perexample.sums import Paths
@@ -77,7 +78,7 @@ class Watch:
     def row(self, row: Row) -> None:
         self.rows.append(json.loads(dumped(row)))
 
-    def save(self, moment: Moment[Any]) -> None:
+    def save(self, moment: KernelSnapshot[Any]) -> None:
         self.saved.append((moment.pack(), len(self.rows)))
         if self.die_after is not None and len(self.saved) == self.die_after:
             raise KeyboardInterrupt

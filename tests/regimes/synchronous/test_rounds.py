@@ -16,10 +16,11 @@ import pytest
 from sordino.base.entropy import Seeded
 from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Train, Update
-from sordino.clients.simulation import Moment, Simulation, round_trips
+from sordino.clients.simulation import Simulation, round_trips
 from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import folder as log
+from sordino.core.world import KernelSnapshot
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import ServerOptimizer, Terms
 from sordino.regimes.synchronous.methods.fixed import DpSgd
@@ -66,7 +67,7 @@ class Watch:
     """Keeps rows and moments; dies when told to."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    moments: list[tuple[Moment[Any], int]] = field(default_factory=list)
+    moments: list[tuple[KernelSnapshot[Any], int]] = field(default_factory=list)
     die_after: int | None = None
 
     def row(self, row: Row) -> None:
@@ -74,7 +75,7 @@ class Watch:
         if self.die_after is not None and len(self.rows) >= self.die_after:
             raise KeyboardInterrupt
 
-    def save(self, moment: Moment[Any]) -> None:
+    def save(self, moment: KernelSnapshot[Any]) -> None:
         self.moments.append((moment, len(self.rows)))
 
 
@@ -83,7 +84,7 @@ def evaluate(weights: np.ndarray) -> Mapping[str, float]:
 
 
 @contextmanager
-def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Moment[Any]]]:
+def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], KernelSnapshot[Any]]]:
     ledgers = LedgerSession.for_run(
         folder / "ledger.sqlite", {f"client:{i}": f"data {i}" for i in range(N)}
     )
@@ -128,7 +129,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Momen
     )
     assert not options
     try:
-        yield simulation, Moment(regime.start(np.zeros(3, np.float32)))
+        yield simulation, KernelSnapshot(regime.start(np.zeros(3, np.float32)))
     finally:
         ledgers.close()
 
@@ -213,7 +214,7 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             log.write_checkpoint(folder, log.Saved(moment, length, "synchronous"))
             saved = log.read_checkpoint(folder, simulation, "synchronous")
             assert saved is not None
-            assert isinstance(saved.moment, Moment)
+            assert isinstance(saved.moment, KernelSnapshot)
             second = Watch(rows=first.rows[: saved.log_length])
             again = simulation.run(saved.moment, second)
             assert again.state.weights.tobytes() == end.state.weights.tobytes()

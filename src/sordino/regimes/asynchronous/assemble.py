@@ -114,8 +114,8 @@ class BlockSimulation(Simulation[State]):
             if len(permits) == 1
             else next((each for each in permits if each.holds(task.task)), None)
         )
-        edge: Edge = self.clients[site]
-        return edge.answer(task, permit)
+        gradient: Gradient = self.clients[site].answer(task, permit)
+        return gradient
 
     def reissued(
         self, state: State, blocks: Mapping[int, Sequence[Block]]

@@ -36,7 +36,8 @@ from sordino.training.dpsgd import NO_NOISE, bound_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Edge:
-    """Somebody with data who can be asked for a gradient.
+    """Somebody with data who can be asked for a gradient: a subclass ``answer``s a task, with the
+    permit of a block of tasks that the ledger has charged, this one among them.
 
     Attributes:
         index: which edge, from 0.
@@ -67,13 +68,6 @@ class Edge:
     @property
     def noise(self) -> float:
         """E ||noise||^2 in one gradient, at a clip of 1."""
-        raise NotImplementedError
-
-    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """Do the work.
-
-        ``permit`` proves that the ledger has booked a block of tasks, this one among them.
-        """
         raise NotImplementedError
 
     @property

@@ -38,7 +38,6 @@ from sordino.base.entropy import Entropy, Seeded
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
 from sordino.core import records as rows
-from sordino.core import world as moments
 from sordino.core.effect import (
     Arrived,
     Begin,
@@ -63,7 +62,14 @@ from sordino.core.run.environment import (
     response_key_prefix,
 )
 from sordino.core.world import Block as Permitted
-from sordino.core.world import ChargeRequest, EncodedSnapshot, RunListener, World
+from sordino.core.world import (
+    ChargeRequest,
+    EncodedSnapshot,
+    KernelSnapshot,
+    RunListener,
+    World,
+    unpacked,
+)
 from sordino.data import stream as streams
 from sordino.data.stream import Piece
 from sordino.mechanisms.response import RandomisedResponse, secret
@@ -336,45 +342,31 @@ class State(_Rest):
         """Events of the stream that were read."""
         return self.position
 
+    @property
+    def taken(self) -> int:
+        """Events in which the party that was active most was active."""
+        return max(self.whole.active)
+
+    def packed(self) -> EncodedSnapshot:
+        """Return the state as arrays, and the rest as JSON."""
+        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in self.kept.items()}
+        for name, values in (("counts", self.counts), ("told", self.told)):
+            if values:
+                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
+                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
+        # Sums of a model that diverges are no numbers that JSON knows.
+        tallies = {"row": self.row, "whole": self.whole}
+        vectors["sums"] = np.array([[each.loss, each.regret] for each in tallies.values()])
+        rest = {name: getattr(self, name) for name in _Rest.__struct_fields__}
+        for name, tally in tallies.items():
+            rest[name] = msgspec.structs.replace(tally, loss=0.0, regret=0.0)
+        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+
     def copied(self) -> State:
         """Return a state that can be played on without changing this one."""
         return msgspec.structs.replace(
             self, counts=dict(self.counts), told=dict(self.told), booked=list(self.booked)
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.KernelSnapshot[State]):
-    """A stream between two blocks, on its way into a checkpoint and back.
-
-    It shares the state, which goes on changing: pack it at once.
-    """
-
-    @property
-    def model(self) -> Vector:
-        """All weights in one vector, server first."""
-        return self.state.model
-
-    @property
-    def steps(self) -> int:
-        """Events in which the party that was active most was active."""
-        return max(self.state.whole.active)
-
-    def packed(self) -> EncodedSnapshot:
-        """Return the state as arrays, and the rest as JSON."""
-        state = self.state
-        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
-        for name, values in (("counts", state.counts), ("told", state.told)):
-            if values:
-                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
-                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
-        # Sums of a model that diverges are no numbers that JSON knows.
-        tallies = {"row": state.row, "whole": state.whole}
-        vectors["sums"] = np.array([[each.loss, each.regret] for each in tallies.values()])
-        rest = {name: getattr(state, name) for name in _Rest.__struct_fields__}
-        for name, tally in tallies.items():
-            rest[name] = msgspec.structs.replace(tally, loss=0.0, regret=0.0)
-        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
 def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
@@ -448,21 +440,21 @@ class Events:
             self.split.embeddings, resends=method.resends, batch=method.batch, bits=bits
         )
 
-    def first(self) -> Moment:
+    def first(self) -> KernelSnapshot[State]:
         """Return the moment before the first event."""
         engine, parties = self.engine(), len(self.activity.columns)
         zero = Tally.zero(parties)
-        return Moment(
+        return KernelSnapshot(
             State(
                 kept=engine.pack(), model=joined(engine), row=zero, whole=zero, origin=self.origin
             )
         )
 
-    def unpack(self, packed: EncodedSnapshot) -> Moment:
+    def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[State]:
         """Return a moment that was kept. If what releases depend on is not what it was then,
         appearances are counted from nothing again.
         """
-        local, shared = moments.unpacked(packed)
+        local, shared = unpacked(packed)
         rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
         for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
             tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
@@ -474,9 +466,11 @@ class Events:
             state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
         else:
             state.origin, state.booked = self.origin, []
-        return Moment(state, **shared)
+        return KernelSnapshot(state, **shared)
 
-    def run(self, moment: Moment, watcher: RunListener[Moment]) -> Moment:
+    def run(
+        self, moment: KernelSnapshot[State], watcher: RunListener[KernelSnapshot[State]]
+    ) -> KernelSnapshot[State]:
         """Play from ``moment`` to the end of the run."""
         state = moment.state.copied()  # a moment may be played from twice
         return Kernel(StreamSimulation(self, state), replace(moment, state=state), watcher).run()
