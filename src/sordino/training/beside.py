@@ -40,6 +40,17 @@ class Wants:
         loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
         return cls(task.wants_first, task.probe is not None, loss)
 
+    def refusal(self, task: Train) -> str | None:
+        """Return what a task asks for otherwise than this, or None; a client's first task of raw
+        constants has no model to compare with.
+        """
+        found = Wants.of(task)
+        if found.first != self.first or (found.raw and not self.raw):
+            return "it asks for more than the model after the local steps"
+        if found.loss != self.loss:
+            return "it asks for the loss otherwise than the study does"
+        return None
+
     def asked(self, task: Train, last: Vector | None) -> Train:
         """Return a task with these requests; ``last`` is the client's last model (d,), if any."""
         bound, noise = (None, 0.0) if self.loss is None else self.loss

@@ -467,12 +467,8 @@ class Synchronous(Rules[State]):
             own = method.fixed_tau is None and most == terms.steps
             bound = "this client's budget pays for" if own else "the study has"
             return f"it asks for {task.steps} local steps, and {bound} {most}"
-        wants = self.wants
-        asked = Wants.of(task)
-        if asked.first != wants.first or (asked.raw and not wants.raw):
-            return "it asks for more than the model after the local steps"
-        if asked.loss != wants.loss:
-            return "it asks for the loss otherwise than the study does"
+        if (why := self.wants.refusal(task)) is not None:
+            return why
         if task.order != (terms.order if method.adapts_noise else None):
             return f"it fixes the Rényi order {task.order}, and the study another"
         if task.shape and self.learner is None:
