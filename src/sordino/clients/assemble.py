@@ -34,10 +34,10 @@ from sordino.clients.evaluation import (
     PaidEvaluation,
     by_labels,
     by_rows,
-    described,
     of_classes,
     of_numbers,
     priced,
+    test_set_record,
 )
 from sordino.clients.pricing import Trial, remedy
 from sordino.clients.regime import HorizontalRegime
@@ -71,7 +71,7 @@ class Assembly(Generic[H]):
         mine: the client whose site this is; None where one process serves all.
         sizes, counts, names: of the clients' data; ``remote`` where some of it lies elsewhere.
         parts: the clients' data, until it has become their tensors.
-        known: the records in that data, where a ledger asks; nobody otherwise.
+        data_records: the records in that data, where a ledger asks; nobody otherwise.
         prints: fingerprint of each client's data.
         shaping: fingerprints of all that bears on what is released: the clients' data, the test and
             validation sets, what a front end of one's own gives, and the model's first weights.
@@ -110,7 +110,7 @@ class Assembly(Generic[H]):
         self.sizes, self.counts, self.names = divided.sizes, divided.counts, divided.names
         self.parts, self.remote = list(divided.parts), divided.remote
         self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
-        self.known = known_records(study, divided)
+        self.data_records = known_records(study, divided)
         test, place = divided.test, device(study)
         flat, loss = Flat(model(study, test.shape, test.outputs).to(place)), loss_of(study)
         self.kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
@@ -189,7 +189,7 @@ class Assembly(Generic[H]):
 
     def records(self) -> Sequence[Records]:
         """Return the records in each client's data, as the ledger asks."""
-        return self.known
+        return self.data_records
 
     def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the charges that each client can still pay for; None without a limit."""
@@ -394,7 +394,7 @@ class Assembly(Generic[H]):
         return kind(
             classes=tuple(self.classes),
             span=UNSET if self.span is None else self.span,
-            test=described(study, len(rows)),
+            test=test_set_record(study, len(rows)),
             clients=tuple(
                 files.Holder(
                     client=i,

@@ -78,14 +78,14 @@ class Division:
         apart = wanted.file is not None or wanted.validation or identified(study)
         found = None if apart else datasets.labels(wanted.name or "")
         if found is None:
-            told = cls.told(whole())
+            told = cls.of_data(whole())
             return replace(told, shape=wanted.seen(told.shape))
         y, shape, classes = found
         indices, _ = _dealt(study, y, None)
         return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))
 
     @classmethod
-    def told(cls, divided: Federation) -> Division:
+    def of_data(cls, divided: Federation) -> Division:
         """Return the facts of data that is loaded already."""
         return cls(divided.sizes, divided.test.shape, divided.test.outputs)
 

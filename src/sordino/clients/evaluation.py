@@ -267,7 +267,7 @@ def tested(study: HorizontalStudy) -> float:
     return accountant_of(budget.accountant).epsilon([(mechanism.event(), times)], budget.delta)
 
 
-def described(study: HorizontalStudy, rows: int) -> TestSet:
+def test_set_record(study: HorizontalStudy, rows: int) -> TestSet:
     """Return what run.json says of the test set."""
     kind = study.data.testing
     if kind != "private share":

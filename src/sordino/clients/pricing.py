@@ -150,7 +150,9 @@ def warnings(
     return found
 
 
-def told(study: HorizontalStudy, plan: Plan, rate: float, words: Vocabulary) -> list[Paragraph]:
+def plan_paragraphs(
+    study: HorizontalStudy, plan: Plan, rate: float, words: Vocabulary
+) -> list[Paragraph]:
     """Return a plan, for people."""
     privacy = study.privacy
     if not plan.most:
@@ -272,7 +274,7 @@ def _burdens(study: HorizontalStudy, known: Sequence[Records]) -> dict[str, tupl
         return burdens(ledger, known)
 
 
-def left(
+def with_balances(
     study: HorizontalStudy, asked: Schedule, whole: bool, divided: Federation, plan: Plan
 ) -> Plan:
     """Return the plan of a calibrated study, with what its data's ledgers have left, and remedies.

@@ -118,7 +118,7 @@ class HorizontalRegime(Regime[H]):
             return self.unprotected(full, sizes)
         schedule = self.schedule(full, sizes)
         batch = self.batches(full, sizes)
-        priced = pricing.price(full, schedule, wanted, dimension, batch, sizes, self.shown)
+        priced = pricing.price(full, schedule, wanted, dimension, batch, sizes, self.curve_counts)
         return replace(
             priced,
             calibrated=study.privacy.noise_multiplier is None,
@@ -135,7 +135,7 @@ class HorizontalRegime(Regime[H]):
         rate, ordered = self.rates(study, sizes)[0], sorted(sizes)
         return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
 
-    def shown(self, used: int) -> list[int]:
+    def curve_counts(self, used: int) -> list[int]:
         """Return numbers of charges, the last one ``used``, after which a plan shows epsilon."""
         return [used]
 
@@ -148,7 +148,7 @@ class HorizontalRegime(Regime[H]):
     def told(self, study: H, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""
         words = regimes.vocabulary(self.name)
-        return pricing.told(study, plan, sampled(study).sampling_rate, words)
+        return pricing.plan_paragraphs(study, plan, sampled(study).sampling_rate, words)
 
     def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
         """Return the mechanism that a calibrated study begins with.
@@ -204,7 +204,7 @@ class HorizontalRegime(Regime[H]):
                 study,
                 Division.of(study, lambda: federation(examples(study)))
                 if divided is None
-                else Division.told(divided),
+                else Division.of_data(divided),
             ).dim,
         )
 
@@ -238,7 +238,7 @@ class HorizontalRegime(Regime[H]):
         if not identified(full):
             return priced, sizes
         asked = self.schedule(full, sizes)
-        return pricing.left(full, asked, self.whole(full), whole(), priced), sizes
+        return pricing.with_balances(full, asked, self.whole(full), whole(), priced), sizes
 
     def build(
         self, study: H, folder: Path, run: str, affordable_steps: Sequence[int] | None
@@ -332,6 +332,6 @@ def _trained_on(
     from sordino.training.client import ModelKernels
     from sordino.training.perexample import ClippedSum, MeanGradient
 
-    flat, loss = _flat(study, Division.told(divided)), loss_of(study)
+    flat, loss = _flat(study, Division.of_data(divided)), loss_of(study)
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     return kernels, tensors(divided.validation, torch.device("cpu"))

@@ -119,7 +119,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Return b, three times: all edges have the same."""
         return (study.method.batch,) * 3
 
-    def shown(self, used: int) -> list[int]:
+    def curve_counts(self, used: int) -> list[int]:
         """Return numbers of charges after which a plan shows epsilon: twentieths of the run."""
         return sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
 

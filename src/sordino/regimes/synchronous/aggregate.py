@@ -181,9 +181,9 @@ class PrivateSum:
         multiplier = self._mechanism(contract, state.seen).vector_multiplier
         row = SynchronousRound(
             clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
-            snr=_ratio(released.mean, (multiplier * contract.clip * self.unit) ** 2),
+            snr=_signal_to_noise(released.mean, (multiplier * contract.clip * self.unit) ** 2),
         )
-        return _learnt(method, terms, state, released, row)
+        return _after_release(method, terms, state, released, row)
 
 
 def _within(mechanism: Bounded, delta: Vector) -> Vector:
@@ -290,8 +290,8 @@ class SharedSum:
         released = self.released(state.total, clients, contract)
         grid = self.rule.grid(contract.clip, contract.noise_multiplier)
         deviation = grid.deviation * grid.step * abs(self._unit(clients))
-        row = replace(row, snr=_ratio(released.mean, len(clients) * deviation**2))
-        return _learnt(method, terms, state, released, row)
+        row = replace(row, snr=_signal_to_noise(released.mean, len(clients) * deviation**2))
+        return _after_release(method, terms, state, released, row)
 
     def _unit(self, clients: Sequence[int]) -> float:
         """Return what a unit in the sum of these clients is in the mean."""
@@ -372,7 +372,7 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         return EncodedSnapshot(kept.vectors | models, kept.rest)
 
 
-KEPT = get_type_hints(State)
+FIELD_TYPES = get_type_hints(State)
 """The types of a state's fields, found out once."""
 
 
@@ -513,7 +513,7 @@ def _folded(
     return found, used, faults, void
 
 
-def _learnt(
+def _after_release(
     method: SynchronousMethod,
     terms: Terms,
     state: State,
@@ -525,7 +525,7 @@ def _learnt(
     return Outcome(released.mean.astype(np.float64), memory, row)
 
 
-def _ratio(mean: Vector, variance: float) -> float:
+def _signal_to_noise(mean: Vector, variance: float) -> float:
     """Return ||signal|| / ||noise|| of a release (d,) with noise of this variance in each number,
     by an unbiased estimate; post-processing.
     """
@@ -534,7 +534,7 @@ def _ratio(mean: Vector, variance: float) -> float:
     return math.copysign(math.sqrt(abs(exact - noise) / noise), exact - noise)
 
 
-def learned(
+def learned_shape(
     learner: Learning | None,
     terms: Terms,
     state: State,
@@ -552,7 +552,7 @@ def learned(
     )
 
 
-def models(state: State, found: Outcome) -> tuple[Vector | None, ...]:
+def last_models(state: State, found: Outcome) -> tuple[Vector | None, ...]:
     """Return the last model of each client, where a paper's literal form keeps them."""
     kept = list(state.models)
     for answer in found.answers if kept else ():

@@ -119,7 +119,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         run they share one unit. In one that knows records each has its own, so that who joins or
         leaves resets nobody's budget.
         """
-        if self.study.aggregated and not self.known and self.mine is None:
+        if self.study.aggregated and not self.data_records and self.mine is None:
             joined = hashlib.sha256("".join(self.prints).encode()).hexdigest()
             return ["clients"] * len(self.prints), {"clients": joined}
         return super().named()
@@ -131,7 +131,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         kind = CLIENT if whole else SAMPLE
         return [
             replace(one, kind=kind, summed=study.shared) if one.unit in self.fingerprints else one
-            for one in self.known
+            for one in self.data_records
         ]
 
     @property

@@ -242,7 +242,7 @@ class Synchronous(Rules[State]):
 
     def fields(self) -> dict[str, Any]:
         """Return the types of what a checkpoint has of a state that is no vector."""
-        return {**aggregate.KEPT, "memory": self.method.memory, "models": Any}
+        return {**aggregate.FIELD_TYPES, "memory": self.method.memory, "models": Any}
 
     def unpacked(self, packed: EncodedSnapshot) -> State:
         """Return the state that was packed.
@@ -420,7 +420,7 @@ class Synchronous(Rules[State]):
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         contract = self.method.round_noise(state.memory, self.terms, state.number)
         found = self._outcome(state, contract)
-        learned = aggregate.learned(
+        learned = aggregate.learned_shape(
             self.learner, self.terms, state, contract, self.aggregator, found
         )
         row = replace(
@@ -435,7 +435,7 @@ class Synchronous(Rules[State]):
             after(state, found.moved, self.momentum, self.server, self.decay).closed(),
             memory=found.memory,
             seen=learned,
-            models=aggregate.models(state, found),
+            models=aggregate.last_models(state, found),
             present=state.present - state.waiting,
             faults=found.faults,
         )
