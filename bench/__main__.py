@@ -25,7 +25,7 @@ from bench import (
     step,
     wavelets,
 )
-from sordino.training.settings import tune
+from sordino.base.settings import tune
 
 
 def main() -> None:
