@@ -258,9 +258,10 @@ def _shape(study: Study) -> str:
 
 def _forget(section: Section, told: dict[str, Any]) -> None:
     """Take out of ``told`` what came later and is left out, in the tables within it, too."""
-    for key in section.later:
-        if told.get(key) is None:
-            told.pop(key, None)
+    for kind in type(section).__mro__:  # a class adds to what its bases say
+        for key in vars(kind).get("later", ()):
+            if told.get(key) is None:
+                told.pop(key, None)
     for key in type(section).model_fields:
         part = getattr(section, key)
         if isinstance(part, Section) and isinstance(told.get(key), dict):

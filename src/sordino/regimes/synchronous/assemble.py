@@ -260,7 +260,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             if not isinstance(method, ClientLevel):
                 return SummedClient(**common)
         common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
-        common["proximal"] = method.mu
+        common["proximal"] = method.mu or 0.0
         if noise is not None and isinstance(method, ClientLevel):
             return self._whole(common, method, noise)
         if noise is None:

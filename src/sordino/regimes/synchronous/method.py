@@ -202,12 +202,13 @@ class SynchronousMethod(Method):
 
     needs: ClassVar[tuple[str, ...]] = ("choose",)
     memory: ClassVar[type[msgspec.Struct]] = Nothing
+    later: ClassVar[frozenset[str]] = frozenset({"server", "mu"})
 
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
     server: ServerOptimizer | None = None
-    mu: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
+    mu: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
     optimizer: SerializeAsAny[Optimizer] = Sgd()
     average: float = Field(0.0, ge=0, lt=1)
 

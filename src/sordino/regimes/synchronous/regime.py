@@ -543,7 +543,7 @@ def proxy_clip(
             examples=Examples(public[0][part : part + size], public[1][part : part + size]),
             learning_rate=method.learning_rate,
             batch=method.batch,
-            proximal=method.mu,
+            proximal=method.mu or 0.0,
             optimizer=method.optimizer,
             kernels=kernels,
             entropy=Seeded(study.seed),  # round 0 is nobody else's
