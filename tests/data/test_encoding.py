@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,42 @@ def test_the_empty_category_is_a_gap_and_no_unknown_value(unknown: Any) -> None:
     assert made.names[:3] == ("smoker=yes", "smoker=no", "smoker=")
     assert made.x[:, :3].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]]
     assert not made.x[:, 3:].any()
+
+
+GAPS = {  # one table, with its gaps written by other programs
+    "empty": "g,f,label\n,2.5,q\na,,p\n",
+    "quoted": 'g,f,label\n"",2.5,q\n"a",,"p"\n',
+    "blank": 'g,f,label\n" ",2.5,q\na,,p\n',
+}
+
+
+def test_a_row_is_recognised_however_its_gaps_are_written(tmp_path: Path) -> None:
+    """Else the same row would spend its budget again after an export."""
+    rules = Encoding(categories={"g": ("a", "b", "")}, missing={"f": 0.0})
+    rows = pl.DataFrame({"g": [None, "a"], "f": [2.5, None], "label": ["q", "p"]})
+    zero = np.zeros(1, np.float32)
+    with np.errstate(invalid="ignore"):
+        strange = [2.5, float(np.copysign((zero / zero)[0], -1.0))]
+    frames = {
+        "null": rows,
+        "text": rows.with_columns(pl.col("g").fill_null("")),
+        "sign": rows.with_columns(pl.Series("f", strange)),
+        "positive": rows.with_columns(pl.col("f").fill_null(math.nan)),
+    }
+    for name, text in GAPS.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    for name, frame in frames.items():
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    read = [
+        load("t", file=file, encoding=rules, test_fraction=None, identify=True, classes=["p", "q"])
+        for file in sorted(tmp_path.iterdir())
+    ]
+    for corpus in read:
+        assert np.array_equal(corpus.train.x, read[0].train.x)
+        assert np.array_equal(corpus.train.words, read[0].train.words)
+
+
+@pytest.mark.parametrize(("one", "other"), [("3,5", "3.5"), ("", "nan"), ("-NaN", ""), (" a", "a")])
+def test_what_is_one_category_is_one_word(one: str, other: str) -> None:
+    first, second = (identity.column(np.array([cell, "x"]))[0] for cell in (one, other))
+    assert first == second

@@ -9,7 +9,8 @@ row becomes two words of 64 bits that know none of that:
 
 A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash
 functions"). h mixes the bits of a value as a 32-bit float, so that 3 in an integer column, 3.0 in
-another and "3" in a CSV file are one value; text that is no number is hashed as text. A row is
+another and "3" in a CSV file are one value; text that is no number is hashed as text. A gap
+is NaN, whether a file leaves the cell empty, quotes it, or says NaN. A row is
 recognised where either word is: ``all`` where another column became the label, ``features`` where
 the label was coded anew. Images are rows of pixels.
 
@@ -59,6 +60,7 @@ def _mixed(bits: Words) -> Words:
 def _numbers(values: npt.NDArray[Any]) -> Words:
     """h of numbers, of the same shape."""
     found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
+    found = np.where(np.isnan(found), np.float32(np.nan), found)  # 0/0 has its sign bit set on x86
     return _mixed(found.view(np.uint32).astype(np.uint64))
 
 
@@ -84,7 +86,8 @@ def column(values: npt.NDArray[Any]) -> Words:
 
 
 def _cell(text: str) -> int:
-    text = text.strip()
+    """h of a cell as text. What :func:`spelled` takes for one has one h, and so has every gap."""
+    text = pointed(text.strip()) or "nan"
     if text.lower() in ("true", "false"):  # as CSV writes what Parquet keeps as a truth value
         text = "1" if text.lower() == "true" else "0"
     try:
