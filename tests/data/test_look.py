@@ -44,7 +44,7 @@ def test_the_proposal_reads_its_own_file(tmp_path: Path) -> None:
     )
     assert len(corpus.train) == n
     table.write_parquet(path)
-    assert '# alone: 300 distinct values, such as "row 0"' in proposed(path, "label")
+    assert '# "alone": 300 distinct values, such as "row 0"' in proposed(path, "label")
     with pytest.raises(DataError, match="no column 'nobody'"):
         proposed(path, "label", ("nobody",))
 
@@ -55,3 +55,16 @@ def test_the_command_writes_a_table_to_standard_output_alone(tmp_path: Path) -> 
     assert tomllib.loads(done.stdout)["data"]["classes"] == ["no", "yes"]
     assert "private rows" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv"]
+
+
+def test_a_name_of_a_column_adds_no_key(tmp_path: Path) -> None:
+    names = ["evil\n[privacy]\nunit = 'none'", "x\x1b[2J"]
+    table = pl.DataFrame({name: [f"{i} text" for i in range(60)] for name in names})
+    table.with_columns(label=pl.Series(range(60)) % 2).write_parquet(tmp_path / "t.parquet")
+    text = proposed(tmp_path / "t.parquet", "label")
+    assert tomllib.loads(text).keys() == {"data"}
+    assert "\x1b" not in text
+    with pytest.raises(DataError) as told:
+        proposed(tmp_path / "t.parquet", "nobody")
+    assert "\x1b" not in str(told.value)
+    assert "\n" not in str(told.value)

@@ -7,6 +7,7 @@ import datetime as dt
 import gc
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -255,6 +256,23 @@ def test_revoked_certificates_are_refused_when_the_broker_reads_the_list_again(
     finally:
         (place.kits / "broker/revoked.pem").write_bytes(before)
         (place.kits / "authority/revoked.pem").write_bytes(authority)
+
+
+def test_connections_without_end_are_refused_and_named(place: Place) -> None:
+    place.hub()
+    good, bad = place.line("site-1"), place.link("site-0")
+    for number in range(200):
+        bad.publish("there", "site-0", b"there", number.to_bytes(8, "big"))
+    name = ("site-0", "it connects more often than the server reads")
+    for _ in range(200):
+        if name in place.refused:
+            break
+        time.sleep(0.05)
+    assert name in place.refused
+    good.send(b"heard")
+    while (event := place.next())[1] != "site-1" or event[0] != "frame":
+        assert event[1] in ("site-0", "site-1")
+    assert event[2] == b"heard"
 
 
 def test_a_flood_is_named_and_cut_off_and_the_others_are_heard(place: Place) -> None:

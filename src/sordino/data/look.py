@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sordino.base.errors import DataError
+from sordino.data.labels import shown_name
 from sordino.data.table import frame_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def proposed(path: Path, label: str, leave_out: tuple[str, ...] = ()) -> str:
     for column in (label, *leave_out):
         if column not in frame.columns:
             raise DataError(
-                f"{path}: no column {column!r}; its columns are {', '.join(frame.columns[:12])}"
+                f"{path}: no column {shown_name(column)!r}; its columns are "
+                + ", ".join(map(shown_name, frame.columns[:12]))
             )
     lines = [f"file = {_text(str(path))}", f"label = {_text(label)}"]
     lines += _label(frame[label])
@@ -62,8 +64,8 @@ def proposed(path: Path, label: str, leave_out: tuple[str, ...] = ()) -> str:
         values = sorted(map(str, series.drop_nulls().unique().to_list()))
         if len(values) > FEW:
             lines.append(
-                f"# {series.name}: {len(values)} distinct values, such as {_text(values[0][:40])}. "
-                "Leave the column out of the file, or group its values"
+                f"# {key}: {len(values)} distinct values, such as {_text(values[0][:40])}. Leave "
+                "the column out of the file, or group its values"
             )
             continue
         gap = [""] if series.null_count() else []  # the empty category stands for a gap

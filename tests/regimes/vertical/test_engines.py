@@ -15,6 +15,7 @@ from torch import nn
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
+from sordino.regimes.vertical import halves, loop
 from sordino.regimes.vertical.halves import Graph
 from sordino.regimes.vertical.loop import Loop
 from sordino.regimes.vertical.messages import Messages
@@ -233,3 +234,11 @@ def test_an_engine_that_hands_nothing_over_refuses_missing_answers(tmp_path: Pat
     read, active = made.stream.read(0, 2), np.zeros((2, 3), bool)
     with pytest.raises(ValueError, match="no rule for answers that do not come"):
         made.engine().run(read.x, read.y, active, ~active, paid(made))
+
+
+def test_compiled_code_counts_seconds_where_all_engines_do() -> None:
+    assert (loop.FORWARD, loop.BACKWARD, loop.SERVER) == (
+        halves.FORWARD,
+        halves.BACKWARD,
+        halves.SERVER,
+    )

@@ -150,7 +150,11 @@ class MqttHub:
             if not body:
                 if key == current:
                     self._gone(name)
-            elif key not in (current, self._last.get(name)):  # else it says it again
+            elif key in (current, self._last.get(name)):
+                pass  # it says it again
+            elif self._mailbox.full(name):
+                self._refused(name, "it connects more often than the server reads")
+            else:
                 self._there[name] = (next(self._numbers), key)
                 self._mailbox.put(Event("open", name, self._there[name][0]))
 

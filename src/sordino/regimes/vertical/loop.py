@@ -62,9 +62,6 @@ from numpy.typing import NDArray
 
 from sordino.base.compiled import compiled
 from sordino.regimes.vertical.halves import (
-    BACKWARD,
-    FORWARD,
-    SERVER,
     Arrays,
     InProcessEngine,
     Played,
@@ -77,6 +74,8 @@ from sordino.regimes.vertical.models import Chain, Net
 Array = NDArray[np.float32]
 Kind = TypeVar("Kind", bound=np.generic)
 
+FORWARD, BACKWARD, SERVER = range(3)
+"""Those of :mod:`.halves`: compiled code is kept, and knows of changes in this file alone."""
 BLOCK = 32
 """Events between two folds: more make longer lists of pending events, fewer make folding dear."""
 LINE = 16
@@ -403,20 +402,20 @@ def _events(
                 _correct(v, inputs[q], row, state.due[p], work.r, work.factor, work.rows)
                 if q > first:
                     _lower(work.down, weights[q], live[q], 0, lives[q], u, v)
-                    below = slopes[q - 1, row]
-                    below[: shape.inputs[q]] = 0
+                    earlier = slopes[q - 1, row]
+                    earlier[: shape.inputs[q]] = 0
                     for i in range(lives[q]):
-                        below[live[q, i]] = work.down[i]
+                        earlier[live[q, i]] = work.down[i]
                     continue
                 for m in range(server):  # the slopes of embeddings, on their way to parties
                     if active[b, m]:
                         low, high, q_m = work.part[m], work.part[m + 1], layers[m + 1] - 1
                         _lower(work.down, weights[q], live[q], low, high, u, v)
-                        below = slopes[q_m, seen[m]]
-                        below[: shape.outputs[q_m]] = 0
+                        earlier = slopes[q_m, seen[m]]
+                        earlier[: shape.outputs[q_m]] = 0
                         for i in range(low, high):
                             slope = work.down[i]
-                            below[live[q, i] - shape.slot[m]] = _half(slope) if half else slope
+                            earlier[live[q, i] - shape.slot[m]] = _half(slope) if half else slope
             seen[p] += 1
             _step(state.when[p], state.due[p], seen[p], clock + b, rates[p], powers)
             if p == server:
