@@ -201,7 +201,8 @@ def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = Non
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
     people = part.words[:, 2] if part.words.shape[1] == 3 else None
-    return Records(unit, kind, part.words[:, :2], people, 1 if most is None else most)
+    rows = part.words if people is None else part.words[:, :2]
+    return Records(unit, kind, rows, people, 1 if most is None else most)
 
 
 def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records, ...]:

@@ -75,7 +75,8 @@ class Dataset:
             half of that range: -1 is its low end, 1 its high end.
         classes: a name for each class number; none for numbers.
         client: whose each example is, as a number, where the file says so.
-        words: what each example is recognised by, (examples, 2), or 3 with a person; see
+        words: what each example is recognised by, (examples, 2), 3 with a person, 4 with
+            those of versions before; see
             :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
         origin: the examples that ``x`` are features of, (examples, ...); None where ``x`` are the

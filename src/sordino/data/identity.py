@@ -57,10 +57,11 @@ def _mixed(bits: Words) -> Words:
     return z ^ (z >> np.uint64(31))
 
 
-def _numbers(values: npt.NDArray[Any]) -> Words:
+def _numbers(values: npt.NDArray[Any], *, former: bool = False) -> Words:
     """h of numbers, of the same shape."""
     found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
-    found = np.where(np.isnan(found), np.float32(np.nan), found)  # 0/0 has its sign bit set on x86
+    if not former:
+        found[np.isnan(found)] = np.nan  # 0/0 has its sign bit set on x86
     return _mixed(found.view(np.uint32).astype(np.uint64))
 
 
@@ -77,24 +78,30 @@ def features(x: npt.NDArray[Any]) -> Words:
     return out
 
 
-def column(values: npt.NDArray[Any]) -> Words:
-    """h of one column of numbers or text, (n,)."""
+def column(values: npt.NDArray[Any], *, former: bool = False) -> Words:
+    """h of one column of numbers or text, (n,).
+
+    Args:
+        former: as versions before 2026-11-24 had it, by which older ledgers know rows: gaps that
+            were written in several ways, and a decimal comma, had an h of their own.
+    """
     if values.dtype.kind in "buif":
-        return _numbers(values)
+        return _numbers(values, former=former)
     names, places = np.unique(values.astype(str), return_inverse=True)
-    return np.array([_cell(str(name)) for name in names], dtype=np.uint64)[places]
+    cells = [_cell(str(name), former=former) for name in names]
+    return np.array(cells, dtype=np.uint64)[places]
 
 
-def _cell(text: str) -> int:
+def _cell(text: str, *, former: bool = False) -> int:
     """h of a cell as text. What :func:`spelled` takes for one has one h, and so has every gap."""
-    text = pointed(text.strip()) or "nan"
+    text = text.strip() if former else pointed(text.strip()) or "nan"
     if text.lower() in ("true", "false"):  # as CSV writes what Parquet keeps as a truth value
         text = "1" if text.lower() == "true" else "0"
     try:
         number = float(text)
     except ValueError:
         return _hashed(text)
-    return int(_numbers(np.array([number]))[0])
+    return int(_numbers(np.array([number]), former=former)[0])
 
 
 def _hashed(text: str) -> int:

@@ -210,11 +210,12 @@ def _made(
     found = None
     if how.identify:
         others = (client, None if who is client else who)
-        found = identity.words(
-            x if words is None else words, y, *(each for each in others if each is not None)
-        )
+        columns = [y, *(each for each in others if each is not None)]
+        found = identity.words(x if words is None else words[:, 0], *columns)
         if who is not None:
             found = np.concatenate([found, identity.persons(who)[:, None]], axis=1)
+        elif words is not None and (words[:, 0] != words[:, 1]).any():  # older ledgers know these
+            found = np.concatenate([found, identity.words(words[:, 1], *columns)], axis=1)
     if x.dtype != np.uint8:
         divisor = constants(how.scale, x.shape[1:], f"{place}: data.scale")
         if divisor is not None:
@@ -270,11 +271,11 @@ def _encoded(
     place: str,
     mistakes: list[str],
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
-    """Columns by public rules, (n, k), their names, and each row's word of them as they stand."""
+    """Columns by public rules, (n, k), their names, and each row's words of them as they stand."""
     rules.fits(columns, place)
     rows = len(held[columns[0]])
     x = np.empty((rows, sum(map(rules.width, columns))), dtype=np.float32)
-    words = np.zeros(len(x), np.uint64)
+    words = np.zeros((len(x), 2), np.uint64)
     names: list[str] = []
     for column in columns:
         with _noted(mistakes):

@@ -50,7 +50,8 @@ class Records:
     Attributes:
         unit: its name in the run, such as "client:3".
         kind: what a charge on it protects: "sample", "client", "entity" or "label".
-        rows: (n, 2) words of all values and of the features, or (0, 2).
+        rows: (n, 2) words of all values and of the features, or (0, 2); (n, 4) with those by which
+            versions before knew the rows.
         people: (n,) words of persons, or None; then every row is a person's of its own.
         most: rows that one person may have here: a public bound, at which everybody is priced. A
             price by the rows that somebody has would tell how many these are.
@@ -68,9 +69,9 @@ class Records:
     units: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or self.rows.shape[1] != 2 or self.rows.dtype != np.uint64:
+        if self.rows.ndim != 2 or self.rows.shape[1] not in (2, 4) or self.rows.dtype != np.uint64:
             raise LedgerError(
-                f"{self.unit}: words of rows are (n, 2) uint64; got {self.rows.shape} "
+                f"{self.unit}: words of rows are (n, 2) or (n, 4) uint64; got {self.rows.shape} "
                 f"{self.rows.dtype}"
             )
         if self.people is not None and len(self.rows) and self.people.shape != (len(self.rows),):
@@ -81,7 +82,7 @@ class Records:
 
     def under(self, key: bytes) -> Records:
         """Return the same with digests under a key for words."""
-        rows = np.stack([digests(key, self.rows[:, 0]), digests(key, self.rows[:, 1])], axis=1)
+        rows = np.stack([digests(key, words) for words in self.rows.T], axis=1)
         people = None if self.people is None else digests(key, self.people ^ PEOPLE)
         return replace(self, rows=rows, people=people)
 
@@ -95,6 +96,12 @@ class Records:
         for words in self.rows.T[: 1 if named else 2]:
             digest.update(np.sort(words).tobytes())
         return f"{self.kind}s {digest.hexdigest()}"
+
+
+def stacked(parts: Sequence[Words]) -> Words:
+    """Rows (n, k) of several units, each k times what it has where others have more words."""
+    wide = max((part.shape[1] for part in parts), default=2)
+    return np.concatenate([np.tile(part, (1, wide // part.shape[1])) for part in parts])
 
 
 def digests(key: bytes, words: Words) -> Words:

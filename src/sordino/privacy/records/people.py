@@ -48,6 +48,7 @@ from sordino.privacy.records.identity import (
     digests,
     groups,
     membership,
+    stacked,
 )
 from sordino.privacy.records.price import MIXED, contains, counted_until, outside, since
 from sordino.privacy.records.store import Index, Set, connected, people_found, rows_found
@@ -301,7 +302,7 @@ class _Opening:
         """The index with everybody in the classes that follow."""
         pool, records = self.pool, self.records
         rows = [one.rows if self.rows else one.rows[:0] for one in records]
-        index, owners, same = rows_found(before, np.concatenate(rows), pool.blank)
+        index, owners, same = rows_found(before, stacked(rows), pool.blank)
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
         classes = index.classes.copy()

@@ -50,7 +50,7 @@ from sordino.privacy.records.group import (
     together,
     translated,
 )
-from sordino.privacy.records.identity import PEOPLE, Records, Words, digests, membership
+from sordino.privacy.records.identity import PEOPLE, Records, Words, digests, membership, stacked
 from sordino.privacy.records.store import Index, Set, rows_found
 
 K = TypeVar("K")
@@ -555,20 +555,20 @@ class _Known:
 
     def _of_rows(self, rows: Words, named: bool) -> list[tuple[Counts, int]]:
         """Histories of rows by their digests (n, 2), and how many rows have each."""
-        whole, own = self.index.rows.find(rows[:, 0]), self.index.rows.find(rows[:, 1])
-        # A row that is known under two names was in all that either was in. One that is nobody's
+        found = np.stack([self.index.rows.find(digest) for digest in rows.T], axis=1)
+        # A row that is known under several names was in all that any was in. One that is nobody's
         # has the class -1.
         every = self.index.classes.astype(np.int64)
-        pairs = np.stack(
-            [np.where(at >= 0, every[at], -1) if len(every) else at for at in (whole, own)], axis=1
-        )
-        pairs[whole == own, 1] = -1
-        distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+        classes = np.where(found >= 0, every[found], -1) if len(every) else found
+        for name in range(1, found.shape[1]):
+            same = (found[:, :name] == found[:, name : name + 1]).any(axis=1)
+            classes[same, name] = -1
+        distinct, counts = np.unique(classes, axis=0, return_counts=True)
         known: list[tuple[Counts, int]] = []
-        for (one, other), size in zip(distinct.tolist(), counts.tolist(), strict=True):
+        for places, size in zip(distinct.tolist(), counts.tolist(), strict=True):
             parts = [
                 place
-                for place in (one, other)
+                for place in places
                 if place >= 0 and not (named and self.classes[place].owned)
             ]
             counted = sum((self.spent[place] for place in parts), Counts())
@@ -600,7 +600,7 @@ def _parts(
     if len(people) == len(wanted):  # equal rows of two persons are two records
         entity = np.unique(np.concatenate(people), return_inverse=True)[1].astype(np.int64)
     else:
-        rows = np.concatenate([each.rows for each in wanted])
+        rows = stacked([each.rows for each in wanted])
         _, entity, _ = rows_found(Index.empty(), rows, 0)
     members = membership(entity, places, len(wanted))
     alike: dict[str, list[int]] = {}

@@ -109,10 +109,12 @@ def rows_found(
         return index, np.empty(0, np.int64), {}
     distinct, places = np.unique(rows.T.reshape(-1), return_inverse=True)
     known = index.rows.find(distinct)
-    one, two = places[:count], places[count:]
-    if (known >= 0).all() and np.array_equal(known[one], known[two]):
+    names = places.reshape(-1, count)
+    one = names[0]
+    if (known >= 0).all() and (known[names] == known[one]).all():
         return index, known[one], {}
-    owners, merged, total = _components(known, one, two, len(index.classes))
+    left, right = np.tile(one, len(names) - 1), names[1:].reshape(-1)
+    owners, merged, total = _components(known, left, right, len(index.classes))
     fresh = known < 0
     index = index.grown(total - len(index.classes), new_class)
     book = index.rows.with_more(distinct[fresh], owners[fresh])
