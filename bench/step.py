@@ -12,13 +12,16 @@ from torch.nn import functional as F
 
 from bench.timing import in_turns
 from sordino.base.entropy import Seeded
+from sordino.base.message import Train
 from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.training import models
+from sordino.training.client import hidden
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum
 
 BATCH, CLIP, SIGMA, ETA = 90, 1.0, 1.1, 0.1
+TASK = Train(round=1, steps=1, weights=np.zeros(1, np.float32))
 CASES = {
     "cnn": ((1, 28, 28), 1.7, 5.9),
     "logistic": ((1, 28, 28), 1.7, 13.0),
@@ -51,12 +54,14 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
     """
     flat = Flat(build(name))
     kernel = ClippedSum(flat, cross_entropy)
-    mechanism, rng = CountedGaussian(clip=CLIP, noise_multiplier=SIGMA), Seeded(0).at("bench")
+    mechanism, draws = CountedGaussian(clip=CLIP, noise_multiplier=SIGMA), Seeded(0).stream("bench")
     total = torch.empty(flat.dim, dtype=torch.float64)
 
     def work() -> None:
         seen = kernel(x, y, CLIP, total, expected=len(x))
-        noisy, _ = mechanism.release_counted(total, seen.clipped - len(x) / 2, rng)
+        excess = seen.clipped - len(x) / 2
+        rng = draws.over(1, hidden(TASK, total, excess, None))
+        noisy, _ = mechanism.release_counted(total, excess, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=ETA)
 
     return work

@@ -46,9 +46,9 @@ def test_noise_is_another_for_every_change_of_what_it_hides(draws: Seeded | Syst
         changed[bit // 8] ^= 1 << bit % 8
     contents = [total.tobytes(), total.tobytes() + b"\0", b"", *map(bytes, flipped)]
     stream = draws.stream("x", 1)
-    first = [over(draws, each, "x", 1).random() for each in contents]
-    numbered = [stream.over(2, each).random() for each in contents]
-    others = [over(draws, b"", "x", 2).random(), stream.over(3, b"").random()]
+    first = [over(draws, [each], "x", 1).random() for each in contents]
+    numbered = [stream.over(2, [each]).random() for each in contents]
+    others = [over(draws, [b""], "x", 2).random(), stream.over(3, [b""]).random()]
     assert len({*first, *numbered, *others}) == 2 * len(contents) + 2
-    assert first == [over(draws, each, "x", 1).random() for each in contents]
-    assert numbered == [stream.over(2, each).random() for each in contents]
+    assert first == [over(draws, [each], "x", 1).random() for each in contents]
+    assert numbered == [stream.over(2, [each]).random() for each in contents]

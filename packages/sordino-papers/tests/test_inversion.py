@@ -185,12 +185,12 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
         entropy=Seeded(4),
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
-    with mock.patch.object(dpsgd, "hidden", return_value=b""):
+    with mock.patch.object(dpsgd, "hidden", return_value=()):
         sent = client.answer(task, permits(client.price(task))).first
     seen = one.release(
         Target(many, Y[:30], 30.0),
         level(0.7),
-        Seeded(4).stream("client", 0, "round", 1, "noise").over(1, b""),
+        Seeded(4).stream("client", 0, "round", 1, "noise").over(1, ()),
     )
     assert sent is not None
     assert seen.numpy() == pytest.approx(sent, abs=1e-6)

@@ -239,7 +239,7 @@ class PaidEvaluation:
 
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         hidden = repr((float(exact), self.mechanism)).encode()
-        draws = over(self.entropy, hidden, "evaluation", digest)
+        draws = over(self.entropy, (hidden,), "evaluation", digest)
         noisy, _ = self.mechanism.release_counted(exact, 0.0, draws)
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
 

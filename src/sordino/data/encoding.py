@@ -161,7 +161,7 @@ class Encoding:
         if gap is None:
             refuse_gaps(series, place)
         values = series.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
-        words = _both(values)
+        words = identity.both(values)
         if gap is not None:
             values[empty] = gap
         if not np.isfinite(values).all():
@@ -192,11 +192,7 @@ def _words(series: pl.Series) -> identity.Words:
     """Return the part of a column, as it stands, in the words of rows, whatever it becomes: cell by
     cell, for a word among numbers makes all of them text, and a gap as :func:`_numeric` has it.
     """
-    return _both(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
-
-
-def _both(values: npt.NDArray[Any]) -> identity.Words:
-    return np.stack([identity.column(values), identity.column(values, former=True)], axis=1)
+    return identity.both(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
 
 
 def _texts(series: pl.Series) -> npt.NDArray[Any]:

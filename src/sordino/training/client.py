@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.base.entropy import drawable
+from sordino.base.entropy import Contents, drawable, raw
 from sordino.base.message import Answer, Compute, Train
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.privacy import Event, Permit
@@ -107,7 +107,7 @@ def agreed(mechanism: Bounded, task: Train) -> Bounded:
     return mechanism.scaled(task.clip, task.noise_multiplier)
 
 
-def hidden(task: Train | Compute, total: Tensor, *beside: float | None) -> bytes:
+def hidden(task: Train | Compute, total: Tensor, *beside: float | None) -> Contents:
     """A raw sum (d,) and the raw numbers that are released with it, as bytes, with all that the
     task says of their release: the noise is drawn over these (``base.entropy.over``).
 
@@ -115,7 +115,7 @@ def hidden(task: Train | Compute, total: Tensor, *beside: float | None) -> bytes
     """
     parts = msgspec.structs.astuple(task)
     terms = [part for part in parts if not isinstance(part, np.ndarray)]
-    return total.detach().cpu().numpy().tobytes() + repr((terms, beside)).encode()
+    return raw(total.detach().cpu().numpy()), repr((terms, beside)).encode()
 
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.base.entropy import Entropy, drawable, over
+from sordino.base.entropy import Entropy, drawable, over, raw
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Masked, Train
 from sordino.base.residues import packed
@@ -53,7 +53,7 @@ class Part:
         """A bounded vector (d,) as this client sends it in a round."""
         grid = self.rule.grid(bound.clip, bound.noise_multiplier)
         own = total.detach().to(device="cpu", dtype=torch.float64).numpy()
-        hidden = own.tobytes() + repr((bound, self.weight)).encode()
+        hidden = raw(own), repr((bound, self.weight)).encode()
         address = "client", self.client, "round", number
         residues = grid.contribution(
             self.client,

@@ -285,7 +285,7 @@ def test_the_compiled_call_and_the_general_path_give_the_same_run(
         *(['privacy={unit="none"}'] if "asgd" in method else []),
     ]
     # weights of both ways differ in their last bits, and noise is drawn over the bits
-    monkeypatch.setattr(edges, "hidden", lambda task, total: b"")
+    monkeypatch.setattr(edges, "hidden", lambda task, total: ())
     fast = made(tmp_path / "fast", *changes)
     quick = fast.simulation.run(fast.first, Watch())
     monkeypatch.setattr(Paths, "in_place", lambda self, examples, chosen: None)

@@ -57,7 +57,7 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy, over
+from sordino.base.entropy import Entropy, over, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
@@ -155,7 +155,7 @@ class PrivateSum:
         for answer in answers:
             total += self.shares[answer.client] * _within(mechanism, answer.delta)
             excess += 0.5 - answer.inside
-        hidden = total.tobytes() + repr((excess, contract, seen)).encode()
+        hidden = raw(total), repr((excess, contract, seen)).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
         noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, draws)
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))

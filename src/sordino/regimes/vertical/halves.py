@@ -42,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base.entropy import Numbered
+from sordino.base.entropy import Contents, Numbered, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
 from sordino.mechanisms.gaussian import Single
@@ -333,7 +333,7 @@ class Party(Half):
         self._made, self._event = (made, event) if learns else (None, 0)
         sent = made.detach()
         if self.noise.embedding is not None and self.noise.embedding_draws is not None:
-            draws = self.noise.embedding_draws.over(event, _bytes(sent))
+            draws = self.noise.embedding_draws.over(event, _contents(sent))
             sent = self.noise.embedding.release_rows(sent, draws)
         bits = self.settings.bits
         return Embedding(self.index, event, active, bits, _packed(sent, bits))
@@ -374,7 +374,7 @@ class Party(Half):
         noise, draws = self.noise.update, self.noise.update_draws
         if noise is None or draws is None:
             return None
-        return lambda gradient: noise.release(gradient, draws.over(event, _bytes(gradient)))
+        return lambda gradient: noise.release(gradient, draws.over(event, _contents(gradient)))
 
 
 def _multiplier(mechanism: Single | None) -> float | None:
@@ -386,9 +386,9 @@ def _packed(values: Tensor, bits: int) -> bytes:
     return packed(values.reshape(-1).cpu().numpy(), bits)
 
 
-def _bytes(hidden: Tensor) -> bytes:
+def _contents(hidden: Tensor) -> Contents:
     """Return the bytes of numbers that noise is put on."""
-    return hidden.detach().cpu().numpy().tobytes()
+    return (raw(hidden.detach().cpu().numpy()),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
