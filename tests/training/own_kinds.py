@@ -378,6 +378,17 @@ class PoolsElsewhere(Net):
         return super().forward(z.flatten(1))
 
 
+class PoolsAnother(Net):
+    """The slope of a pool at the places of a larger one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[:, None, None]
+        # its own first half is as large, so made-up examples stay within the smaller one
+        z, places = F.adaptive_max_pool2d(torch.cat([y, y], 3), (1, 1), return_indices=True)
+        back = torch.ops.aten.adaptive_max_pool2d_backward(z, y, places)
+        return super().forward(back.flatten(1))
+
+
 def chain(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers, nn.Tanh(), nn.Linear(8, CLASSES))
 
@@ -425,6 +436,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
+    "PoolsAnother": (PoolsAnother, "indices that its pool did not give"),
     "PoolsElsewhere": (PoolsElsewhere, "indices that its pool did not give"),
     "scripted": (scripted, "compiled|Jitted"),
     "spectral_norm": (
