@@ -354,6 +354,26 @@ def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
 
 
+def test_files_with_gaps_are_linked_where_a_run_has_rules_for_them(tmp_path: Path) -> None:
+    """A gap is no fault in a table of a study with rules: nor is it one where files are linked."""
+    rules = (
+        'data.categories={ colour=["red", "3", ""] }',
+        "data.missing={ f0=0.5 }",
+        "data.ranges={ f1=[-3, 3] }",
+    )
+    colours = pl.Series(["red", "3", None]).sample(ROWS, with_replacement=True, seed=5)
+    gaps = pl.when(pl.int_range(pl.len()) % 7 == 3).then(None).otherwise(pl.col("f0")).alias("f0")
+    files = []
+    for name, seed in (("one.csv", 2), ("two.parquet", 3)):
+        rows = plain(seed).with_columns(gaps, colour=colours).with_row_index("id")
+        files.append(saved(tmp_path, name, rows))
+    run(tmp_path, "one", files[0], *DP_SGD, *rules)
+    code, said = linked(tmp_path, *map(str, files), "--on", "id")
+    assert (code, f"{2 * ROWS} pairs" in said) == (0, True), said
+    made = run(tmp_path, "two", files[1], *DP_SGD, *rules)
+    assert made.epsilon == pytest.approx(epsilon(6), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"]
 )

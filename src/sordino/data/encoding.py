@@ -195,6 +195,15 @@ def _words(series: pl.Series) -> identity.Words:
     return identity.both(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
 
 
+def words_in(series: pl.Series) -> identity.Words:
+    """Return the part of a column in the words of rows, (n, 2), under whatever rules it is read."""
+    import polars as pl
+
+    if not series.dtype.is_numeric():
+        return _words(series)
+    return identity.both(series.cast(pl.Float64).fill_null(np.nan).to_numpy())
+
+
 def _texts(series: pl.Series) -> npt.NDArray[Any]:
     """Values as text, spelled as categories are; a gap is empty."""
     return np.array(

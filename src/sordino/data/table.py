@@ -31,9 +31,10 @@ for up to 2 GiB for one: that is not looked at here. CSV may be compressed, and 
 as its first line has commas.
 
 **Two files about the same people** (:func:`paired`). A row has two words, (n, 2). In a table both
-are over all of its columns, whichever of them a study takes for the label. In an npz file a study
-reads the array that names people only where it asks for it: there one word is over the features
-alone, which every study reads.
+are over all of its columns, whichever of them a study takes for the label, as they are known now
+and to older ledgers; gaps are no fault there, for a study may have rules for them. In an npz file a
+study reads the array that names people only where it asks for it: there one word is over the
+features alone, which every study reads.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from sordino.data.dataset import (
     refuse_non_finite,
     single,
 )
-from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
+from sordino.data.encoding import Encoding, refuse_gaps, refuse_text, words_in
 from sordino.data.formats import Source
 from sordino.data.labels import Target, refuse_nobody
 
@@ -299,16 +300,19 @@ def ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Every column of a CSV or Parquet file, (n,); of an npz those it trains on, and ``also``."""
-    if ending(path) == ".npz":
-        return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
-    frame = frame_of(path, () if also is None else (also,))
+def columns_of(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Every column of a CSV or Parquet file, (n,)."""
+    frame = _filled_frame(path)
+    return {name: _plain(frame[name], str(path)) for name in frame.columns}
+
+
+def _filled_frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
+    """A file's table, as :func:`frame_of` has it, with at least one row."""
+    ending(path)
+    frame = frame_of(path, texts)
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
-    return {
-        name: (_named if name == also else _plain)(frame[name], str(path)) for name in frame.columns
-    }
+    return frame
 
 
 def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -695,11 +699,23 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
 
 def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:
     """The two words of each row, (n, 2), and that of the person it names, (n,)."""
-    columns: dict[str, npt.NDArray[Any]] = columns_of(path, on)
-    if on is not None and on not in columns:
-        raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(columns)[:12])}")
-    own = np.zeros(len(next(iter(columns.values()))), dtype=np.uint64)
-    for values in columns.values():
-        own += identity.features(values) if values.ndim > 1 else identity.column(values)
-    features = identity.features(columns["x"]) if path.suffix.lower() == ".npz" else own
-    return np.stack([own, features], axis=1), own if on is None else identity.persons(columns[on])
+    also = [] if on is None else [on]
+    if ending(path) == ".npz":
+        found: Collection[str] = (arrays := _arrays(path, (*ARRAYS[:3], *also)))
+        features = identity.features(arrays["x"])
+        whole = features.copy()
+        for name, values in arrays.items():
+            if name != "x":
+                whole += identity.column(values)
+        words = np.stack([whole, features], axis=1)
+    else:
+        frame = _filled_frame(path, also)
+        found, words = frame.columns, np.zeros((frame.height, 2), np.uint64)
+        for series in frame:
+            words += words_in(series)
+    if on is None:
+        return words, words[:, 0]
+    if on not in found:
+        raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(found)[:12])}")
+    who = arrays[on] if ending(path) == ".npz" else _named(frame[on], str(path))
+    return words, identity.persons(who)
