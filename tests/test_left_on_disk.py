@@ -4,7 +4,10 @@ not who was drawn. What others register under a name is no more public than a fi
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,16 @@ from sklearn.utils import Bunch
 from command import sordino
 from sordino.api.given import store
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
+from sordino.base.fingerprints import KEYED
+from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.core import study as studies
 from sordino.core.regimes import named
 from sordino.core.run import session
 from sordino.data import identity, sets
+from sordino.data.notices import noticed
+from sordino.privacy import Ledger
+from sordino.tune import public
 
 ROWS = 120
 CLASSES = ("low", "mid", "high")
@@ -207,3 +215,63 @@ def test_classes_that_a_container_learned_from_its_rows_are_not_stated(folder: P
     assert "classes" not in store(held, folder / "kept", {})
     stated = store(held, folder / "kept", {"classes": list(CLASSES)})
     assert stated["classes"] == list(CLASSES)
+
+
+def images(folder: Path, count: int) -> None:
+    """Images of somebody's own in files of MNIST's form, as many to train on, half to test on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(7)
+    for half, rows in (("train", count), ("t10k", count // 2)):
+        pixels = rng.integers(0, 256, (rows, 28, 28), np.uint8)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", np.arange(rows) % 10)):
+            head = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
+            (folder / f"{half}-{kind}-ubyte").write_bytes(head + values.astype(np.uint8).tobytes())
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_own_rows_under_a_published_name_are_private(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Files that somebody has put where published ones lie may be of people."""
+    images(folder / "data" / name, 200)
+    monkeypatch.setenv("SORDINO_DATA", str(folder / "data"))
+    study = sampled(folder, f'name="{name}"', 'privacy.ledger="run"')
+    assert not study.data.published
+    told: list[str] = []
+    with noticed(told.append):
+        session.begin(study, folder / "run", quiet, quiet)
+    assert [text for text in told if f"not the files that are published as {name}" in text]
+    with Ledger.open(folder / "run" / "ledger.sqlite", readonly=True) as ledger:
+        prints = [each for unit, each in ledger.units().items() if each != unit]
+    assert prints
+    assert all(each.startswith(KEYED) for each in prints), prints
+    digits = sampled(folder, 'name="digits"')
+    assert isinstance(digits, HorizontalStudy)
+    with pytest.raises(StudyError, match="--declared-public"):
+        public.moved(digits, name, declared=False)
+
+
+def test_published_files_count_as_published_under_whatever_ending(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORDINO_DATA", str(folder / "data"))
+    place = folder / "data" / "susy"
+    place.mkdir(parents=True)
+    row = (
+        "0.000000000000000000e+00,9.728614687919616699e-01,6.538545489311218262e-01,"
+        "1.176224589347839355e+00,1.157156467437744141e+00\n"
+    )
+    for content, whole in ((row, True), (row.replace("9.7", "9.8"), False)):
+        (place / "SUSY.csv").write_text(content)
+        assert sets.is_published("susy") is whole
+        (place / "SUSY.csv.gz").write_bytes(gzip.compress(content.encode()))
+        assert sets.is_published("susy") is whole
+        (place / "SUSY.csv.gz").unlink()
+    place = folder / "data" / "usps"
+    place.mkdir()
+    (place / "usps").write_text("1 1:0.5\n")
+    (place / "usps.t.bz2").write_bytes(bz2.compress(b"1 1:0.5\n"))  # not the published sum
+    assert not sets.is_published("usps")
+    installed = Path("/usr/share/datasets/fashion-mnist")
+    if installed.is_dir():
+        assert sets.is_published("fashion-mnist")  # Debian has packed it anew

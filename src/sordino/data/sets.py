@@ -31,6 +31,11 @@ the equality was established. UCI states none for SUSY and HIGGS: theirs are tho
 scikit-learn_bench checks; the one of HIGGS is stated by several others too, of SUSY by none that we
 know.
 
+**Whose rows lie under a published name** is looked at, too (:func:`is_published`): somebody's own
+files may lie there, and their rows are private. MNIST and Fashion-MNIST are known by their labels,
+SUSY and HIGGS by the beginning of their first row, others by the checksum where the file is there
+as it is downloaded, and else by the number of examples alone, without which nothing is read.
+
 References:
     Alpaydin and Kaynak 1998, "Optical recognition of handwritten digits", UCI.
     Wolberg, Mangasarian, Street 1995, "Breast cancer Wisconsin (diagnostic)", UCI.
@@ -62,11 +67,13 @@ from sordino.data.dataset import Corpus, Dataset, Features, Labels, Span
 from sordino.data.formats import (
     CIFAR_BINARY,
     CIFAR_PYTHON,
+    Source,
     read_cifar_archive,
     read_cifar_folder,
     read_images,
     read_usps,
 )
+from sordino.data.notices import notice
 
 NAMES = ("digits", "breast-cancer", "diabetes")
 """Data sets inside of scikit-learn."""
@@ -93,11 +100,12 @@ class Remote:
         """Of the checksum."""
         return self.checksum.partition(":")[0]
 
-    def digest_of(self, path: Path) -> str:
-        """The checksum of a file, as ``checksum`` is written."""
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.new(self.kind, usedforsecurity=False))
-        return f"{self.kind}:{found.hexdigest()}"
+    def there(self, folder: Path) -> bool | None:
+        """Return whether the file in a folder is the published one; None if there is none."""
+        path = folder / self.name
+        if not path.is_file():
+            return None
+        return f"{self.kind}:{_digest(path, self.kind)}" == self.checksum
 
 
 Halves = tuple[tuple[Features, Labels], tuple[Features, Labels]]
@@ -114,6 +122,7 @@ class Published:
     Attributes:
         layouts: sets of file names, each of which is enough; a name may have a suffix from
             ``endings``.
+        begins: how files of it begin once they are expanded: name, bytes, and SHA-256 of these.
         read: both halves from a folder that holds all of it; one of somebody's own needs it.
         columns: names of the features of one that is too large to be loaded.
         rows: how many it has; it is read row by row (:mod:`sordino.data.stream`).
@@ -125,6 +134,7 @@ class Published:
     endings: tuple[str, ...] = ("",)
     remote: tuple[Remote, ...] = ()
     package: str | None = None
+    begins: tuple[tuple[str, int, str], ...] = ()
     read: Callable[[Path, Published], Halves] | None = None
     columns: tuple[str, ...] = ()
     rows: int | None = None
@@ -150,12 +160,41 @@ class Published:
             raise DataError(missing_message(self))
         return path
 
+    def genuine(self, folder: Path) -> bool:
+        """Return whether a folder with all of it has the published files, as far as that is known.
+        A damaged one is none.
+        """
+        try:
+            return all(
+                _digest(self.file(folder, name), "sha256", size) == digest
+                for name, size, digest in self.begins
+            ) and (bool(self.begins) or all(r.there(folder) is not False for r in self.remote))
+        except (DataError, OSError):
+            return False
+
 
 def pick(folder: Path, name: str, endings: tuple[str, ...] = ("",)) -> Path | None:
     """The file ``name`` in ``folder`` under the first ending that exists."""
     return next(
         (path for path in (folder / (name + ending) for ending in endings) if path.is_file()), None
     )
+
+
+def _digest(path: Path, kind: str, size: int = 0) -> str:
+    """The checksum of a file, or of so many of its first bytes once it is expanded."""
+    found = path.stat()
+    return _digested(path, kind, size, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@cache
+def _digested(path: Path, kind: str, size: int, stamp: tuple[int, ...]) -> str:
+    """As :func:`_digest`; a file with another ``stamp`` is another file."""
+    if size:
+        return hashlib.new(kind, Source(path).read(size), usedforsecurity=False).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(
+            file, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
 
 
 USPS_TRAIN, USPS_TEST = 7291, 2007
@@ -215,6 +254,11 @@ def _remotes(base: str, names: Sequence[str], *sums: str) -> tuple[Remote, ...]:
     return tuple(Remote(name, base + name, each) for name, each in zip(names, sums, strict=True))
 
 
+def _labels(train: str, test: str) -> tuple[tuple[str, int, str], ...]:
+    """The whole files of 60 000 and 10 000 labels, by their SHA-256."""
+    return (_IDX[1], 60_008, train), (_IDX[3], 10_008, test)
+
+
 _published: dict[str, Published] = {
     p.name: p
     for p in (
@@ -243,6 +287,10 @@ _published: dict[str, Published] = {
                 "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
             ),
             "dataset-fashion-mnist",
+            _labels(
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
             read=idx_halves,
         ),
         Published(
@@ -257,6 +305,10 @@ _published: dict[str, Published] = {
                 "md5:d53e105ee54ea40749a09fcbcd1e9432",
                 "md5:9fb629c4189551a2d022fa330f9573f3",
                 "md5:ec29112dd5afa0611ce80d1b7f02629c",
+            ),
+            begins=_labels(
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
             ),
             read=idx_halves,
         ),
@@ -315,6 +367,13 @@ _published: dict[str, Published] = {
                 ("SUSY.csv.gz",),
                 "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
             ),
+            begins=(
+                (
+                    "SUSY.csv",
+                    100,
+                    "2a71ff5b2c35a002f0352ef1d5ea8d23b1e49cca5079299d7df3fdb85fbd4bb2",
+                ),
+            ),
             columns=_SUSY,
             rows=5_000_000,
         ),
@@ -327,6 +386,13 @@ _published: dict[str, Published] = {
                 _UCI + "00280/",
                 ("HIGGS.csv.gz",),
                 "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
+            ),
+            begins=(
+                (
+                    "HIGGS.csv",
+                    101,
+                    "6ae1dd727566ca4e0a91216920a5e1251760be167c8ec4d7165c1b6f1ce9f9f6",
+                ),
             ),
             columns=_HIGGS,
             rows=11_000_000,
@@ -344,6 +410,25 @@ def is_ours(name: str) -> bool:
     whatever its module says.
     """
     return name in _OURS
+
+
+def is_published(name: str) -> bool:
+    """Return whether rows of this name are what this program names so: those of other files that
+    lie where it looks are private.
+    """
+    return is_ours(name) and (name in NAMES or not_published(PUBLISHED[name]) is None)
+
+
+def not_published(published: Published) -> str | None:
+    """Return what is to be said where the files that lie under a published name are others."""
+    folder = where(published.name)
+    if folder is None or published.genuine(folder):
+        return None
+    return (
+        f"{folder}: these are not the files that are published as {published.name}, so their rows "
+        f"count as private. Name your own rows in data.file; for the published ones, remove these "
+        f"files, and: sordino data fetch {published.name}"
+    )
 
 
 def register(published: Published) -> Published:
@@ -414,6 +499,8 @@ def find(name: str) -> Path:
     folder = where(name)
     if folder is None:
         raise DataError(missing_message(published))
+    if is_ours(name) and (warning := not_published(published)) is not None:
+        notice(f"warning: {warning}")
     return folder
 
 
@@ -468,14 +555,13 @@ def fetch(
             f"data fetch: cannot make the folder {target} ({error.strerror})"
         ) from error
     for remote in published.remote:
-        path = target / remote.name
-        if path.is_file() and remote.digest_of(path) == remote.checksum:
+        if remote.there(target):
             if say:
                 say(f"{remote.name}: already there")
             continue
         if say:
             say(f"{remote.name}: downloading {remote.url}")
-        _download(remote, path)
+        _download(remote, target / remote.name)
     return target
 
 

@@ -14,7 +14,7 @@ from sordino.data.features import FrontEnd, shape_of
 from sordino.data.identity import spelled
 from sordino.data.labels import Target
 from sordino.data.partition import Dirichlet, Iid, Partition, Shards
-from sordino.data.sets import NAMES, PUBLISHED, SPANS, is_ours
+from sordino.data.sets import NAMES, PUBLISHED, SPANS, is_published
 
 LEARNED = (
     "is learned from the rows, which nobody books: every value of it tells of single rows. Give "
@@ -55,7 +55,7 @@ class Source(Section):
         """Return whether these are rows that this program publishes by name: all others are
         private.
         """
-        return self.file is None and is_ours(self.name or "")
+        return self.file is None and is_published(self.name or "")
 
     @property
     def reads_classes(self) -> bool:
