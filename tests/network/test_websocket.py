@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
+import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -182,6 +186,45 @@ def test_connections_beyond_the_limit_are_refused_and_named(
         opened.line(1)
     opened.until(lambda: ("site-1", "too many connections at once") in opened.refused)
     first.close()
+
+
+def test_connections_that_say_nothing_leave_files_and_sites_their_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many more than the process may open; they are held by another process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = max(int(each) for each in os.listdir("/dev/fd")) + 300
+    flood = (
+        "import socket, sys, time\n"
+        "held = []\n"
+        "for _ in range(600):\n"
+        "    try: held.append(socket.create_connection(('127.0.0.1', int(sys.argv[1])), 1))\n"
+        "    except OSError: pass\n"
+        "print(len(held), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    monkeypatch.setattr(websocket, "DESCRIPTORS", lowest)
+    monkeypatch.setattr(websocket, "OPENING", 2.0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        opened = Open(laid(tmp_path, "synchronous"))
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            [sys.executable, "-c", flood, str(opened.hub.port)], stdin=pipe, stdout=pipe, text=True
+        ) as held:
+            assert held.stdout is not None
+            assert held.stdin is not None
+            assert int(held.stdout.readline()) > 300
+            opened.until(lambda: opened.named("too many connections that have not said"))
+            (tmp_path / "own file").write_text("there is a descriptor for it")
+            while True:  # as a site does
+                with suppress(Lost):
+                    opened.line().close()
+                    break
+            held.stdin.close()
+        opened.hub.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) -> None:

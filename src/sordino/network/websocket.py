@@ -12,6 +12,8 @@ one (``https_proxy``).
 #
 # * Liveness. Both sides ping every BEAT. A connection on which no byte has come for three beats is
 #   ended. Bytes count, and not answers to pings: those wait behind a large frame on a slow line.
+# * Strangers. A connection that has not shown a certificate within OPENING is ended, and there are
+#   so many of them at most that descriptors are left for the run's own files.
 # * Frames in. While AT_ONCE frames of a site wait in the mailbox, no more are taken from its
 #   connection, which stops reading when it holds IN_HAND. It goes on only once it holds none: TLS
 #   of a peer that has ended hands over the rest when reading goes on, and drops what comes after
@@ -25,8 +27,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import ssl
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -63,6 +67,8 @@ ANSWERS = 1 << 20
 """Bytes beyond one frame that wait for a site to read them; with more, it is cut off."""
 STRANGERS = 32
 """Connections at once beyond one for each site."""
+DESCRIPTORS = 65536
+"""Files and connections of a server at most; handshakes get half of those that there are."""
 _REFUSED = 4403
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
 
@@ -170,22 +176,44 @@ async def _received(connection: Connection) -> bytes:
     return b"".join(part for part in parts if isinstance(part, bytes))
 
 
-def _telling(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
-    """Have a context tell of every handshake that fails: without, nobody would hear of strangers
-    that TLS refuses.
-    """
+def _guard_handshakes(context: ssl.SSLContext, refused: Callable[[str], None], most: int) -> None:
+    """Have a context allow so many handshakes at once, and tell of every one that fails.
 
-    class Told(ssl.SSLObject):
+    Whoever reaches the port may open connections and say nothing. Each holds a descriptor until
+    its handshake has taken too long; without a limit, none would be left for the run's own files.
+    """
+    begun: dict[ssl.SSLObject, float] = {}  # in order; the loop ends a handshake after OPENING
+
+    class Guarded(ssl.SSLObject):
         def do_handshake(self) -> None:
+            now = time.monotonic()
+            while begun and next(iter(begun.values())) < now - OPENING:
+                del begun[next(iter(begun))]
+            if self not in begun and len(begun) >= most:
+                refused("too many connections that have not said who they are")
+                raise ssl.SSLError("too many handshakes")
+            begun.setdefault(self, now)
             try:
                 super().do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
                 refused(f"TLS: {(error.reason or 'failed').replace('_', ' ').lower()}")
+                begun.pop(self, None)
                 raise
+            begun.pop(self, None)
 
-    context.sslobject_class = Told
+    context.sslobject_class = Guarded
+
+
+def _descriptors() -> int:
+    """Files and connections that this process may open; raised to what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if wanted <= soft:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 class WebSocketHub:
@@ -220,7 +248,7 @@ class WebSocketHub:
         self._numbers, self._closing = count(1), False
         self._there: dict[str, _ToSite] = {}
         self._open = 0
-        _telling(context, lambda why: refused("", why))
+        _guard_handshakes(context, lambda why: refused("", why), _descriptors() // 2)
         self._thread = _Thread("sordino hub")
         try:
             self._server = self._thread.run(self._listen(host, port, context))
@@ -242,6 +270,7 @@ class WebSocketHub:
             process_request=self._admit,  # type: ignore[arg-type]
             process_response=self._answered,  # type: ignore[arg-type]
             open_timeout=OPENING,
+            ssl_handshake_timeout=OPENING,
             close_timeout=CLOSING,
             ping_interval=BEAT,
             ping_timeout=None,
