@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Ledger
 
-Tasks = dict[str, Callable[[int], Train | Compute]]
+Tasks = dict[str, Callable[[int, int], Train | Compute]]
 TASKS: Tasks = {
-    "synchronous": lambda d: Train(round=1, steps=2, weights=np.zeros(d, np.float32)),
-    "asynchronous": lambda d: Compute(task=1, version=0, weights=np.zeros(d, np.float32), clip=1.0),
+    "synchronous": lambda d, n: Train(round=n, steps=2, weights=np.zeros(d, np.float32)),
+    "asynchronous": lambda d, n: Compute(
+        task=n, version=0, weights=np.zeros(d, np.float32), clip=1.0
+    ),
 }
 
 
@@ -43,8 +45,10 @@ def no_line(limit: int) -> Any:
     raise AssertionError("a desk knows no connection")
 
 
-def life(found: DemoFederation, folder: Path, name: str) -> bytes:
-    """What a new life of the first site says to its first task."""
+def life(
+    found: DemoFederation, folder: Path, name: str, numbers: Sequence[int] = (1,)
+) -> list[bytes]:
+    """What a new life of the first site says to its first task, or to several."""
     kit, data = found.sites[0]
     _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     build = prepare_site(
@@ -57,10 +61,13 @@ def life(found: DemoFederation, folder: Path, name: str) -> bytes:
         first: Any = built.first
         desk = SiteSession(site, first, Nobody(), outbox)
         assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
-        task = TASKS[name](first.model.size)
-        (said,) = desk.said(frames.encode(frames.Ask(1, encode(task))))
-        assert isinstance(said, frames.Say)
-        return said.body
+        bodies = []
+        for number in numbers:
+            task = TASKS[name](first.model.size, number)
+            (said,) = desk.said(frames.encode(frames.Ask(number, encode(task))))
+            assert isinstance(said, frames.Say)
+            bodies.append(said.body)
+        return bodies
     finally:
         outbox.close()
         site.ledgers.close()
@@ -84,6 +91,26 @@ def test_an_answer_that_a_site_has_forgotten_is_booked_again(name: str, tmp_path
         (folder / slot).unlink()
     assert life(found, folder, name) != first
     assert charges(folder) == once * 2
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_restarts_book_less_than_twice_what_was_said(scripted: bool, tmp_path: Path) -> None:
+    """What a killed edge has reserved and not said is lost, so it reserves little at first."""
+    found, folder = laid(tmp_path, "asynchronous", scripted=scripted), tmp_path / "run"
+    folder.mkdir()
+    before, lives = 0, (1, 3, 1, 7, 2, 1)
+    for tasks in lives:
+        numbers = range(before + 1, before + tasks + 1)
+        life(found, folder, "asynchronous", numbers)
+        before += tasks
+    booked = charges(folder)
+    covered = {first + i for first, count in booked for i in range(count)}
+    assert covered >= set(range(1, before + 1))
+    total = sum(count for _, count in booked)
+    if scripted:  # nothing is booked twice
+        assert total == len(covered)
+    else:
+        assert before <= total < 2 * before
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -92,16 +92,25 @@ class BlockSimulation(Simulation[State]):
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit]
     ) -> Sequence[ChargeRequest]:
-        """Return the block that holds the task, if no permit does.
+        """Return a block that begins with the task, if no permit holds it.
 
-        It has the same ends whatever the edge remembers, so that a restart books none twice.
+        A site that was killed draws its noise anew, so what it had reserved and not said is lost.
+        Hence it reserves one task when it starts, and then twice as many each time: it books less
+        than twice what it says. In a rehearsal, what was reserved before is found again.
         """
         number = task.number
         if any(each.holds(number) for each in permits):
             return ()
-        first = (number - 1) // self.block * self.block + 1
-        most = self.block if self.pays is None else self.pays[site] - first + 1
-        return (self._reserve(site, first, min(self.block, most)),)
+        for entry in self.ledgers.ledger.entries(self.ledgers.names[self.units[site]]):
+            if (
+                entry.key.startswith(f"{self.charge_key_prefix}/")
+                and entry.round <= number < entry.round + entry.count
+            ):
+                return (self._reserve(site, entry.round, entry.count),)
+        length = min(2 * permits[-1].count if permits else 1, self.block)
+        if self.pays is not None:
+            length = max(min(length, self.pays[site] - number + 1), 1)
+        return (self._reserve(site, number, length),)
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
