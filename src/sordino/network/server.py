@@ -1,9 +1,9 @@
 """The server: from a kit to a finished run folder, and on after a kill.
 
 A server has everything that a simulation has but the clients' data. Its run folder is an ordinary
-one: log, checkpoints, model, report; its ledger books what was asked of every site, once. What a site
-computed again after a kill is in the site's own ledger alone. Beside it stands the journal of what
-reached the server.
+one: log, checkpoints, model, report; its ledger books what was asked of every site, once. What a
+site computed again after a kill is in the site's own ledger alone. Beside it stands the journal of
+what reached the server.
 """
 
 from __future__ import annotations
