@@ -15,7 +15,7 @@ from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, t
 from sordino.comparison.tables import content
 from sordino.core import study as studies
 from sordino.core.files import locked
-from sordino.core.records import simple
+from sordino.core.records import Environment, simple
 from sordino.core.run.reading import load
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.report.comparisons import render
@@ -191,19 +191,50 @@ def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> N
 
 
 def test_variants_are_every_combination_and_a_comma_within_divides_nothing() -> None:
-    assert schedule.variants([]) == (schedule.Variant(),)
+    assert schedule.variants([]) == [()]
     found = schedule.variants(
         ["method.length=10, 50", 'method.activation={kind="random", p=0.5},"full"']
     )
-    assert [variant.changes for variant in found] == [
+    assert found == [
         (f"method.length={length}", f"method.activation={whom}")
         for length in (10, 50)
         for whom in ('{kind="random", p=0.5}', '"full"')
     ]
-    assert found[0].title == 'length 10, activation {kind="random", p=0.5}'
+    assert schedule.title(found[0]) == 'length 10, activation {kind="random", p=0.5}'
     for wrong in ("method.length", "=3", "method.length="):
         with pytest.raises(StudyError, match=r"write it as section\.key=value,value"):
             schedule.variants([wrong])
+
+
+def test_parameters_of_one_method_are_given_to_that_alone(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(SYNCHRONOUS.partition("\n")[2])  # without its name
+    changes = ["privacy.noise_multiplier=2.0", "method.tau=5"]
+    found = schedule.sides_of(
+        [(path, lambda varied: studies.read(path, [*changes, *varied]))],
+        ["method.name=ali-dpfl,dp-sgd", "method.tau=1,3"],
+    )
+    assert [each.label for each in found] == [
+        "ali-dpfl on digits",
+        "dp-sgd on digits, tau 1",
+        "dp-sgd on digits, tau 3",
+    ]
+    with pytest.raises(StudyError, match=r"method\.thau is not a key"):
+        studies.read(path, ["method.name=dp-sgd", "method.thau=1"])
+
+
+def test_modules_of_ones_own_are_no_other_program(tmp_path: Path) -> None:
+    plain, mine, older = (member(side(tmp_path, name), 4.0) for name in ("plain", "mine", "older"))
+
+    def made_by(one: result.Member, **environment: Any) -> result.Member:
+        run = replace(one.runs[0], environment=Environment(**environment))
+        return result.Member(one.side, {0: run}, {})
+
+    plain, mine = made_by(plain, torch="2"), made_by(mine, torch="2", modules={"rising": "12"})
+    assert not result.difference(plain, mine, "true").notes
+    older = made_by(older, torch="1", modules={"rising": "34"})
+    (told,) = result.difference(mine, older, "true").notes
+    assert "(torch, rising in environment.json)" in told
 
 
 def test_variants_of_one_study_are_told_apart_and_none_is_given_twice() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,9 @@ from sordino.api import given as given_data
 from sordino.api import shown
 from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_stored
-from sordino.comparison import result, runner, schedule, tables
+from sordino.comparison import result, runner, tables
 from sordino.comparison.result import At, Difference, Member
-from sordino.comparison.schedule import Reads, sides_of
+from sordino.comparison.schedule import Reads, slug
 from sordino.core import study as studies
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ class Comparison(shown.Tabular):
 
         content = tables.content(self._found)
         parts = [
-            shown.sentences([f"warning: {each}" for each in content.warnings]),
+            shown.sentences([*content.banner, *content.first]),
             shown.table(content.final.head, content.final.rows),
+            shown.sentences([f"warning: {each}" for each in content.warnings]),
         ]
         if content.differences.rows:
             parts += [
@@ -105,9 +106,7 @@ class Comparison(shown.Tabular):
             shown.picture(each.title, str(each.svg), each.caption)
             for each in map(picture_of, content.figures)
         ]
-        failed = [f"failed: {each}" for each in self.failures]
-        where = f"The whole page: {self.page}"
-        return shown.page("", *parts, shown.sentences([*failed, where]))
+        return shown.page("", *parts, shown.sentences([f"The whole page: {self.page}"]))
 
 
 def compare(
@@ -119,6 +118,7 @@ def compare(
     out: Path | str | None = None,
     jobs: int | None = None,
     at: At = "true",
+    modules: Path | str | None = None,
     progress: bool | None = None,
 ) -> Comparison:
     """Run several studies with the same seeds, and estimate their differences to the first.
@@ -133,82 +133,43 @@ def compare(
         out: folder for all runs; made of their names unless given.
         jobs: runs at a time; as many as there are cores unless given.
         at: which epsilon to show: the true one, or the one that a paper claims.
+        modules: folder of the modules that study files name; that of the file unless given.
         progress: see :func:`sordino.run`.
 
     Raises:
         StudyError: if a study cannot be run, or cannot be told from another.
     """
-    given = [each if isinstance(each, Study) else Study.read(each) for each in asked]
+    given = [
+        each if isinstance(each, Study) else Study.read(each, modules=modules) for each in asked
+    ]
     if data is not None:
         # once, so that its name is no difference between studies
         found = given_data.store(data, given_data.FOLDER, {})
         given = [on_stored(each, found, {}) for each in given]
-    named = [(_place(each, number), _reads(each)) for number, each in enumerate(given)]
-    found_runs = play_sides(
-        named,
-        [f"{key}={_values(values)}" for key, values in (vary or {}).items()],
-        seeds=seeds,
-        out=None if out is None else Path(out),
-        jobs=jobs,
-        at=at,
-        quiet=not (looked_at() if progress is None else progress),
+    return Comparison(
+        runner.compared(
+            [  # modules are looked for beside this path
+                ((each.modules or Path()) / f"{slug(each.name)}-{number}.toml", _reads(each))
+                for number, each in enumerate(given)
+            ],
+            [f"{key}={_values(values)}" for key, values in (vary or {}).items()],
+            seeds=seeds,
+            out=None if out is None else Path(out),
+            jobs=jobs,
+            at=at,
+            quiet=not (looked_at() if progress is None else progress),
+        )
     )
-    return Comparison(found_runs)
-
-
-def play_sides(
-    named: Sequence[tuple[Path, Reads]],
-    vary: Sequence[str],
-    *,
-    seeds: int,
-    out: Path | None,
-    jobs: int | None,
-    at: At,
-    quiet: bool,
-    over: str | None = None,
-    until: str | None = None,
-    warn: Callable[[str], None] = lambda text: None,
-) -> result.Comparison:
-    """Run studies, and variants of them, with the same seeds.
-
-    Args:
-        named: a path that tells each study from others, and how it is read with changes.
-        vary: variants of each study, as ``KEY=V1,V2``.
-        over, until: a key for a figure of its own, and the goal of that figure.
-        warn: told where a study's own seed is not used.
-    """
-    sides = sides_of(named, schedule.variants(vary))
-    drawn_over = result.over(over, until, sides)
-    numbers = schedule.seeds_of(sides[0].study, seeds)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
-    folder = out if out is not None else schedule.usual_folder(sides)
-    tasks = schedule.tasks(sides, numbers, folder)
-    for side in sides:
-        if side.study.seed != numbers[0]:
-            warn(
-                f"{side.path} says seed = {side.study.seed}; all use the first study's seeds, for "
-                "paired differences"
-            )
-    return runner.compared(folder, tasks, at, at_once, over=drawn_over, quiet=quiet)
-
-
-def of_files(paths: Sequence[Path], changes: Sequence[str]) -> list[tuple[Path, Reads]]:
-    """Return studies in files, with changes, as :func:`play_sides` takes them."""
-
-    def reads(path: Path) -> Reads:
-        return lambda more: studies.read(path, [*changes, *more])
-
-    return [(path, reads(path)) for path in paths]
-
-
-def _place(study: Study, number: int) -> Path:
-    """A path that tells the study from others; modules are looked for beside it."""
-    return (study.modules or Path()) / f"{schedule.slug(study.name)}-{number}.toml"
 
 
 def _reads(study: Study) -> Reads:
     def reads(changes: Sequence[str]) -> studies.Study:
-        return studies.of_table(study.table, changes, source=study.name, modules=study.modules)
+        table = study.checked.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_unset=True
+        )
+        if study._made:
+            del table["name"]
+        return studies.of_table(table, changes, source=study.name, modules=study.modules)
 
     return reads
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sordino.base.errors import StudyError
 from sordino.comparison import runner, schedule
 from sordino.core import study as studies
-from sordino.core.files import locked, replace_file
+from sordino.core.files import replace_file
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.report import write as write_report
 from sordino.tune import private, public
@@ -89,7 +89,6 @@ def choose_publicly(
     with public.place_of(on, folder, only_plan=only_plan) as place:
         sides = public.sides(found, path, on, place, declared=declared)
         seeds = schedule.seeds_of(sides[0].study, count)
-        at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
         tasks = schedule.tasks(sides, seeds, folder)
         runner.states(tasks)
     if (file := public.file_of(on)) is not None:
@@ -99,9 +98,7 @@ def choose_publicly(
         return None
     if (warning := public.book(study, on, declared=declared)) is not None:
         say(warning)
-    with locked(folder, make=True):
-        runner.sweep(task.folder for task in tasks)
-        failed = runner.play_tasks(tasks, at_once, quiet)
+    failed = runner.play_tasks(tasks, folder, jobs, quiet)
     scored = public.scored(tasks, failed)
     table(f"Accuracy on {on}", scored)
     best = public.best(scored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from sordino.api.tuning import Tuned
     from sordino.comparison.result import Comparison
+    from sordino.core.study.base import Study
     from sordino.tune.price import Price
     from sordino.tune.public import Scored
 
@@ -82,10 +84,14 @@ def compare(
         raise StudyError(f"--at must be true or claimed; got {at!r}")
     if latex is not None and (latex.is_dir() or not latex.parent.is_dir()):
         raise StudyError(f"--latex {latex}: give a file name in a folder that exists")
-    from sordino.api.comparing import of_files, play_sides
+    from sordino.comparison import runner
+    from sordino.core import study as studies
 
-    comparison = play_sides(
-        of_files(paths, change or ()),
+    def read(path: Path, varied: Sequence[str]) -> Study:
+        return studies.read(path, [*(change or ()), *varied])
+
+    comparison = runner.compared(
+        [(path, partial(read, path)) for path in paths],
         vary or (),
         seeds=count,
         out=out,
@@ -117,8 +123,6 @@ def _show_comparison(comparison: Comparison) -> None:
     from sordino.comparison import tables
 
     claimed = comparison.at == "claimed"
-    for warning in comparison.warnings:
-        say.warn(warning)
     if claimed and comparison.overclaims:
         say.alarm("NOT PRIVATE AS CLAIMED: " + " ".join(comparison.overclaims))
     elif comparison.overclaims:
@@ -137,6 +141,8 @@ def _show_comparison(comparison: Comparison) -> None:
         )
         for verdict, unequal in tables.verdicts(comparison):
             say.result(" ".join(filter(None, (verdict, unequal))))
+    for warning in comparison.warnings:
+        say.warn(warning)
     for failure in comparison.failures:
         say.people(f"failed: {failure}")
     say.result(f"Report: {comparison.folder / 'comparison.html'}")

@@ -24,7 +24,7 @@ from typing import Literal
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import Side, Task
-from sordino.core.records import Record, known, plain
+from sordino.core.records import Record, known
 from sordino.core.regimes import ON_TEST_SET, Accuracy
 from sordino.core.run.reading import Run, load
 from sordino.core.study.base import Study
@@ -177,6 +177,18 @@ def student(values: Sequence[float], confidence: float) -> tuple[float, float] |
 
 At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
+COMPUTING = (
+    "numerics",
+    "python",
+    "torch",
+    "numpy",
+    "numba",
+    "machine",
+    "device",
+    "cpu",
+    "settings",
+)
+"""Of environment.json: what the numbers of two runs of one study would depend on."""
 
 INTERVALS = (
     f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: other "
@@ -360,9 +372,7 @@ def compared(
         differences=tuple(difference(first, other, at) for other in others),
         overclaims=tuple(_overclaim(member) for member in members if member.overclaims),
         notes=tuple(notes),
-        warnings=tuple(
-            f"{member.side.label}: {warning}" for member in members for warning in _warnings(member)
-        ),
+        warnings=_warnings(members),
         over=over,
     )
 
@@ -434,17 +444,17 @@ def _remarks(first: Member, other: Member) -> list[str]:
             f"not on the same data: data.{', data.'.join(keys)} "
             f"{'differs' if len(keys) == 1 else 'differ'}"
         )
-    if len({_environment(run) for member in (first, other) for run in member.runs.values()}) > 1:
+    made = [run.environment for member in (first, other) for run in member.runs.values()]
+    apart = [key for key in COMPUTING if len({str(getattr(each, key)) for each in made}) > 1]
+    digests = [known(each.modules) or {} for each in made]
+    names = {name for each in digests for name in each}  # that only some name is no difference
+    apart += [n for n in sorted(names) if len({each[n] for each in digests if n in each}) > 1]
+    if apart:
         found.append(
-            "the runs were not all made by the same program (environment.json differs): run "
-            "them again in a new --out"
+            f"the runs were not all made by the same program ({', '.join(apart)} in "
+            "environment.json): run them again in a new --out"
         )
     return found
-
-
-def _environment(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return what the bits of a run depend on besides its study."""
-    return tuple(sorted((key, str(value)) for key, value in plain(run.environment).items()))
 
 
 def _overclaim(member: Member) -> str:
@@ -455,21 +465,22 @@ def _overclaim(member: Member) -> str:
     )
 
 
-def _warnings(member: Member) -> list[str]:
-    """Warnings of the runs, those that differ in numbers only as one; and each damaged log."""
-    found: dict[str, str] = {}
-    damaged = [
-        f"seed {seed}: {ends_early(run.damaged)}"
-        for seed, run in member.runs.items()
-        if run.damaged
-    ]
-    for seed, run in member.runs.items():
-        for warning in known(run.about.warnings) or ():
-            found.setdefault(
-                re.sub(r"[\d.e+-]+", "#", warning),
-                f"{warning} (seed {seed})" if len(member.runs) > 1 else warning,
-            )
-    return [*found.values(), *damaged]
+def _warnings(members: Sequence[Member]) -> tuple[str, ...]:
+    """Warnings of all runs, those that differ in numbers only as one, with its studies; and each
+    damaged log.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    damaged = []
+    for member in members:
+        label = member.side.label
+        for seed, run in member.runs.items():
+            if run.damaged:
+                damaged.append(f"{label}: seed {seed}: {ends_early(run.damaged)}")
+            for warning in known(run.about.warnings) or ():
+                _, labels = found.setdefault(re.sub(r"[\d.e+-]+", "#", warning), (warning, []))
+                labels += [label] if label not in labels else []
+    told = [f"{', '.join(labels)}: {warning}" for warning, labels in found.values()]
+    return (*told, *damaged)
 
 
 def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | None:

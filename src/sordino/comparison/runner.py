@@ -22,9 +22,9 @@ from sordino.base import HOME
 from sordino.base.errors import StudyError
 from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
-from sordino.comparison import result, tables
-from sordino.comparison.result import At, Comparison, Over
-from sordino.comparison.schedule import Side, Task
+from sordino.comparison import result, schedule, tables
+from sordino.comparison.result import At, Comparison
+from sordino.comparison.schedule import Reads, Side, Task
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
 from sordino.core.records import closed, known
@@ -370,31 +370,64 @@ STOPPED = "Finished runs are kept: give the same command again to go on"
 
 
 def compared(
-    folder: Path,
-    tasks: Sequence[Task],
-    at: At,
-    at_once: int,
+    studies: Sequence[tuple[Path, Reads]],
+    vary: Sequence[str],
     *,
-    over: Over | None = None,
-    quiet: bool = False,
+    seeds: int,
+    out: Path | None,
+    jobs: int | None,
+    at: At,
+    quiet: bool,
+    over: str | None = None,
+    until: str | None = None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Run what is not done yet in ``folder``, and write what was found there.
+    """Run studies, and variants of them, with the same seeds, as far as they are not done yet; and
+    write what was found.
+
+    Args:
+        studies: a path that tells each study from others, and how it is read with changes.
+        vary: variants of each study, as ``KEY=V1,V2``.
+        out: folder of all runs; made of their names unless given.
+        over, until: a key for a figure of its own, and the goal of that figure.
+        warn: told where a study's own seed is not used.
 
     Raises:
         StudyError: if the folder holds something else, or another process has it.
     """
-    refuse_file(folder)
-    states(tasks)  # what holds something else is refused before anything is made
-    with locked(folder, make=True):
-        sweep(task.folder for task in tasks)
-        failed = play_tasks(tasks, at_once, quiet)
-        comparison = result.collect(folder, at, tasks, failed, over)
-        tables.write(comparison)
+    sides = schedule.sides_of(studies, vary)
+    drawn_over = result.over(over, until, sides)
+    folder = schedule.usual_folder(sides) if out is None else out
+    tasks = schedule.tasks(sides, schedule.seeds_of(sides[0].study, seeds), folder)
+    for side in sides:
+        if side.study.seed != tasks[0].seed:
+            warn(
+                f"{side.path} says seed = {side.study.seed}; all use the first study's seeds, for "
+                "paired differences"
+            )
+    failed = play_tasks(tasks, folder, jobs, quiet)
+    comparison = result.collect(folder, at, tasks, failed, drawn_over)
+    tables.write(comparison)
     return comparison
 
 
-def play_tasks(tasks: Sequence[Task], at_once: int, quiet: bool) -> dict[Task, str]:
-    """Run what is not done yet; why each failed that did."""
+def play_tasks(
+    tasks: Sequence[Task], folder: Path, jobs: int | None, quiet: bool
+) -> dict[Task, str]:
+    """Run in ``folder`` what is not done yet; why each failed that did.
+
+    Raises:
+        StudyError: if it holds something else, or another process has it.
+    """
+    refuse_file(folder)
+    at_once = jobs_at_once(jobs, [task.study.execution.threads for task in tasks])
+    states(tasks)  # what holds something else is refused before anything is made
+    with locked(folder, make=True):
+        sweep(task.folder for task in tasks)
+        return _play_tasks(tasks, at_once, quiet)
+
+
+def _play_tasks(tasks: Sequence[Task], at_once: int, quiet: bool) -> dict[Task, str]:
     before = states(tasks)
     failed: dict[Task, str] = {}
     progress = None if quiet else Progress(tasks, before, sys.stderr)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,33 +24,42 @@ Reads: TypeAlias = Callable[[Sequence[str]], Study]
 """A study with ``key=value`` changes applied."""
 
 
-def sides_of(studies: Sequence[tuple[Path, Reads]], variants: Sequence[Variant]) -> list[Side]:
+def sides_of(studies: Sequence[tuple[Path, Reads]], vary: Sequence[str]) -> list[Side]:
     """Every study in every variant, calibrated; all that are wrong are told at once.
+
+    A parameter of one method is no variant of another: such a study stands there once.
 
     Args:
         studies: of each its file, and what reads it.
+        vary: values by key, as ``KEY=V1,V2``.
 
     Raises:
         StudyError: if a study cannot be run, or cannot be told from another.
     """
-    read, wrong = [], []
-    for path, reads, variant in [(*study, variant) for study in studies for variant in variants]:
+    read, wrong = list[tuple[Path, Sequence[str], Study, Study]](), []
+    asked = list(product(studies, variants(vary)))
+    for (_, reads), changes in asked:
+        with suppress(StudyError):  # which is told below, when all methods of one's own are known
+            reads(changes)
+    for (path, reads), changes in asked:
         try:
-            study = reads(variant.changes)
+            study = reads(changes)
             refuse_repeated(study.tuned)
-            read.append((study, calibrated(study), path, variant))
+            fitting = [each for each in changes if _fits(each, study)]
+            if len(fitting) == len(changes) or (path, fitting) not in [each[:2] for each in read]:
+                read.append((path, fitting, study, calibrated(study)))
         except StudyError as error:
             wrong.append(str(error))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     names = labels(
-        [study.name for study, *_ in read],
-        [path for _, _, path, _ in read],
-        [variant.title for *_, variant in read],
+        [study.name for *_, study, _ in read],
+        [path for path, *_ in read],
+        [title(fitting) for _, fitting, *_ in read],
     )
     sides = [
         Side(name, slug(name), path, study, full)
-        for name, (study, full, path, _) in zip(names, read, strict=True)
+        for name, (path, _, study, full) in zip(names, read, strict=True)
     ]
     refuse_shared(sides)
     return sides
@@ -100,24 +111,16 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].strip("-") or "study"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Changes to a study, and what they are called; none and "" for the study as it is."""
+def variants(vary: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every combination of the values that were asked for, as ``key=value`` changes.
 
-    changes: tuple[str, ...] = ()
-    title: str = ""
-
-
-def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
-    """Every combination of the values that were asked for.
-
-    >>> [found.title for found in variants(["method.length=10,50", "seed=1"])]
-    ['length 10, seed 1', 'length 50, seed 1']
+    >>> variants(["method.length=10,50", "seed=1"])
+    [('method.length=10', 'seed=1'), ('method.length=50', 'seed=1')]
 
     Raises:
         StudyError: for what is not KEY=V1,V2.
     """
-    found: tuple[Variant, ...] = (Variant(),)
+    choices = []
     for asked in vary:
         key, equals, text = asked.partition("=")
         if not equals or not key.strip() or not text.strip():
@@ -125,16 +128,27 @@ def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
                 f"--vary {asked}: write it as section.key=value,value, for example --vary "
                 "method.length=10,50"
             )
-        last = key.strip().rpartition(".")[2]
-        found = tuple(
-            Variant(
-                (*before.changes, f"{key.strip()}={value}"),
-                ", ".join(filter(None, (before.title, f"{last} {value}"))),
-            )
-            for before in found
-            for value in _values(text)
-        )
-    return found
+        choices.append([f"{key.strip()}={value}" for value in _values(text)])
+    return list(product(*choices))
+
+
+def title(changes: Sequence[str]) -> str:
+    """Changes to a study in words; empty for the study as it is.
+
+    >>> title(["method.name=dp-sgd", "method.tau=4"])
+    'dp-sgd, tau 4'
+    """
+    pairs = [change.partition("=")[::2] for change in changes]
+    last = [(key.rpartition(".")[2], value) for key, value in pairs]
+    return ", ".join(value if key == "name" else f"{key} {value}" for key, value in last)
+
+
+def _fits(change: str, study: Study) -> bool:
+    """Return whether a change is none of another method's parameters."""
+    section, _, key = change.partition("=")[0].rpartition(".")
+    return section != "method" or key in {
+        field.alias or name for name, field in type(study.method).model_fields.items()
+    }
 
 
 def _values(text: str) -> list[str]:
@@ -175,13 +189,24 @@ def labels(
                 "--seeds to see how much seeds matter"
             )
     for plain in (list(names), [path.stem for path in paths]):
-        tried = [", ".join(filter(None, both)) for both in zip(plain, titles, strict=True)]
+        tried = [_label(name, title) for name, title in zip(plain, titles, strict=True)]
         if len({slug(label) for label in tried}) == len(tried):
             return tried
     raise StudyError(
         f"{', '.join(map(str, paths))}: their names do not tell them apart. Give each study "
         "another name"
     )
+
+
+def _label(name: str, title: str) -> str:
+    """A name with what varies; a name that was made of the method's has that already.
+
+    >>> _label("dp-sgd on digits", "dp-sgd, tau 4"), _label("mine", "tau 4")
+    ('dp-sgd on digits, tau 4', 'mine, tau 4')
+    """
+    first, _, rest = title.partition(", ")
+    told = rest if name.startswith(f"{first} on ") else title
+    return ", ".join(filter(None, (name, told)))
 
 
 def seeds_of(first: Study, count: int) -> tuple[int, ...]:

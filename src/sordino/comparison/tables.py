@@ -41,8 +41,11 @@ def content(comparison: Comparison) -> Content:
         labels=labels,
         groups=groups,
         banner=comparison.overclaims if claimed else (),
-        failures=comparison.failures,
-        warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
+        first=[
+            *(() if claimed else comparison.overclaims),
+            *(f"Failed: {each}" for each in comparison.failures),
+        ],
+        warnings=comparison.warnings,
         final=studies(comparison),
         reported=reported(comparison),
         against=f"Differences to {members[0].side.label}"

@@ -310,7 +310,7 @@ class Content:
         title, sub: the title, and one line below it.
         labels, groups: the runs or studies, and the runs of each.
         banner: which studies are not private as claimed.
-        failures, warnings: what to know first.
+        first, warnings: what to know before the numbers, and below them.
         final, reported, differences, runs: the tables: of each run or study, of what publications
             report, of studies to the first, of each run of a study.
         against: the title of the differences.
@@ -327,7 +327,7 @@ class Content:
     figures: Sequence[Figure | Matrix]
     sub: str = ""
     banner: Sequence[str] = ()
-    failures: Sequence[str] = ()
+    first: Sequence[str] = ()
     reported: Table = EMPTY
     against: str = ""
     differences: Table = EMPTY

@@ -9,7 +9,7 @@ from typing import Any
 
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
-from sordino.comparison.schedule import variants
+from sordino.comparison.schedule import title, variants
 from sordino.core import study as studies
 
 TUNABLE = (
@@ -35,13 +35,11 @@ class Candidate:
 
     Attributes:
         title: the values, for people.
-        changes: the same as ``KEY=VALUE``.
         chosen: the same by key, as the study holds them.
         study: with these values.
     """
 
     title: str
-    changes: tuple[str, ...]
     chosen: Mapping[str, Any]
     study: HorizontalStudy
 
@@ -57,16 +55,15 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
     found, wrong, grid = [], [], variants(vary)
     if len(grid) > MOST:
         raise StudyError(f"the grid has {len(grid):,} candidates, and at most {MOST:,} are tried")
-    for variant in grid:
+    for varied in grid:
         try:
-            study = horizontal(studies.read(path, [*changes, *variant.changes]), path)
+            study = horizontal(studies.read(path, [*changes, *varied]), path)
         except StudyError as error:
             wrong.append(str(error))
             continue
         refuse_numbers(study)
-        keys = [each.partition("=")[0].strip() for each in variant.changes]
-        chosen = {key: value(study, key) for key in keys}
-        found.append(Candidate(variant.title, variant.changes, chosen, study))
+        chosen = {key: value(study, key) for key, _, _ in (each.partition("=") for each in varied)}
+        found.append(Candidate(title(varied), chosen, study))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     if len({studies.write(each.study) for each in found}) < max(len(found), 2):

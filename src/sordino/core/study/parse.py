@@ -276,7 +276,19 @@ def _checked(
             code.tell(named, recorded)
         except StudyError as error:
             raise StudyError(f"{source}: {named!r}: {error}") from None
+    if any(change.partition("=")[0].strip() == "method.name" for change in changes):
+        table = _without_other_methods(table)
     return parse(table, source=source)
+
+
+def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the keys of other methods, for a study whose method was changed."""
+    if (method := _method(table)) is None:
+        return table  # which is said when it is parsed
+    known = {key for each in METHODS.known().values() for key in _keys((), each)}
+    left_out = known.difference(_keys((), method))
+    given: Any = METHODS.spelled_out(table["method"])
+    return {**table, "method": {k: v for k, v in given.items() if k not in left_out}}
 
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
