@@ -147,6 +147,24 @@ def test_edges_are_too_few_at_once_when_one_leaves_for_good(federate: Makes) -> 
     assert found.done["server"].why == bye.why
 
 
+def test_edges_end_when_one_has_refused_and_the_others_have_spent_their_budgets(
+    federate: Makes,
+) -> None:
+    found = federate("asynchronous", ["budget.updates=200000"], minimum=1)
+    found.start("server", "site-0", "site-1")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    ask = hand.get(frames.Ask)
+    hand.send(frames.Refuse(ask.number, "no"))
+    bye = hand.get(frames.Bye)
+    for part in ("no site can be asked any more", "its budget is spent", "site-2: no"):
+        assert part in bye.why
+    hand.send(frames.Done())
+    found.wait()
+    assert found.done["server"].why == bye.why
+
+
 def said(index: int, turn: Any) -> Any:
     """What a site says to a turn, if it has no features."""
     return Labels(turn.event, (3,)) if index == 2 else Passive(index, turn.event)

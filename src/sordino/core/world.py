@@ -5,7 +5,7 @@ they are kept, and who listens to a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -441,6 +441,10 @@ class ServerSide(World[S]):
     def overtaken(self, site: int, number: int, /) -> Overtaken:
         """Return what the regime is told of tasks that were forgotten."""
         return Overtaken(number, site)
+
+    def spent(self, state: S, /) -> Collection[int]:
+        """The sites that have given all that their budgets pay for, and are not asked again."""
+        return ()
 
     def indispensable(self, site: int, /) -> bool:
         """Return whether nothing goes on without this site."""

@@ -341,7 +341,7 @@ class LiveKernel(NetworkKernel[S, M]):
         """
         if not (self._closed or self.world.continuous) or self._unbooked:
             return None
-        return self.session.hopeless(self._minimum)
+        return self.session.hopeless(self._minimum, self.world.spent(self.state))
 
     def _take(self, each: Input) -> None:
         self._follow(each)

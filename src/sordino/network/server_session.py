@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -348,21 +348,24 @@ class ServerSession:
             if late and not standing.there and not standing.out
         ]
 
-    def hopeless(self, minimum: int) -> str | None:
-        """Return why fewer than ``minimum`` sites are left, who is out, and why; or None. Where
-        nobody may know who takes part, only the status names sites.
+    def hopeless(self, minimum: int, spent: Collection[int] = ()) -> str | None:
+        """Return why fewer than ``minimum`` sites are left, or none that can be asked, who is out,
+        and why; or None. ``spent`` are sites that have given all they can pay for. Where nobody may
+        know who takes part, only the status names sites.
         """
         secret = self._world.charges_everybody
         out = {i: each.out for i, each in enumerate(self.sites) if each.out}
         left = len(self.sites) - len(out)
         turned = {
-            i: each.turned for i, each in enumerate(self.sites) if each.turned and not each.out
+            i: each.turned or "its budget is spent"
+            for i, each in enumerate(self.sites)
+            if (each.turned or i in spent) and not each.out
         }
         lacks = [self.names[i] for i in out if self._world.indispensable(i)]
         if left < minimum:
             what = f"{left} of {len(self.sites)} sites are left, and {minimum} must take part"
         elif left == len(turned):
-            what, out = "every site is out", out | turned
+            what, out = "no site can be asked any more", out | turned
         elif lacks and not secret:
             what = f"nothing goes on without {lacks[0]}"
         else:

@@ -18,7 +18,7 @@ environment are part of every key.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -149,6 +149,10 @@ class BlockSimulation(Simulation[State]):
         """Return whether a block in the ledger holds the task."""
         entries = self.ledgers.ledger.entries(self.ledgers.names[self.units[site]])
         return any(each.round <= number < each.round + each.count for each in entries)
+
+    def spent(self, state: State) -> Collection[int]:
+        """Return the edges that have given all that their budgets pay for."""
+        return state.gone
 
     def forgotten(self, state: State) -> None:
         """Return None: edges' tasks have numbers of their own."""
