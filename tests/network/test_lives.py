@@ -60,6 +60,8 @@ def life(
     try:
         first: Any = built.first
         desk = SiteSession(site, first, Nobody(), outbox)
+        early = frames.Ask(1, encode(TASKS[name](first.model.size, 1)))
+        assert list(desk.said(frames.encode(early))) == []  # of a connection before: no refusal
         assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
         bodies = []
         for number in numbers:

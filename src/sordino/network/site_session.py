@@ -231,7 +231,7 @@ class SiteSession:
             yield self._refuse(0, str(error), error.what)
             return
         if not self.welcomed and isinstance(found, SPOKEN):
-            yield self._refuse(0, "the server speaks before it has said of which run", "greeting")
+            # meant for a connection that this one has replaced: sent again after the greeting
             return
         match found:
             case frames.Welcome(run):
