@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,16 @@ def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cli, "app", broken)
     with pytest.raises(OSError, match="Bad file"):
         cli.main()
+
+
+def test_a_request_to_end_is_an_interruption(tmp_path: Path) -> None:
+    """By SIGTERM, which the first process of a container ignores if nobody handles it."""
+    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    words = [sys.executable, "-m", "sordino", "run", "study.toml"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        running.stderr.readline()
+        running.send_signal(signal.SIGTERM)
+        said = running.stderr.read()
+    assert running.returncode == 130
+    assert "interrupted" in said

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import errno
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -360,6 +361,17 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") >= 4
     assert "2 of 8" in told
+
+
+def test_a_status_that_nobody_writes_any_more_says_so(tmp_path: Path) -> None:
+    running = Status(1, "three", "a", 2, 9, 1.0, 1, (), {}, None)
+    path = tmp_path / federation.NAME
+    path.write_bytes(msgspec.json.encode(running))
+    words = "network", "status", str(tmp_path)
+    assert "does not run" not in command.sordino(tmp_path, *words).stdout
+    os.utime(path, (1.0, 1.0))
+    assert "the server does not run, or is stuck" in command.sordino(tmp_path, *words).stdout
+    assert not federation.silence(tmp_path, msgspec.structs.replace(running, ended="over"))
 
 
 def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ def status(
         states.HEAD,
         states.rows(state),
     )
+    if silent := states.silence(run, state):
+        say.alarm(silent)
     for why, times in state.strangers.items():
         say.result(f"refused connection: {why} ({times})")
     if as_json:

@@ -8,7 +8,9 @@ number of rounds that it was drawn in follows from them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,8 @@ from sordino.live.loopback import Answer, Loopback
 from sordino.report.page import template
 
 NAME = "status.json"
+SILENT = 30.0
+"""Seconds after which a server that writes no status counts as ended; it writes every second."""
 HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
 
 
@@ -105,6 +109,14 @@ def page(status: Status) -> str:
     return html
 
 
+def silence(folder: Path, status: Status) -> str:
+    """Say that the server of a run that has not ended writes no status, if it does not."""
+    age = time.time() - (folder / NAME).stat().st_mtime
+    if status.ended is not None or age < SILENT:
+        return ""
+    return f"the server does not run, or is stuck: it wrote this {age:.0f} s ago"
+
+
 def rows(status: Status) -> Sequence[tuple[str, ...]]:
     """A row for each site: name, presence, task, silence, epsilon, traffic, refused frames."""
     return [
@@ -138,6 +150,12 @@ def _epsilon(site: SiteStatus) -> str:
     return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
 
 
+def _answer(folder: Path, path: str) -> Answer:
+    if path != "/":
+        return Answer(b"There is one page: /", 404, "text/plain; charset=utf-8")
+    return Answer(page(read(folder)).encode())
+
+
 class Page(Loopback):
     """The page on the loopback, in a thread of its own.
 
@@ -146,4 +164,4 @@ class Page(Loopback):
     """
 
     def __init__(self, folder: Path, port: int) -> None:
-        super().__init__(port, lambda path: Answer(page(read(folder)).encode()), "--page")
+        super().__init__(port, partial(_answer, folder), "--page")
