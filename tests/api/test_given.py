@@ -19,6 +19,7 @@ import sordino as so
 from sordino.api.given import store
 from sordino.base.errors import DataError
 from sordino.data import load
+from sordino.data.table import ReadOptions
 
 COLUMNS: dict[str, Any] = {
     "age": [30, 41, 52, 63],
@@ -273,6 +274,6 @@ def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
     owners = np.array([0.0, float("nan"), 1.0, 1.0])
     found = store((X, Y, owners), tmp_path, {})
     with pytest.raises(DataError, match=r"row 1 .* has no client_column"):
-        load("own", file=Path(found["file"]), client_column="client")
+        load("own", file=Path(found["file"]), how=ReadOptions(client_column="client"))
     with pytest.raises(DataError, match=r"row 1 .* has no client"):
         store((X, Y, owners.tolist()), tmp_path, {})

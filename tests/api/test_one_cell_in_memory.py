@@ -20,6 +20,7 @@ from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding
+from sordino.data.table import ReadOptions
 
 ROWS = 9
 PLACES = (0, ROWS // 2, ROWS - 1)
@@ -76,7 +77,7 @@ def read(data: Any, folder: Path, how: dict[str, Any]) -> Dataset | None:
     except DataError:
         return None
     try:
-        return load("x", file=file, test_fraction=None, identify=True, **how).train
+        return load("x", file=file, test_fraction=None, how=ReadOptions(identify=True, **how)).train
     except DataError:
         return None
     finally:

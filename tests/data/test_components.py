@@ -100,7 +100,7 @@ def test_products_are_whole_at_the_largest_features_and_directions(byte: int) ->
     x = np.full((3, d), byte, np.uint8)
     sums = (x.astype(np.int64) - 128) @ directions.astype(np.int64)
     scale = 1.0 / np.maximum(np.abs(sums[0]), 1)
-    found = Components(directions, np.zeros(6), scale)(x)
+    found = Components(np.vstack([directions.astype(np.float64), np.zeros(6), scale]))(x)
     wanted = np.sign(sums) * np.sqrt(6.0) / np.sqrt((sums[0] != 0).sum())
     assert np.abs((found - 127.5) / 127.5 * LIMIT - wanted).max() < 0.51 * LIMIT / 127.5
     # and the products themselves, block by block, to the last digit
@@ -124,9 +124,8 @@ def test_made_up_pictures_have_components_of_nearly_equal_variance() -> None:
 
 def test_a_kept_map_is_the_same_map() -> None:
     components = learned(made_up(), 20)
-    data = components.packed()
-    assert data.shape == (Components.size(D, 20),)
-    again = Components.unpacked(data, D, 20)
+    assert components.table.shape == (D + 2, 20)
+    again = Components(components.table.view(np.uint8).view(np.float64))
     x = coefficients(shown(450)[:10])
     assert np.array_equal(again(x), components(x))
     first = FRONT.features(shown(450)[:3])

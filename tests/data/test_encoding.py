@@ -138,7 +138,9 @@ def test_a_row_is_recognised_whatever_the_rules() -> None:
 def test_a_test_file_is_encoded_alike(tmp_path: Path) -> None:
     homes().write_csv(tmp_path / "a.csv")
     homes().reverse().select("income", "label", "rooms", "colour").write_csv(tmp_path / "b.csv")
-    found = load("t", file=tmp_path / "a.csv", test_file=tmp_path / "b.csv", encoding=RULES)
+    found = load(
+        "t", file=tmp_path / "a.csv", test_file=tmp_path / "b.csv", how=ReadOptions(encoding=RULES)
+    )
     assert found.train.columns == found.test.columns
     np.testing.assert_array_equal(found.train.x, found.test.x[::-1])
 
@@ -154,7 +156,9 @@ def test_semicolons_and_tabs_are_seen(tmp_path: Path) -> None:
     }.items():
         path = tmp_path / f"{name}.csv"
         cancer.to_csv(path, index=False, **form)
-        found[name] = load("t", file=path, label="target", test_fraction=None).train
+        found[name] = load(
+            "t", file=path, test_fraction=None, how=ReadOptions(label="target")
+        ).train
     for each in found.values():
         np.testing.assert_array_equal(each.x, found["a"].x)
     assert form_of(b"a;b\n1.5;2\n").decimal_comma is False
@@ -186,8 +190,10 @@ def test_embedded_tables_are_scikit_learns() -> None:
 def test_csv_and_parquet_are_the_same_examples(tmp_path: Path) -> None:
     homes().write_csv(tmp_path / "a.csv")
     homes().write_parquet(tmp_path / "a.parquet")
-    one = load("t", file=tmp_path / "a.csv", test_fraction=0.25, encoding=RULES)
-    other = load("t", file=tmp_path / "a.parquet", test_fraction=0.25, encoding=RULES)
+    one = load("t", file=tmp_path / "a.csv", test_fraction=0.25, how=ReadOptions(encoding=RULES))
+    other = load(
+        "t", file=tmp_path / "a.parquet", test_fraction=0.25, how=ReadOptions(encoding=RULES)
+    )
     assert one.train.fingerprint() == other.train.fingerprint()
     assert one.test.fingerprint() == other.test.fingerprint()
 
@@ -249,7 +255,12 @@ def test_a_row_is_recognised_however_its_gaps_are_written(tmp_path: Path) -> Non
     for name, frame in frames.items():
         frame.write_parquet(tmp_path / f"{name}.parquet")
     read = [
-        load("t", file=file, encoding=rules, test_fraction=None, identify=True, classes=["p", "q"])
+        load(
+            "t",
+            file=file,
+            test_fraction=None,
+            how=ReadOptions(encoding=rules, identify=True, classes=["p", "q"]),
+        )
         for file in sorted(tmp_path.iterdir())
     ]
     for corpus in read:
@@ -275,7 +286,10 @@ def test_an_older_ledger_still_knows_rows_with_gaps_and_commas(
 
     def known() -> Records:
         train = load(
-            "t", file=path, encoding=rules, test_fraction=None, identify=True, classes=["p", "q"]
+            "t",
+            file=path,
+            test_fraction=None,
+            how=ReadOptions(encoding=rules, identify=True, classes=["p", "q"]),
         ).train
         return division.records(train, "client:0", "sample")
 

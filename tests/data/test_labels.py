@@ -14,6 +14,7 @@ from sklearn.preprocessing import LabelEncoder, minmax_scale
 from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.labels import encode
+from sordino.data.table import ReadOptions
 
 DIABETES = load_diabetes(scaled=False)
 
@@ -29,7 +30,10 @@ def test_diabetes_is_refused_as_classes_and_read_as_a_number(tmp_path: Path) -> 
     ):
         load("d", file=tmp_path / "d.csv", test_fraction=None)
     found = load(
-        "d", file=tmp_path / "d.csv", test_fraction=None, target="number", label_range=(25, 346)
+        "d",
+        file=tmp_path / "d.csv",
+        test_fraction=None,
+        how=ReadOptions(target="number", label_range=(25, 346)),
     ).train
     assert (found.classes, found.span, found.outputs) == ((), (25, 346), 1)
     np.testing.assert_allclose(found.y, minmax_scale(DIABETES.target, (-1, 1)), atol=1e-6)
@@ -38,7 +42,9 @@ def test_diabetes_is_refused_as_classes_and_read_as_a_number(tmp_path: Path) -> 
 def test_training_labels_are_clamped_and_test_labels_are_not(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pl.DataFrame({"a": [1.0, 2.0, 3.0], "label": [-5.0, 5.0, 20.0]}).write_parquet(file)
-    found = load("t", file=file, test_file=file, target="number", label_range=(0.0, 10.0))
+    found = load(
+        "t", file=file, test_file=file, how=ReadOptions(target="number", label_range=(0.0, 10.0))
+    )
     assert found.train.y.tolist() == [-1.0, 0.0, 1.0]
     assert found.test.y.tolist() == [-2.0, 0.0, 3.0]
 

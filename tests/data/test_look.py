@@ -14,6 +14,7 @@ from sordino.base.errors import DataError
 from sordino.data import load
 from sordino.data.encoding import Encoding
 from sordino.data.look import proposed
+from sordino.data.table import ReadOptions
 
 
 def test_the_proposal_reads_its_own_file(tmp_path: Path) -> None:
@@ -40,7 +41,10 @@ def test_the_proposal_reads_its_own_file(tmp_path: Path) -> None:
     span = tuple(keys["label_range"])
     rules = Encoding(keys["categories"], keys["ranges"], keys["missing"])
     corpus = load(
-        "t", file=path, encoding=rules, target="number", label_range=span, test_fraction=None
+        "t",
+        file=path,
+        test_fraction=None,
+        how=ReadOptions(encoding=rules, target="number", label_range=span),
     )
     assert len(corpus.train) == n
     table.write_parquet(path)

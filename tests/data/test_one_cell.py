@@ -13,6 +13,7 @@ from sordino.data import load
 from sordino.data.encoding import Encoding
 from sordino.data.identity import persons
 from sordino.data.stream.table import TableStream
+from sordino.data.table import ReadOptions
 
 ROWS = 12
 
@@ -54,11 +55,13 @@ def test_no_cell_changes_another_row(
                 "x",
                 file=saved(tmp_path / f"{name}.csv", first, last, comma),
                 test_fraction=None,
-                identify=True,
-                encoding=Encoding(
-                    categories={"g": two if role == "category" else ("a", "b")}, unknown="other"
+                how=ReadOptions(
+                    identify=True,
+                    encoding=Encoding(
+                        categories={"g": two if role == "category" else ("a", "b")}, unknown="other"
+                    ),
+                    classes=("a", "b") if role == "category" else (*two, odd),
                 ),
-                classes=("a", "b") if role == "category" else (*two, odd),
             ).train
         )
     whole, other = found
@@ -86,11 +89,13 @@ def test_a_fraction_among_large_whole_numbers_changes_no_other_row(
             load(
                 "x",
                 file=file,
-                label=label,
                 test_fraction=None,
-                identify=True,
-                target="classes" if label == "label" else "number",
-                label_range=None if label == "label" else (0.0, 1e19),
+                how=ReadOptions(
+                    label=label,
+                    identify=True,
+                    target="classes" if label == "label" else "number",
+                    label_range=None if label == "label" else (0.0, 1e19),
+                ),
             ).train
         )
     whole, other = found
@@ -112,7 +117,10 @@ def test_a_number_has_one_float32_in_all_kinds_of_files(tmp_path: Path) -> None:
     frame.write_parquet(files[1])
     frame.with_columns(polars.col("a").cast(polars.Float64)).write_parquet(files[2])
     np.savez(files[3], x=frame["a", "b"].to_numpy(), y=columns["label"])
-    rows = [load("x", file=file, test_fraction=None, identify=True).train for file in files]
+    rows = [
+        load("x", file=file, test_fraction=None, how=ReadOptions(identify=True)).train
+        for file in files
+    ]
     assert all(np.array_equal(each.x, rows[0].x) for each in rows)
     for each in rows[1:]:
         np.testing.assert_array_equal(each.words, rows[0].words)
@@ -136,10 +144,12 @@ def test_a_decimal_comma_changes_no_other_person_category_or_label(
                 "x",
                 file=file,
                 test_fraction=None,
-                identify=True,
-                person="who",
-                encoding=Encoding(categories={"g": ("1", "2.5")}, unknown="other"),
-                classes=("1", "7", "2.5", "0.5"),
+                how=ReadOptions(
+                    identify=True,
+                    person="who",
+                    encoding=Encoding(categories={"g": ("1", "2.5")}, unknown="other"),
+                    classes=("1", "7", "2.5", "0.5"),
+                ),
             ).train
         )
     whole, other = found
@@ -157,7 +167,9 @@ def test_a_word_among_codes_does_not_rename_gaps(tmp_path: Path) -> None:
         polars.DataFrame({"g": cells, "f": range(4), "label": [0, 1, 0, 1]}).write_parquet(file)
         rules = Encoding(categories={"g": ("1", "2")}, unknown="other")
         found.append(
-            load("x", file=file, test_fraction=None, identify=True, encoding=rules).train.words
+            load(
+                "x", file=file, test_fraction=None, how=ReadOptions(identify=True, encoding=rules)
+            ).train.words
         )
     assert found[0] is not None
     assert found[1] is not None
@@ -171,7 +183,7 @@ def test_persons_that_fractions_do_not_tell_apart_are_refused(
     names = {"who": [float(WIDE), 0.5], "f": [1, 2], "label": [0, 1]}
     polars.DataFrame(names).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"row 0 .* was rounded, .* make them text"):
-        load("x", file=tmp_path / "t.parquet", person=person, client_column=client)
+        load("x", file=tmp_path / "t.parquet", how=ReadOptions(person=person, client_column=client))
 
 
 def test_a_persons_name_is_exact_and_of_no_type() -> None:

@@ -14,6 +14,7 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.data import load
 from sordino.data.labels import encode
+from sordino.data.table import ReadOptions
 
 RARE = "Creutzfeldt-Jakob"
 STUDY = """
@@ -110,7 +111,9 @@ def test_labels_are_numbered_as_they_are_stated(
 
 def test_files_of_every_kind_take_them(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)), y=np.array(["a", "b", "a"]))
-    found = load("x", file=tmp_path / "x.npz", classes=("b", "a", "z"), test_fraction=None).train
+    found = load(
+        "x", file=tmp_path / "x.npz", test_fraction=None, how=ReadOptions(classes=("b", "a", "z"))
+    ).train
     assert found.y.tolist() == [1, 0, 1]
     assert found.outputs == 3
 

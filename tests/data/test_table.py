@@ -12,6 +12,7 @@ import pytest
 from sordino.base.errors import DataError
 from sordino.data import Corpus, load
 from sordino.data.encoding import Encoding
+from sordino.data.table import ReadOptions
 
 RNG = np.random.default_rng(11)
 ROWS = 40
@@ -39,7 +40,9 @@ def write(frame: pl.DataFrame, path: Path) -> Path:
 
 
 def read(path: Path, **options: Any) -> Corpus:
-    return load("mine", file=path, **({"label": "outcome", "client_column": "site"} | options))
+    split = {key: options.pop(key) for key in ("test_file", "test_fraction") if key in options}
+    how = ReadOptions(**({"label": "outcome", "client_column": "site"} | options))
+    return load("mine", file=path, how=how, **split)
 
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[float, ...]]:
@@ -227,7 +230,7 @@ def test_npz_round_trip(tmp_path: Path) -> None:
     np.savez_compressed(
         tmp_path / "b.npz", x=x.reshape(20, 30).astype(np.float64), y=np.array(["u", "v"] * 10)
     )
-    corpus = load("mine", file=tmp_path / "b.npz", test_fraction=0.1, scale=255.0)
+    corpus = load("mine", file=tmp_path / "b.npz", test_fraction=0.1, how=ReadOptions(scale=255.0))
     assert corpus.train.x.dtype == np.float32
     assert (len(corpus.train), len(corpus.test)) == (18, 2)
     assert float(corpus.train.x.max()) <= 1

@@ -57,6 +57,7 @@ from sordino.data.features import featured
 from sordino.data.identity import at_one, first_rows
 from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
+from sordino.data.table import ReadOptions
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import (
     Budget,
@@ -102,14 +103,16 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         wanted.name or "",
         file=wanted.file,
         test_file=wanted.test_file,
-        label=wanted.label,
-        client_column=wanted.client_column,
-        person=wanted.person,
-        identify=identify or wanted.person_rows is not None,
-        encoding=wanted.encoding,
-        target=wanted.target,
-        label_range=wanted.label_range,
-        classes=wanted.classes,
+        how=ReadOptions(
+            label=wanted.label,
+            client_column=wanted.client_column,
+            person=wanted.person,
+            identify=identify or wanted.person_rows is not None,
+            encoding=wanted.encoding,
+            target=wanted.target,
+            label_range=wanted.label_range,
+            classes=wanted.classes,
+        ),
         test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
         if share
         else None,

@@ -38,6 +38,7 @@ from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
+from sordino.data.table import ReadOptions
 
 RELEASED = {
     "sample": (
@@ -153,16 +154,14 @@ class HorizontalNetwork(NetworkRegime):
         """
         study = _carried(study)
         identify = study.privacy.ledger != "run" or study.data.person is not None
-        found = datasets.load(
-            agreement.names[index],
-            file=path,
+        how = ReadOptions(
             label=study.data.label,
             person=study.data.person,
             identify=identify,
-            test_fraction=None,
             columns=agreement.data.columns,
             target="classes",  # the agreement names them
-        ).train
+        )
+        found = datasets.load(agreement.names[index], file=path, test_fraction=None, how=how).train
         wanted, rows = agreement.data, agreement.site[index].examples
         if study.data.classes not in (None, wanted.classes):
             raise DataError(
@@ -202,14 +201,8 @@ class HorizontalNetwork(NetworkRegime):
                 return None
             found = datasets.load(own.data.name or "").test
         else:
-            found = datasets.load(
-                "test",
-                file=path,
-                label=own.data.label,
-                test_fraction=None,
-                columns=shape.columns,
-                target="classes",
-            ).train
+            how = ReadOptions(label=own.data.label, columns=shape.columns, target="classes")
+            found = datasets.load("test", file=path, test_fraction=None, how=how).train
             labels = numbered(found, shape.classes, path)
             found = replace(found, y=labels, classes=shape.classes)
         if found.shape != shape.shape or found.classes != shape.classes:

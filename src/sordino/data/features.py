@@ -215,8 +215,10 @@ def featured(data: Dataset, front: FrontEnd | None, *, public: bool = False) -> 
     """
     if front is None:
         return data
-    place = _place(data, front) if public and len(data) else None
-    found = None if place is None else kept(place, (len(data), *shape_of(front, data.shape)))
+    place = found = None
+    if public and len(data) and not foreign(front):  # the code of somebody's own may change
+        place = place_of(f"{front.model_dump_json(exclude_none=True)}{data.fingerprint()}")
+        found = kept(place, (len(data), *shape_of(front, data.shape)))
     if found is None:
         found = _made(data, front)
         if place is not None:
@@ -254,15 +256,6 @@ def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
         return False
     found[:] = features
     return True
-
-
-def _place(data: Dataset, front: FrontEnd) -> Path | None:
-    """Return the file for features of these examples; None for a front end of somebody's own, whose
-    code may change.
-    """
-    if foreign(front):
-        return None
-    return place_of(f"{front.model_dump_json(exclude_none=True)}{data.fingerprint()}")
 
 
 VERSION = 5

@@ -78,26 +78,20 @@ def features(x: npt.NDArray[Any]) -> Words:
     return out
 
 
-def column(values: npt.NDArray[Any]) -> Words:
+def column(values: npt.NDArray[Any], *, former: bool = False) -> Words:
     """h of one column of numbers or text, (n,)."""
     if values.dtype.kind in "buif":
-        return _numbers(values)
+        return _numbers(values, former=former)
     names, places = np.unique(values.astype(str), return_inverse=True)
-    return _cells(names)[places]
+    cells = [_cell(str(name), former=former) for name in names]
+    return np.array(cells, dtype=np.uint64)[places]
 
 
 def both(values: npt.NDArray[Any]) -> Words:
     """h of one column, (n, 2): today's, and that by which ledgers before numerics 3 know rows. That
     one tells ways to write a gap apart, and a number with a decimal comma from one with a point.
     """
-    if values.dtype.kind in "buif":
-        return np.stack([_numbers(values), _numbers(values, former=True)], axis=1)
-    names, places = np.unique(values.astype(str), return_inverse=True)
-    return np.stack([_cells(names), _cells(names, former=True)], axis=1)[places]
-
-
-def _cells(names: npt.NDArray[Any], *, former: bool = False) -> Words:
-    return np.array([_cell(str(name), former=former) for name in names], dtype=np.uint64)
+    return np.stack([column(values), column(values, former=True)], axis=1)
 
 
 def _cell(text: str, *, former: bool = False) -> int:

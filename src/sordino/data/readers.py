@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -20,11 +19,10 @@ import numpy as np
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.data import sets
-from sordino.data.dataset import Corpus, Dataset, Labels, Scale, Span
-from sordino.data.encoding import Encoding
+from sordino.data.dataset import Corpus, Dataset, Labels
 from sordino.data.formats import read_labels
 from sordino.data.identity import words
-from sordino.data.labels import Target, clamped, encode, encode_clients
+from sordino.data.labels import clamped, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
 from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
 
@@ -38,58 +36,30 @@ def load(
     name: str,
     *,
     file: str | os.PathLike[str] | None = None,
-    label: str = "label",
-    client_column: str | None = None,
     test_file: str | os.PathLike[str] | None = None,
     test_fraction: float | None = 0.2,
-    scale: Scale | None = None,
-    person: str | None = None,
-    identify: bool = False,
-    columns: Sequence[str] = (),
-    encoding: Encoding | None = None,
-    target: Target | None = None,
-    label_range: Span | None = None,
-    classes: Sequence[str] | None = None,
+    how: ReadOptions | None = None,
 ) -> Corpus:
     """A training and a test set.
 
     Args:
         name: one of :func:`names`, or ``package.module:NAME``; with ``file``, any name for reports.
         file: the user's own npz, CSV or Parquet file.
-        label: the column of labels (CSV, Parquet).
-        client_column: the column that says whose each example is (CSV, Parquet).
-        test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``.
+        test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``. It has
+            the columns of the first.
         test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None
             sets none aside, and the test set may then be empty.
-        scale: public constants, known without looking at the data, by which features are divided.
-        person: the column (or array) that says who a row is about.
-        identify: whether examples are to know what they are recognised by.
-        columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
-            come, if left out. A second file has those of the first.
-        encoding: public rules for columns that are no plain numbers, and for ranges.
-        target: what labels are (:mod:`sordino.data.labels`); ``label_range`` of numbers,
-            ``classes`` that there are, or those that occur if it is left out.
+        how: settings for a file; of a published one, whether its examples are to know what they are
+            recognised by.
     """
+    how = ReadOptions() if how is None else how
     if file is not None:
-        how = ReadOptions(
-            label=label,
-            client_column=client_column,
-            person=person,
-            identify=identify,
-            scale=scale,
-            columns=tuple(columns),
-            encoding=Encoding() if encoding is None else encoding,
-            target=target,
-            label_range=label_range,
-            classes=None if classes is None else tuple(classes),
-        )
-        return _own(
-            name, Path(file), None if test_file is None else Path(test_file), test_fraction, how
-        )
-    if person is not None:
+        second = None if test_file is None else Path(test_file)
+        return _own(name, Path(file), second, test_fraction, how)
+    if how.person is not None:
         raise DataError(f"data.person: {name!r} names no persons; leave it out")
     found = _published(name)
-    if not identify:
+    if not how.identify:
         return found
     return Corpus(
         *(replace(part, words=words(part.x, part.y)) for part in (found.train, found.test))

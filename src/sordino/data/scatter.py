@@ -63,12 +63,12 @@ class Scattering2d:
         self._scales, self._angles = scales, angles
         sides = [(length, padded(length, scales)) for length in (height, width)]
         self._margins = [((whole - n) // 2, whole - n - (whole - n) // 2) for n, whole in sides]
-        found = filters(sides[0][1], sides[1][1], scales, angles)
-        self._low, self._small = found.low, (len(found.low[0][0]), len(found.low[0][1]))
+        wavelets, self._low = filters(sides[0][1], sides[1][1], scales, angles)
+        self._small = len(self._low[0][0]), len(self._low[0][1])
         # divided by what the transforms to Fourier space and back multiply by
         self._psi = [
             [psi.transpose(2, 1, 0).copy() / np.float32(psi[0].size) for psi in levels]
-            for levels in found.psi
+            for levels in wavelets
         ]
 
     def __call__(self, images: Real) -> Real:

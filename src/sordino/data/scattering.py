@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -195,9 +195,9 @@ def _components(front: Scattering, shape: Shape) -> Components:
     plain = front.model_copy(update={"components": None})
     d, count = math.prod(plain.shape(shape)), front.components
     place = place_of(f"components {front.model_dump_json(exclude_none=True)} {shape}")
-    found = kept(place, (Components.size(d, count),))
+    found = kept(place, (d + 2, 8 * count))
     if found is not None:
-        return Components.unpacked(found, d, count)
+        return Components(found.view(np.float64))
     made_up = pictures(PICTURES, *shape)
     features = np.empty((PICTURES, d), np.uint8)
     for start in range(0, PICTURES, TOGETHER):
@@ -205,27 +205,13 @@ def _components(front: Scattering, shape: Shape) -> Components:
         features[some] = plain.features(made_up[some]).reshape(-1, d)
         tell("made-up pictures", some.stop, PICTURES)
     components = learned(features, count)
-    keep(place, components.packed())
+    keep(place, components.table.view(np.uint8))
     return components
 
 
 Real = NDArray[np.float32]
 
 _PERIODS = range(-2, 3)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Filters:
-    """The filters of one padded size.
-
-    Attributes:
-        psi: by scale j, at every resolution that they are needed at, 0..j, (angles, h, w).
-        low: by resolution r = 0..J, linear maps (rows (h', h / 2^r), columns (w', w / 2^r)) that
-            smooth, keep every 2^(J-r)th number, and cut the padding off.
-    """
-
-    psi: tuple[tuple[Real, ...], ...]
-    low: tuple[tuple[Real, Real], ...]
 
 
 def channels(scales: int, angles: int) -> int:
@@ -248,8 +234,16 @@ def padded(length: int, scales: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def filters(height: int, width: int, scales: int, angles: int) -> Filters:
-    """All filters for padded images (height, width)."""
+def filters(
+    height: int, width: int, scales: int, angles: int
+) -> tuple[Sequence[Sequence[Real]], Sequence[tuple[Real, Real]]]:
+    """Return all filters for padded images (height, width).
+
+    Returns:
+        wavelets by scale j, at every resolution that they are needed at, 0..j, (angles, h, w); and
+        windows by resolution r = 0..J, linear maps (rows (h', h / 2^r), columns (w', w / 2^r)) that
+        smooth, keep every 2^(J-r)th number, and cut the padding off.
+    """
     psi = []
     for j in range(scales):
         turned = [
@@ -266,14 +260,13 @@ def filters(height: int, width: int, scales: int, angles: int) -> Filters:
             for number in range(angles)
         ]
         psi.append(
-            tuple(
+            [
                 np.stack([_periodised(each, r) for each in turned]).astype(np.float32)
                 for r in range(min(j + 1, max(scales - 1, 1)))
-            )
+            ]
         )
     window = np.fft.fft2(_gabor(height, width, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
-    low = tuple(_smoothing(_periodised(window, r), scales - r) for r in range(scales))
-    return Filters(tuple(psi), low)
+    return psi, [_smoothing(_periodised(window, r), scales - r) for r in range(scales)]
 
 
 def _gabor(
@@ -398,19 +391,19 @@ RIDGE = 1.0 / 64.0
 Bytes = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Components:
     """The map.
 
     Attributes:
+        table: all of it, (d + 2, K): the following three, one below the other.
         directions: U in whole numbers from -127 to 127, (d, K), ``float32``.
         centre: mu^T U in the same units, (K,).
         scale: what a whole number is worth in each component, (K,).
     """
 
-    directions: NDArray[np.float32]
-    centre: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    def __init__(self, table: NDArray[np.float64]) -> None:
+        self.table, self.directions = table, table[:-2].astype(np.float32)
+        self.centre, self.scale = table[-2:]
 
     def __call__(self, features: Bytes) -> Bytes:
         """Components (n, K) of features (n, d), each row a function of its own row alone."""
@@ -426,23 +419,6 @@ class Components:
         wanted = np.sqrt(float(len(self.scale)))
         found *= (wanted / np.maximum(length, 1.0 / FINEST))[:, None]
         return np.clip(np.rint(found * (127.5 / LIMIT) + 127.5), 0.0, 255.0).astype(np.uint8)
-
-    def packed(self) -> Bytes:
-        """All of it as bytes; :meth:`unpacked` is the way back."""
-        parts = (self.directions.astype(np.int8), self.centre, self.scale)
-        return np.frombuffer(b"".join(part.tobytes() for part in parts), np.uint8)
-
-    @classmethod
-    def unpacked(cls, data: Bytes, d: int, count: int) -> Components:
-        """The map of :meth:`packed` bytes, of ``count`` components of ``d`` features."""
-        numbers = np.frombuffer(data[d * count :].tobytes(), np.float64)
-        directions = data[: d * count].view(np.int8).reshape(d, count).astype(np.float32)
-        return cls(directions, numbers[:count], numbers[count:])
-
-    @staticmethod
-    def size(d: int, count: int) -> int:
-        """Of :meth:`packed`, in bytes."""
-        return d * count + 16 * count
 
 
 def learned(features: Bytes, count: int) -> Components:
@@ -464,7 +440,7 @@ def learned(features: Bytes, count: int) -> Components:
     largest = np.maximum(np.abs(u).max(0), 1e-300)
     directions = np.rint(u * (127.0 / largest))
     scale = largest / 127.0 / np.sqrt(values + max(RIDGE * float(values[0]), 1e-12))
-    return Components(directions.astype(np.float32), (total / n) @ directions, scale)
+    return Components(np.vstack([directions, (total / n) @ directions, scale]))
 
 
 FINER = 2

@@ -122,7 +122,8 @@ class Published:
     Attributes:
         layouts: sets of file names, each of which is enough; a name may have a suffix from
             ``endings``.
-        begins: how files of it begin once they are expanded: name, bytes, and SHA-256 of these.
+        begins: how files of it begin once they are expanded: name, how many bytes, and the
+            first half of their SHA-256.
         read: both halves from a folder that holds all of it; one of somebody's own needs it.
         columns: names of the features of one that is too large to be loaded.
         rows: how many it has; it is read row by row (:mod:`sordino.data.stream`).
@@ -166,7 +167,7 @@ class Published:
         """
         try:
             return all(
-                _digest(self.file(folder, name), "sha256", size) == digest
+                _digest(self.file(folder, name), "sha256", size).startswith(digest)
                 for name, size, digest in self.begins
             ) and (bool(self.begins) or all(r.there(folder) is not False for r in self.remote))
         except (DataError, OSError):
@@ -255,7 +256,7 @@ def _remotes(base: str, names: Sequence[str], *sums: str) -> tuple[Remote, ...]:
 
 
 def _labels(train: str, test: str) -> tuple[tuple[str, int, str], ...]:
-    """The whole files of 60 000 and 10 000 labels, by their SHA-256."""
+    """The whole files of 60 000 and 10 000 labels."""
     return (_IDX[1], 60_008, train), (_IDX[3], 10_008, test)
 
 
@@ -287,10 +288,7 @@ _published: dict[str, Published] = {
                 "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
             ),
             "dataset-fashion-mnist",
-            _labels(
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
+            _labels("bad3541b69d912435c50bb6ba87bec29", "0402a96d92fd2663957122ceb108a494"),
             read=idx_halves,
         ),
         Published(
@@ -306,10 +304,7 @@ _published: dict[str, Published] = {
                 "md5:9fb629c4189551a2d022fa330f9573f3",
                 "md5:ec29112dd5afa0611ce80d1b7f02629c",
             ),
-            begins=_labels(
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
+            begins=_labels("65a50cbbf4e906d70832878ad85ccda5", "ff7bcfd416de33731a308c3f266cc351"),
             read=idx_halves,
         ),
         Published(
@@ -367,13 +362,7 @@ _published: dict[str, Published] = {
                 ("SUSY.csv.gz",),
                 "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
             ),
-            begins=(
-                (
-                    "SUSY.csv",
-                    100,
-                    "2a71ff5b2c35a002f0352ef1d5ea8d23b1e49cca5079299d7df3fdb85fbd4bb2",
-                ),
-            ),
+            begins=(("SUSY.csv", 100, "2a71ff5b2c35a002f0352ef1d5ea8d23"),),
             columns=_SUSY,
             rows=5_000_000,
         ),
@@ -387,13 +376,7 @@ _published: dict[str, Published] = {
                 ("HIGGS.csv.gz",),
                 "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
             ),
-            begins=(
-                (
-                    "HIGGS.csv",
-                    101,
-                    "6ae1dd727566ca4e0a91216920a5e1251760be167c8ec4d7165c1b6f1ce9f9f6",
-                ),
-            ),
+            begins=(("HIGGS.csv", 101, "6ae1dd727566ca4e0a91216920a5e125"),),
             columns=_HIGGS,
             rows=11_000_000,
         ),

@@ -107,15 +107,19 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A user's settings for reading data of any kind, as of :func:`sordino.data.load`.
+    """A user's settings for reading data of any kind.
 
     Attributes:
-        label: the column of labels; ``client_column`` and ``person`` say whose a row is.
-        identify: whether rows are to be recognised.
-        scale: public constants by which features are divided.
-        columns: of the features, in their order, if that is agreed; ``whose`` they are.
-        encoding: rules for columns that are no plain numbers.
-        target, label_range, classes: what labels are.
+        label: the column of labels (CSV, Parquet).
+        client_column: the column that says whose each example is (CSV, Parquet).
+        person: the column (or array) that says who a row is about.
+        identify: whether examples are to know what they are recognised by.
+        scale: public constants, known without looking at the data, by which features are divided.
+        columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
+            come, if left out. ``whose`` they are, for refusals.
+        encoding: public rules for columns that are no plain numbers, and for ranges.
+        target: what labels are (:mod:`sordino.data.labels`); ``label_range`` of numbers,
+            ``classes`` that there are, or those that occur if it is left out.
     """
 
     label: str = "label"
@@ -123,12 +127,12 @@ class ReadOptions:
     person: str | None = None
     identify: bool = False
     scale: Scale | None = None
-    columns: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
     whose: str = "the agreed ones"
     encoding: Encoding = field(default_factory=Encoding)
     target: Target | None = None
     label_range: Span | None = None
-    classes: tuple[str, ...] | None = None
+    classes: Sequence[str] | None = None
 
 
 def read_table(path: Path, how: ReadOptions) -> Raw:

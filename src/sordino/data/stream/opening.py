@@ -31,6 +31,7 @@ from sordino.data.sets import PUBLISHED, find
 from sordino.data.stream.piece import Stream
 from sordino.data.stream.stored import Deformed, Replayed
 from sordino.data.stream.table import TableStream
+from sordino.data.table import ReadOptions
 
 MARGIN = 0.1
 """Black around images on another grid, as a share of a side: digits touch their edges."""
@@ -174,18 +175,15 @@ class Rows(Streaming):
 
 
 def _corpus(wanted: Wanted) -> Corpus:
-    scale = None if wanted.scale == 1.0 else wanted.scale
-    # No test set is used.
-    found = load(
-        wanted.name or "",
-        file=wanted.file,
+    how = ReadOptions(
         label=wanted.label,
-        scale=scale,
-        test_fraction=None,
+        scale=None if wanted.scale == 1.0 else wanted.scale,
         identify=wanted.identify,
         target="classes",
         classes=wanted.classes,
     )
+    # No test set is used.
+    found = load(wanted.name or "", file=wanted.file, test_fraction=None, how=how)
     if wanted.file is not None and wanted.classes is None and wanted.private:
         notice_classes(found.train.classes)
     if found.train.span is not None:

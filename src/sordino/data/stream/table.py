@@ -99,7 +99,7 @@ class TableStream:
         Raises:
             DataError: names the file and what is wrong with it, or with what was asked.
         """
-        self.path, self._label, self._entity, self._header = Path(path), label, entity, header
+        self.path, self.label, self.entity, self.header = Path(path), label, entity, header
         self._rows, self.seed = rows, seed
         self.name, self.classes = self.path.name if name is None else name, tuple(classes)
         self._open()
@@ -124,7 +124,7 @@ class TableStream:
             rows = np.arange(at, min(stop, self._first + len(self._piece))) - self._first
             pieces.append(self._piece.take(rows))
             at += len(rows)
-        return joined(pieces, self.shape[0], entities=self._entity is not None)
+        return joined(pieces, self.shape[0], entities=self.entity is not None)
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """None that anybody knows of."""
@@ -147,15 +147,11 @@ class TableStream:
 
     def _open(self) -> None:
         path, low = self.path, self.path.name.lower()
-        self._file: Parquet | Text
-        if low.endswith(".parquet"):
-            self._file = Parquet(path, self._label, self._entity, self.classes)
-        elif low.endswith(TEXT):
-            self._file = Text(path, self._label, self._entity, self.classes, self._header)
-        else:
+        if not low.endswith((*TEXT, ".parquet")):
             raise DataError(
                 f"{path}: its ending says its kind, and must be one of {', '.join(TEXT)}, .parquet"
             )
+        self._file: Rows = Text(self) if low.endswith(TEXT) else Parquet(self)
         self._first, self._piece = 0, Piece(np.empty((0, 0), np.float32), np.empty(0, np.int64))
 
     def _reach(self, row: int) -> bool:
@@ -189,22 +185,16 @@ class Rows:
 
     rows: int | None = None
 
-    def __init__(
-        self,
-        path: Path,
-        columns: Sequence[str],
-        label: str,
-        entity: str | None,
-        classes: Sequence[str],
-    ) -> None:
-        self._path, self._label, self._entity, self._row = path, label, entity, 0
+    def __init__(self, stream: TableStream, columns: Sequence[str]) -> None:
+        self._path, self._row = stream.path, 0
+        self._label, self._entity = stream.label, stream.entity
         self.columns = tuple(columns)
         self._refuse_columns()
-        self.features = tuple(name for name in columns if name not in (label, entity))
-        self._number = class_numbers(classes)
-        self._expected = listed(classes)
-        if self._number("0") == 0 and "0" not in classes:
-            self._expected += f", or 0 to {len(classes) - 1}"
+        self.features = tuple(name for name in columns if name not in (self._label, self._entity))
+        self._number = class_numbers(stream.classes)
+        self._expected = listed(stream.classes)
+        if self._number("0") == 0 and "0" not in stream.classes:
+            self._expected += f", or 0 to {len(stream.classes) - 1}"
 
     def skip(self, rows: int) -> int:
         """Pass so many rows, unchecked; how many there were."""
@@ -275,13 +265,13 @@ class Parquet(Rows):
 
     rows: int
 
-    def __init__(self, path: Path, label: str, entity: str | None, classes: Sequence[str]) -> None:
+    def __init__(self, stream: TableStream) -> None:
         # Here, because polars takes a tenth of a second to import.
         import polars as pl
 
+        self._path = path = stream.path
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        self._path = path
         try:
             self._frame: Any = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
@@ -289,7 +279,7 @@ class Parquet(Rows):
         except (Exception, pl.exceptions.PanicException) as error:
             # a panic of its Rust part is no Exception
             raise self._failed(error) from error
-        super().__init__(path, schema.names(), label, entity, classes)
+        super().__init__(stream, schema.names())
         for name in self.features:
             if not (schema[name].is_numeric() or schema[name] == pl.Boolean):
                 raise DataError(
@@ -357,21 +347,12 @@ class Text(Rows):
     A number is exactly ``numpy.float32(float(text))``.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        label: str,
-        entity: str | None,
-        classes: Sequence[str],
-        columns: Sequence[str] | None,
-    ) -> None:
-        self._path = path
+    def __init__(self, stream: TableStream) -> None:
+        self._path = stream.path
         # bytes so far, and before the row at hand, which has several lines where a cell has
         self._given = self._before = 0
-        self._reader = csv.reader(self._lines(Source(path)), strict=True)
-        super().__init__(
-            path, self._header() if columns is None else columns, label, entity, classes
-        )
+        self._reader = csv.reader(self._lines(Source(self._path)), strict=True)
+        super().__init__(stream, self._header() if stream.header is None else stream.header)
         self._places = [self.columns.index(name) for name in self.features]
 
     def skip(self, rows: int) -> int:
