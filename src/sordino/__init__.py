@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sordino.api import asynchronous, synchronous, vertical
     from sordino.api.comparing import Comparison, compare
     from sordino.api.given import Arrays, arrays
-    from sordino.api.ledgers import Ledger, fingerprint
+    from sordino.api.ledgers import Ledger, fingerprint, mechanism
     from sordino.api.planning import Plan, methods, plan
     from sordino.api.running import Run, resume, run
     from sordino.api.study import Study
@@ -50,18 +50,32 @@ if TYPE_CHECKING:
         Shards,
         World,
     )
-    from sordino.base.errors import BudgetExceeded, SordinoError, StudyError
+    from sordino.base.errors import (
+        BudgetExceeded,
+        DataError,
+        LedgerError,
+        ResumeError,
+        SordinoError,
+        StudyError,
+    )
 
 __version__ = VERSION
 
 _PLACES = {
     "api.comparing": ("Comparison", "compare"),
     "api.given": ("Arrays", "arrays"),
-    "api.ledgers": ("Ledger", "fingerprint"),
+    "api.ledgers": ("Ledger", "fingerprint", "mechanism"),
     "api.planning": ("Plan", "methods", "plan"),
     "api.running": ("Run", "resume", "run"),
     "api.study": ("Study",),
-    "base.errors": ("BudgetExceeded", "SordinoError", "StudyError"),
+    "base.errors": (
+        "BudgetExceeded",
+        "DataError",
+        "LedgerError",
+        "ResumeError",
+        "SordinoError",
+        "StudyError",
+    ),
 }
 _MODULES = {
     "privacy": "privacy",
@@ -81,6 +95,7 @@ __all__ = [
     "Column",
     "Comparison",
     "Data",
+    "DataError",
     "Dirichlet",
     "DpFedAvg",
     "DpSgd",
@@ -88,11 +103,13 @@ __all__ = [
     "FedAvg",
     "Iid",
     "Ledger",
+    "LedgerError",
     "Model",
     "Participation",
     "PeDpfl",
     "Plan",
     "Privacy",
+    "ResumeError",
     "Run",
     "Shards",
     "SordinoError",
@@ -104,6 +121,7 @@ __all__ = [
     "asynchronous",
     "compare",
     "fingerprint",
+    "mechanism",
     "methods",
     "plan",
     "privacy",

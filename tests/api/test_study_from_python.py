@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,13 @@ def test_importing_it_imports_nothing_that_is_heavy() -> None:
         check=True,
     )
     assert said.stdout.strip() == "[] True"
+
+
+def test_every_function_has_an_example_that_doctest_runs() -> None:
+    found = [each for each in map(partial(getattr, so), so.__all__) if inspect.isfunction(each)]
+    assert len(found) >= 7
+    for function in (*found, so.Study, so.Ledger, so.mechanism):
+        assert ">>> " in (function.__doc__ or ""), function
 
 
 def test_every_name_is_there_and_imported_for_type_checkers_too() -> None:

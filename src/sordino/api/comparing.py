@@ -125,6 +125,18 @@ def compare(
 
     A comparison that was stopped goes on where it was: call it again with the same arguments.
 
+    >>> import sordino as so
+    >>> study = so.Study(
+    ...     data="digits",
+    ...     model="logistic",
+    ...     method=so.DpSgd(learning_rate=0.5, tau=1),
+    ...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+    ...     budget=so.Budget(rounds=2),
+    ... )
+    >>> found = so.compare([study], vary={"method.tau": [1, 2]}, seeds=1, out="c", progress=False)
+    >>> found.to_polars()["study"].to_list(), found.page.name
+    (['dp-sgd on digits, tau 1', 'dp-sgd on digits, tau 2'], 'comparison.html')
+
     Args:
         asked: studies, or their files.
         data: data in memory for all of them, in place of their own; see :meth:`Study.on`.

@@ -74,6 +74,10 @@ class Arrays:
 def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = None) -> Arrays:
     """Examples, labels, and optionally whose they are, as one value.
 
+    >>> import sordino as so
+    >>> so.arrays([[0.5, 1.0], [0.0, 2.0]], ["ill", "well"], client=["north", "south"]).x.shape
+    (2, 2)
+
     Raises:
         DataError: if their lengths differ, or they cannot be made arrays.
     """

@@ -2,11 +2,7 @@
 
 A loop of another library (Opacus, or one's own) opens a ledger of its data, charges each piece of
 work *before* it releases anything, and is refused when the budget would be passed. Runs of other
-days add up, because the ledger is a file that outlives them::
-
-    with so.Ledger.create("clinic.sqlite", units=["clinic"]) as ledger:
-        step = so.privacy.PoissonSampled(0.01, so.privacy.Gaussian(1.1))
-        ledger.charge(step, count=100, epsilon=3.0, delta=1e-5, why="model 1, epoch 0")
+days add up, because the ledger is a file that outlives them.
 
 A charge is for one time that something happens. A loop that is repeated draws other noise, which is
 a second release, and is charged again.
@@ -14,17 +10,21 @@ a second release, and is charged again.
 
 from __future__ import annotations
 
+import math
 import secrets
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, SupportsFloat, get_args
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, get_args
 
 from sordino import privacy
 from sordino.api import shown
-from sordino.base.errors import LedgerError, StudyError
+from sordino.base.entropy import System
+from sordino.base.errors import DataError, LedgerError, StudyError
 from sordino.core.run.verify import places
+from sordino.mechanisms.gaussian import Gaussian as GaussianSum
 from sordino.privacy import (
     Budget,
     Charge,
@@ -46,13 +46,23 @@ from sordino.privacy.session import data_ledger
 from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import polars
+    import torch
 
 ACCOUNTANT = "pld"
 
 
 class Ledger(shown.Tabular):
     """One ledger, or all ledgers of a folder, opened by its path. A context manager.
+
+    >>> import sordino as so
+    >>> step = so.privacy.PoissonSampled(0.01, so.privacy.Gaussian(1.1))
+    >>> with so.Ledger.create("clinic.sqlite", units=["clinic"]) as ledger:
+    ...     permit = ledger.charge(step, count=100, epsilon=3.0, delta=1e-5, why="model 1, epoch 0")
+    ...     0 < ledger.epsilon(delta=1e-5) < 3.0
+    True
 
     Its proof of integrity is :meth:`verify`; ``sordino ledger verify`` compares a whole run with
     its ledger.
@@ -243,6 +253,115 @@ class Ledger(shown.Tabular):
         return shown.page("Privacy ledger", shown.table(head, rows))
 
 
+@dataclass(kw_only=True, eq=False)
+class Mechanism:
+    """Clipping and noise for a training loop of one's own, charged to a ledger before each release.
+
+    >>> import numpy as np, sordino as so
+    >>> with so.Ledger.create("clinic.sqlite", units=["clinic"]) as ledger:
+    ...     add_noise = so.mechanism(
+    ...         ledger=ledger, epsilon=3.0, delta=1e-5,
+    ...         clip=1.0, noise_multiplier=2.0, sampling_rate=0.1,
+    ...     )
+    ...     batch = add_noise.sample(1000)  # indices of a Poisson sample
+    ...     total = add_noise(np.ones((len(batch), 3)))  # a row for each example of the batch
+    >>> total.shape  # divide by 0.1 * 1000, and never by len(batch), which is secret
+    (3,)
+
+    A release is sum_i v_i min(1, s C / |v_i|) + N(0, (sigma C)^2 I_d), as whole numbers on a public
+    grid. Rows are bounded and added up in float64. For up to 2^20 rows that is off by 2^-12 C at
+    most (gamma_n sum_i |v_i| with one row more and with one less), for which s = 1 - 2^-9 leaves
+    room. A row that is not finite, or longer than 1e19, contributes nothing. Noise and samples come
+    from the operating system: nothing can be drawn twice.
+
+    Attributes:
+        ledger: of the data; charged before a release is computed.
+        epsilon, delta: the budget of the unit, over all that it ever released.
+        clip: C, the L2 bound of what one record adds to a sum (units of the rows).
+        noise_multiplier: sigma.
+        sampling_rate: q of the Poisson samples that rows are of; 1 where every record has a row.
+        unit: whose data; may be left out where the ledger has one.
+        steps: how many releases are paid for at a time; what is left at the end stays charged.
+        why: for the reader of the ledger.
+        accountant: turns events into epsilon.
+
+    Raises:
+        StudyError: for numbers that no bound or noise can have.
+    """
+
+    ledger: Ledger
+    epsilon: float
+    delta: float
+    clip: float
+    noise_multiplier: float
+    sampling_rate: float = 1.0
+    unit: str | None = None
+    steps: int = 1
+    why: str = "a sum of a loop elsewhere"
+    accountant: str = ACCOUNTANT
+    _noise: GaussianSum = field(init=False, repr=False)  # as checked, whatever is set later
+    _paid: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._noise = GaussianSum(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        if not (0 < self.sampling_rate <= 1 and self.steps >= 1):
+            raise StudyError(
+                f"sampling_rate must lie in (0, 1], and steps be 1 at least; got "
+                f"{self.sampling_rate} and {self.steps}"
+            )
+
+    @property
+    def event(self) -> Event:
+        """The fact that the ledger keeps of one release."""
+        noise = self._noise.event()
+        return noise if self.sampling_rate == 1 else PoissonSampled(self.sampling_rate, noise)
+
+    def sample(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the indices (b,) of a Poisson sample of so many records."""
+        from sordino.training.client import poisson
+
+        return poisson(count, self.sampling_rate, System().at("sample")).numpy()
+
+    def __call__(self, rows: npt.ArrayLike | torch.Tensor) -> Any:
+        """Return the noisy sum (d,), float32, of rows (n, d): an array, or a tensor of tensors.
+
+        Raises:
+            DataError: if these are no rows of real numbers.
+            BudgetExceeded: if the unit would pass its budget. Nothing is released then.
+        """
+        import torch
+
+        from sordino.training.perexample.clipping import LONGEST, MARGIN, MOST, factors
+
+        held = torch.as_tensor(rows).detach()
+        if held.ndim != 2 or not held.is_floating_point() or len(held) > MOST:
+            raise DataError(
+                f"give real numbers (n, d), one row for each record, at most {MOST:,} rows; got "
+                f"{held.dtype} {tuple(held.shape)}"
+            )
+        if not self._paid:
+            self.ledger.charge(
+                self.event,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                unit=self.unit,
+                count=self.steps,
+                why=self.why,
+                accountant=self.accountant,
+            )
+            self._paid = self.steps
+        self._paid -= 1
+        held = held.double()
+        norms = torch.linalg.vector_norm(held, dim=1).nan_to_num_(nan=math.inf)
+        held = held.where((norms <= LONGEST)[:, None], 0.0)
+        total = (held * factors(norms, self._noise.clip, MARGIN, held.dtype)[:, None]).sum(0)
+        noisy, _ = self._noise.release_counted(total, 0.0, System().at("noise"))
+        return noisy if isinstance(rows, torch.Tensor) else noisy.numpy()
+
+
+mechanism = Mechanism
+
+
 def _refuse_odd(event: object, epsilon: object, delta: object) -> None:
     """Refuse what is no event or no number, before the ledger is asked.
 
@@ -289,6 +408,10 @@ def _close(ledgers: Sequence[privacy.Ledger]) -> None:
 
 def fingerprint(data: bytes, *, public: bool = False) -> str:
     """Return the fingerprint of data in a ledger: a digest under this user's secret key.
+
+    >>> import sordino as so
+    >>> so.fingerprint(b"rows of a public table", public=True)[:7]
+    'sha256:'
 
     Args:
         public: whether everybody may try which bytes these are: then it is SHA-256 without a key.

@@ -41,6 +41,10 @@ def methods() -> polars.DataFrame:
     """Every method: its regime, the units it can protect, its forms, what it does, and its paper.
 
     ``private`` are the forms that keep a promise where ``privacy.unit`` is not "none".
+
+    >>> import sordino as so
+    >>> "dp-sgd" in so.methods()["name"]
+    True
     """
     return shown.frame(
         [
@@ -142,6 +146,18 @@ class Plan(shown.Tabular):
 
 def plan(study: Study | Path | str, data: Data | None = None) -> Plan:
     """The privacy price of a study.
+
+    >>> import sordino as so
+    >>> study = so.Study(
+    ...     data="digits",
+    ...     model="logistic",
+    ...     method=so.DpSgd(learning_rate=0.5, tau=1),
+    ...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+    ...     budget=so.Budget(rounds=2),
+    ... )
+    >>> plan = so.plan(study)
+    >>> round(plan.epsilon, 2), plan.rounds, plan.to_polars().height
+    (2.0, 2, 2)
 
     Args:
         study: the study, or its file.

@@ -241,6 +241,18 @@ def run(
 ) -> Run:
     """Train the model of a study, and write a run folder with its ledger and a report.
 
+    >>> import sordino as so
+    >>> study = so.Study(
+    ...     data="digits",
+    ...     model="logistic",
+    ...     method=so.DpSgd(learning_rate=0.5, tau=1),
+    ...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+    ...     budget=so.Budget(rounds=2),
+    ... )
+    >>> run = so.run(study, out="first", progress=False)
+    >>> run.unit, round(run.epsilon, 2), len(run.rounds)
+    ('sample', 2.0, 2)
+
     Args:
         study: the study, or its file.
         data: data in memory to run it on, in place of the study's own; see :meth:`Study.on`.
@@ -283,6 +295,20 @@ def resume(
     track: Sequence[str | Maker] = (),
 ) -> Run:
     """Go on with a run that was stopped: the same result, bit for bit, on the same machine.
+
+    A run that has ended stays as it is:
+
+    >>> import sordino as so
+    >>> study = so.Study(
+    ...     data="digits",
+    ...     model="logistic",
+    ...     method=so.DpSgd(learning_rate=0.5, tau=1),
+    ...     privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+    ...     budget=so.Budget(rounds=2),
+    ... )
+    >>> run = so.run(study, out="first", progress=False)
+    >>> so.resume("first", progress=False).accuracy == run.accuracy
+    True
 
     Args:
         modules: where modules lie that the study names, if they are not installed.

@@ -1,0 +1,93 @@
+"""Clipping and noise for a loop of one's own: bounded, of the scale that is charged, paid first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import sordino as so
+from sordino.mechanisms.contract import looks_standard_normal
+
+CLIP = 0.5
+
+
+class Unpaid:
+    """In the place of a ledger: charges cost time that a search for sensitivity has no use for."""
+
+    def charge(self, event: so.privacy.Event, **terms: Any) -> None: ...
+
+
+def made(**changed: Any) -> so.mechanism:
+    terms = {"ledger": Unpaid(), "epsilon": 9.0, "delta": 1e-5, "clip": CLIP, **changed}
+    return so.mechanism(**terms)
+
+
+def test_noise_has_the_scale_that_is_charged_and_no_other() -> None:
+    add_noise = made(noise_multiplier=3.0)
+    noise = torch.as_tensor(add_noise(np.zeros((7, 20_000))))
+    for wrong, fits in ((1.0, True), (2 / 3, False), (3 / 2, False)):
+        assert looks_standard_normal(noise / (wrong * 3.0 * CLIP)) is fits
+    assert add_noise.event == so.privacy.Gaussian(3.0)
+    again = torch.as_tensor(add_noise(np.zeros((7, 20_000))))
+    assert (again == noise).float().mean() < 1e-3
+
+
+@given(
+    st.integers(0, 60),
+    st.integers(1, 40),
+    st.sampled_from([1e-30, 1e-3, 1.0, 1e8, 1e18]),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 2**32 - 1),
+)
+def test_one_row_moves_the_sum_by_the_clip_at_most(
+    n: int, d: int, scale: float, kind: type[np.floating[Any]], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = (rng.standard_normal((n + 1, d)) * scale * rng.exponential(size=(n + 1, 1))).astype(kind)
+    sums: list[NDArray[np.float32]] = [
+        made(noise_multiplier=1e-9)(part)
+        for part in (rows, np.delete(rows, rng.integers(n + 1), 0))
+    ]
+    rounding = 4e-8 * max(map(np.linalg.norm, sums))  # a release is float32
+    assert np.linalg.norm(sums[0].astype(float) - sums[1]) <= CLIP * (1 + 1e-6) + rounding
+
+
+def test_rows_without_a_direction_count_as_nothing() -> None:
+    rows = np.array([[np.nan, 0], [np.inf, 1], [1e30, 0], [0.3, 0.4]])
+    total = made(noise_multiplier=1e-9)(rows)
+    assert total == pytest.approx([0.3, 0.4], rel=3e-3)  # within the bound: nearly as it is
+    assert isinstance(made(noise_multiplier=1.0)(torch.zeros(0, 4)), torch.Tensor)
+    for wrong in (np.zeros(3), np.zeros((2, 2), int)):
+        with pytest.raises(so.DataError, match="one row for each record"):
+            made(noise_multiplier=1.0)(wrong)
+    for terms in ({"clip": 0.0}, {"noise_multiplier": 0.0}, {"sampling_rate": 2.0}, {"steps": 0}):
+        with pytest.raises(so.StudyError):
+            made(**{"noise_multiplier": 1.0, **terms})
+
+
+def test_a_release_is_paid_before_it_and_refused_when_nothing_is_left(tmp_path: Path) -> None:
+    with so.Ledger.create(tmp_path / "clinic.sqlite", ["clinic"]) as ledger:
+        add_noise = made(
+            ledger=ledger, noise_multiplier=2.0, sampling_rate=0.1, epsilon=1.0, steps=3
+        )
+        most = ledger.remaining(add_noise.event, epsilon=1.0, delta=1e-5)
+        assert most is not None
+        batch = add_noise.sample(10_000)
+        assert 800 < len(batch) < 1200
+        assert not np.array_equal(batch, add_noise.sample(10_000))
+        for _ in range(most - most % 3):
+            add_noise(np.ones((4, 2), np.float32))
+        assert sum(entry.count for entry in ledger.entries()) == most - most % 3
+        with pytest.raises(so.BudgetExceeded):
+            add_noise(np.ones((4, 2), np.float32))
+        assert ledger.epsilon(1e-5) <= 1.0
+        assert {entry.event for entry in ledger.entries()} == {
+            so.privacy.PoissonSampled(0.1, so.privacy.Gaussian(2.0))
+        }
