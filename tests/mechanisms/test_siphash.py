@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2  # type: ignore[import-untyped]
 
 from sordino.base.entropy import Seeded
-from sordino.mechanisms.draws import siphash
+from sordino.base.siphash import siphash
 from sordino.mechanisms.response import secret
 from sordino.privacy.records.identity import digests
 
@@ -65,12 +65,8 @@ def reference(key: tuple[int, int], text: bytes) -> int:
 
 def of(numbers: Any, key: tuple[int, int] = AUTHORS_KEY, second: Any = None) -> Any:
     left = np.asarray(numbers).astype(np.uint64)
-    return siphash(
-        key,
-        (11, 12),
-        left,
-        np.zeros_like(left) if second is None else np.asarray(second).astype(np.uint64),
-    )
+    right = np.zeros_like(left) if second is None else np.asarray(second).astype(np.uint64)
+    return siphash(key, *(np.full_like(left, word) for word in (11, 12)), left, right)
 
 
 def test_the_reference_gives_the_authors_answers() -> None:
@@ -93,7 +89,8 @@ def test_words_are_siphash_of_32_bytes(
 ) -> None:
     left, right = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
     texts = [b"".join(word.to_bytes(8, "little") for word in (*first, *pair)) for pair in pairs]
-    assert siphash(key, first, left, right).tolist() == [reference(key, text) for text in texts]
+    words = (*(np.full_like(left, word) for word in first), left, right)
+    assert siphash(key, *words).tolist() == [reference(key, text) for text in texts]
 
 
 def test_keys_are_drawn_from_the_address() -> None:

@@ -239,7 +239,7 @@ def own_mechanism(study: HorizontalStudy) -> Subject:
         claimed=asked.for_dimension(flat.dim).event(made.noise_multiplier),
         booked=made.event(),
         draw=draw,
-        cheap=isinstance(made, Gaussian) or (isinstance(made, HaarGaussian) and flat.dim > FINE),
+        cheap=type(made) is Gaussian or (isinstance(made, HaarGaussian) and flat.dim > FINE),
     )
 
 

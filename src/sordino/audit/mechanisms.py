@@ -252,10 +252,10 @@ def table(
 def releases(mechanism: Bounded) -> Draw:
     """Return the releases of a mechanism on sums."""
     match mechanism:
-        case GaussianSum():
-            return _side_by_side(mechanism)
         case CountedGaussian():
             return _pairs(mechanism)
+        case GaussianSum():
+            return _side_by_side(mechanism)
         case LevelGaussian():
             return _levels(mechanism)
         case HaarGaussian() if _even(mechanism):

@@ -37,7 +37,7 @@ from sordino.clients.division import Federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.data import Dataset
-from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Measure
+from sordino.mechanisms.gaussian import Bounded, Measure
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import (
     Budget,
@@ -176,7 +176,7 @@ def refuse_uneven(mechanism: Bounded) -> None:
     Raises:
         StudyError: if it is none of those that canaries on single numbers are for.
     """
-    if not isinstance(mechanism, SameNoise | CountedGaussian) or mechanism.measure != "flat":
+    if not isinstance(mechanism, SameNoise) or mechanism.measure != "flat":
         raise StudyError(
             "privacy.mechanism.kind: --attack canaries needs the same noise on every number and "
             "clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the others"

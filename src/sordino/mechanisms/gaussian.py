@@ -277,8 +277,8 @@ class Euclidean(Scaled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Isotropic(Euclidean):
-    """Gaussian noise of one size on every number of the vector.
+class Gaussian(Euclidean):
+    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
 
     Attributes:
         measure: whether contributions are bounded as a whole, or each layer by itself within the
@@ -300,27 +300,21 @@ class Isotropic(Euclidean):
         deviation = self.vector_multiplier * self.clip * math.sqrt(times)
         return normal_within(deviation, deviation, dimension, chance)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian(Isotropic):
-    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C."""
-
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, float | None]:
         """The noisy sum (d,), float32, of a sum (d,) of clipped contributions; no count.
 
         ``total`` is left as it is.
         """
         from sordino.mechanisms.grid import add_gaussian
 
-        return add_gaussian(
-            total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier
-        ), None
+        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
+        return noisy, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedGaussian(Isotropic):
+class CountedGaussian(Gaussian):
     """A Gaussian release of a vector and of a count, together priced at sigma.
 
     Attributes:
@@ -358,7 +352,7 @@ class CountedGaussian(Isotropic):
 
         from sordino.mechanisms.grid import add_gaussian
 
-        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
+        noisy, _ = Gaussian.release_counted(self, total, excess, rng)
         half = torch.tensor([excess], dtype=torch.float64)
         count = add_gaussian(
             half,

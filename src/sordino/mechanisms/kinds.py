@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry, Section
-from sordino.mechanisms.gaussian import Bounded, CountedGaussian, Gaussian, Measuring
+from sordino.mechanisms.gaussian import COUNT_SHARE, Bounded, CountedGaussian, Gaussian, Measuring
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
@@ -180,9 +180,7 @@ class GaussianNoise(Noise):
         sigma, deviation = asked.noise_multiplier, asked.count_deviation
         if not asked.counted:
             return Gaussian(clip=asked.clip, noise_multiplier=sigma, measure=measure)
-        if deviation is None:
-            return CountedGaussian(clip=asked.clip, noise_multiplier=sigma, measure=measure)
-        share = (sigma / (2.0 * deviation)) ** 2
+        share = COUNT_SHARE if deviation is None else (sigma / (2.0 * deviation)) ** 2
         if share >= 1.0:
             raise StudyError(
                 f"noise of {deviation:g} clients on the count (method.count_noise) leaves nothing "

@@ -80,6 +80,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import DataError, StudyError
+from sordino.base.siphash import siphash
 from sordino.privacy import event
 
 STEPS = 2**53
@@ -206,16 +207,13 @@ class RandomisedResponse:
         Raises:
             DataError: for labels or numbers that are not such.
         """
-        # not before it is needed: the compiler takes a while to load
-        from sordino.mechanisms.draws import siphash
-
         whole = self._checked(labels)
         left = _numbers(entities, "entities", len(whole))
         right = np.zeros_like(left) if visits is None else _numbers(visits, "visits", len(whole))
-        own = int(np.float64(self.epsilon).view(np.uint64)), self.classes
-        return self._answers(
-            whole, (siphash(key, own, left, right) >> np.uint64(11)).astype(np.int64), labels
-        )
+        setting = np.array([np.float64(self.epsilon).view(np.uint64), self.classes], np.uint64)
+        first, second = (np.full(len(whole), word) for word in setting)
+        words = siphash(key, first, second, left, right)
+        return self._answers(whole, (words >> np.uint64(11)).astype(np.int64), labels)
 
     def accuracy(self, agreement: float) -> float:
         """An unbiased estimate of the share of right predictions, from agreement with answers.

@@ -56,8 +56,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,34 +72,7 @@ Groups = tuple[float, ...]
 """One number for every group."""
 
 
-class _Shape(NamedTuple):
-    """The constants that follow from the sizes of the blocks of a :class:`Basis`."""
-
-    levels: tuple[int, ...]
-    leaves: tuple[int, ...]
-    lengths: tuple[int, ...]
-    sizes: Groups
-    orthonormal: Groups
-
-
-@lru_cache(maxsize=64)
-def _shape(blocks: tuple[int, ...]) -> _Shape:
-    groups = [
-        (
-            level,
-            2**top,
-            -(-size // 2 ** (level or top)),
-            size / 2 ** (level or top),
-            2.0 ** (-0.5 * (level or top)),
-        )
-        for size in blocks
-        for top in ((size - 1).bit_length(),)
-        for level in (0, *range(top, 0, -1))
-    ]
-    return _Shape(*zip(*groups, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Basis:
     """Orthonormal Haar coefficients of consecutive blocks of a vector (d,).
 
@@ -140,25 +113,40 @@ class Basis:
         """The number of coefficients; at most d + sum of L."""
         return sum(self.lengths)
 
-    @property
+    @cached_property
+    def _groups(self) -> list[tuple[int, int, int]]:
+        """The size of the block, its L, and the level of every group."""
+        tops = [(size - 1).bit_length() for size in self.blocks]
+        return [
+            (size, top, level)
+            for size, top in zip(self.blocks, tops, strict=True)
+            for level in (0, *range(top, 0, -1))
+        ]
+
+    @cached_property
     def levels(self) -> tuple[int, ...]:
         """The level of every group; 0 for a base."""
-        return _shape(self.blocks).levels
+        return tuple(level for _, _, level in self._groups)
 
-    @property
+    @cached_property
     def leaves(self) -> tuple[int, ...]:
         """m, the padded length of the block to which a group belongs, (groups,)."""
-        return _shape(self.blocks).leaves
+        return tuple(2**top for _, top, _ in self._groups)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The number of coefficients of each group, (groups,)."""
-        return _shape(self.blocks).lengths
+        return tuple(-(-size // 2 ** (level or top)) for size, top, level in self._groups)
 
-    @property
+    @cached_property
     def sizes(self) -> Groups:
         """n (groups,): d_block / 2^l, and d_block / m for a base. They sum to d."""
-        return _shape(self.blocks).sizes
+        return tuple(size / 2 ** (level or top) for size, top, level in self._groups)
+
+    @cached_property
+    def _scale(self) -> Groups:
+        """Factors of a signed sum that make it an orthonormal coefficient, (groups,)."""
+        return tuple(2.0 ** (-0.5 * (level or top)) for _, top, level in self._groups)
 
     def forward(self, v: Tensor, weights: Sequence[float] | None = None) -> Tensor:
         """Orthonormal coefficients (..., coefficients) of v (..., d), times the group's weight."""
@@ -176,7 +164,7 @@ class Basis:
     def _transformed(
         self, run: Callable[..., None], v: Tensor, weights: Sequence[float] | None, length: int
     ) -> Tensor:
-        scale = _shape(self.blocks).orthonormal
+        scale = self._scale
         if weights is not None:
             scale = tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
         rows = _numbers(v)
@@ -190,8 +178,7 @@ class Basis:
 
         self._fits(rows)
         numbers, out = _numbers(rows), np.empty((len(rows), self.groups))
-        scale = _shape(self.blocks).orthonormal
-        loops.energies(numbers, *_arrays(self.blocks, scale, numbers.dtype), out)
+        loops.energies(numbers, *_arrays(self.blocks, self._scale, numbers.dtype), out)
         return torch.from_numpy(out)
 
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
@@ -290,7 +277,7 @@ def _cut(size: int) -> NDArray[np.float64]:
     Functions with real support alone stay orthogonal to all others. Of two that span the end,
     the finer lies under one half of the coarser, where that is a constant of square 2^-l.
     """
-    steps = _shape((size,)).levels
+    steps = Basis.flat(size).levels
     top = len(steps) - 1
     out = np.zeros((len(steps), len(steps)))
     for row, level in enumerate(steps):

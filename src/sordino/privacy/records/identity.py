@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import LedgerError
+from sordino.base.siphash import siphash
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, SAMPLE
 
@@ -39,8 +40,6 @@ KEY = 16
 """Bytes of a ledger's key."""
 
 PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
-_CHUNK = 1 << 15  # words at once: what a round needs stays in the processor's cache
-_LENGTH = np.uint64(8 << 56)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,54 +105,8 @@ def stacked(parts: Sequence[Words]) -> Words:
 
 def digests(key: bytes, words: Words) -> Words:
     """SipHash-2-4 of each word by itself, (n,)."""
-    out = np.empty(len(words), dtype=np.uint64)
-    keys = np.frombuffer(key, dtype="<u8").astype(np.uint64)
-    for start in range(0, len(words), _CHUNK):
-        out[start : start + _CHUNK] = _siphash(keys, words[start : start + _CHUNK])
-    return out
-
-
-def _siphash(key: Words, words: Words) -> Words:
-    a, b, c, d = (
-        np.full(len(words), key[i % 2] ^ np.uint64(constant))
-        for i, constant in enumerate(
-            (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-        )
-    )
-    for word in (words, _LENGTH):
-        d ^= word
-        for _ in range(2):
-            _round(a, b, c, d)
-        a ^= word
-    c ^= np.uint64(0xFF)
-    for _ in range(4):
-        _round(a, b, c, d)
-    found: Words = a ^ b ^ c ^ d
-    return found
-
-
-def _round(a: Words, b: Words, c: Words, d: Words) -> None:
-    """One SipRound, in place."""
-    a += b
-    c += d
-    _turn(b, 13)
-    b ^= a
-    _turn(d, 16)
-    d ^= c
-    _turn(a, 32)
-    a += d
-    c += b
-    _turn(d, 21)
-    d ^= a
-    _turn(b, 17)
-    b ^= c
-    _turn(c, 32)
-
-
-def _turn(words: Words, by: int) -> None:
-    low = words >> np.uint64(64 - by)
-    words <<= np.uint64(by)
-    words |= low
+    first, second = np.frombuffer(key, dtype="<u8").tolist()
+    return siphash((first, second), words)
 
 
 Places = npt.NDArray[np.int64]
