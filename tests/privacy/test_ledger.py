@@ -191,11 +191,11 @@ def test_files_that_are_no_ledger_are_one_clear_error(tmp_path: Path, path: Path
 def test_a_full_disk_books_nothing_by_halves(path: Path) -> None:
     with Ledger.open(path) as ledger:
         before = ledger.head()
-        pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
-        ledger._db.execute(f"PRAGMA max_page_count = {pages}")
+        pages = ledger.connection.execute("PRAGMA page_count").fetchone()[0]
+        ledger.connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(LedgerError, match="Free some space"):
             ledger.charge([charge(f"big{i}") for i in range(2000)], FREE)
-        ledger._db.execute("PRAGMA max_page_count = 100000")
+        ledger.connection.execute("PRAGMA max_page_count = 100000")
         assert ledger.head() == before
         assert ledger.verify().entries == 10
         ledger.charge([charge("after")], FREE)

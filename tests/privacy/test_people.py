@@ -416,3 +416,17 @@ def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
             assert seen["b"] == (((OTHER, 2),),)
             assert epsilon(*seen["c"][0]) == epsilon((STEP, 10))
             ledgers.finish()
+
+
+def test_a_plan_counts_a_person_at_two_clients_as_a_charge_does(tmp_path: Path) -> None:
+    wanted = [of("a", 1, people=[7]), of("b", 2, people=[7]), of("c", 3, people=[8])]
+    seen = burdens(None, wanted)
+    with LedgerSession.for_data(tmp_path, "one", wanted) as ledgers:
+        for unit in "abc":
+            booked(ledgers, unit, OTHER, 1)
+        for unit in "abc":
+            (burden,) = seen[unit]
+            assert epsilon((burden.of(lambda place: OTHER), 1)) == ledgers.epsilon(
+                unit, 1e-5, "rdp"
+            )
+    assert [each[0].units for each in seen.values()] == [(0, 1), (0, 1), (2,)]

@@ -63,7 +63,11 @@ Admit = Callable[[Mapping[str, Budget]], None]
 
 
 class Ledger:
-    """One ledger file."""
+    """One ledger file.
+
+    Attributes:
+        connection: of the file, for tables that stand beside the ledger's own.
+    """
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class Ledger:
         clock: Clock | None = None,
     ) -> None:
         self.path, self.format = path, form
-        self._db, self._clock = connection, clock
+        self.connection, self._clock = connection, clock
         self._version: int | None = None
         self._forget()
 
@@ -105,7 +109,7 @@ class Ledger:
         if "notes" not in self.format.tables:
             return ()
         with self._said():
-            found = self._db.execute(f"SELECT * FROM notes WHERE {where}", values).fetchall()
+            found = self.connection.execute(f"SELECT * FROM notes WHERE {where}", values).fetchall()
             return tuple(Note(*row) for row in found)
 
     def _said(self) -> AbstractContextManager[None]:
@@ -114,42 +118,41 @@ class Ledger:
     def _forget(self) -> None:
         self._walk = self._new_walk()
         self._totals: dict[str, dict[Event, int]] = {unit: {} for unit in self._walk.units}
-        self._last: dict[str, int] = {}  # number of each unit's last entry
 
     def _new_walk(self) -> Walk:
-        return Walk(self.path, self.format, self.format.units(self._db))
+        return Walk(self.path, self.format, self.format.units(self.connection))
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Bring memory up to the file, which other processes may have written, along the chain."""
-        if not self._stands(self._walk.head):
-            self._forget()
-        # The head is read first: what another process adds between the two queries is then next
-        # time's news.
-        until = self._head()
-        if until == self._walk.head:
-            return
-        try:
-            for link in self._walk.over(self._links(self._walk.head[0], until[0])):
-                self._learn(link)
-        except BaseException:
-            self._forget()
-            raise
+        with self._said():
+            if not self._stands(self._walk.head):
+                self._forget()
+            # The head is read first: what another process adds between the two queries is then
+            # next time's news.
+            until = self.head()
+            if until == self._walk.head:
+                return
+            try:
+                for link in self._walk.over(self._links(self._walk.head[0], until[0])):
+                    self._learn(link)
+            except BaseException:
+                self._forget()
+                raise
 
     def _learn(self, link: Entry | Note) -> None:
         if isinstance(link, Entry):
-            self._add(link.unit, link.event, link.count, link.seq)
+            self._add(link.unit, link.event, link.count)
         elif link.kind == UNIT:
             self._totals[link.name] = {}
 
-    def _add(self, unit: str, event: Event, count: int, seq: int) -> None:
+    def _add(self, unit: str, event: Event, count: int) -> None:
         totals = self._totals[unit]
         totals[event] = totals.get(event, 0) + count
-        self._last[unit] = seq
 
     def _stands(self, head: Head) -> bool:
         if head[0] == 0:
             return head[1] == self.format.start
-        found = self._db.execute(
+        found = self.connection.execute(
             f"SELECT digest FROM ({self.format.heads}) WHERE seq = ?", head[:1]
         )
         return bool(found.fetchall() == [(head[1],)])
@@ -157,14 +160,14 @@ class Ledger:
     def stands(self, head: Head) -> bool:
         """Tell whether the chain, which is checked, holds just this link, noted elsewhere."""
         with self._said():
-            self._refresh()
+            self.refresh()
             return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
 
     def holds(self, digest: str) -> bool:
         """Tell whether a link of the chain, which is checked, has this digest."""
         with self._said():
-            self._refresh()
-            found = self._db.execute(
+            self.refresh()
+            found = self.connection.execute(
                 f"SELECT 1 FROM ({self.format.heads}) WHERE digest = ?", (digest,)
             )
             return digest == self.format.start or found.fetchone() is not None
@@ -178,12 +181,12 @@ class Ledger:
                 name must not read as "nothing spent".
         """
         with self._said():
-            self._refresh()
+            self.refresh()
             if unit not in self._totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
-            if until is None or until >= self._last.get(unit, 0):
+            if until is None or until >= self._walk.head[0]:
                 return tuple(self._totals[unit].items())
-            totals = self._db.execute(
+            totals = self.connection.execute(
                 "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
                 "event ORDER BY MIN(seq)",
                 (unit, until),
@@ -212,13 +215,13 @@ class Ledger:
     def units(self) -> dict[str, str]:
         """Every unit and the fingerprint of its data."""
         with self._said():
-            self._refresh()
+            self.refresh()
             return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
 
     def labels(self) -> dict[str, str]:
         """Return the units' names for people, of those that have one."""
         with self._said():
-            self._refresh()
+            self.refresh()
             return {
                 unit: label for unit, (_, label) in self._walk.units.items() if label is not None
             }
@@ -226,11 +229,10 @@ class Ledger:
     def head(self) -> Head:
         """Number and digest of the last link."""
         with self._said():
-            return self._head()
-
-    def _head(self) -> Head:
-        found = self._db.execute(f"{self.format.heads} ORDER BY 1 DESC LIMIT 1").fetchone()
-        return (0, self.format.start) if found is None else (int(found[0]), found[1])
+            found = self.connection.execute(
+                f"{self.format.heads} ORDER BY 1 DESC LIMIT 1"
+            ).fetchone()
+            return (0, self.format.start) if found is None else (int(found[0]), found[1])
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
         """The charges in order, of one unit or all, up to the last one now; checked or not."""
@@ -249,7 +251,7 @@ class Ledger:
             with self._said():
                 if self._clock is not None:
                     self._clock.check()
-                rows = self._db.execute(
+                rows = self.connection.execute(
                     self.format.links, {"first": first, "last": last, "batch": BATCH}
                 ).fetchall()
             for row in rows:
@@ -266,13 +268,13 @@ class Ledger:
                 one expected.
         """
         with self._said():
-            (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            (sound,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
                 raise LedgerError(
                     f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy"
                 )
             walk, count = self._new_walk(), 0
-            for link in walk.over(self._links(0, self._head()[0])):
+            for link in walk.over(self._links(0, self.head()[0])):
                 count += isinstance(link, Entry)
             self.refuse_changed_records()
         seq, last = walk.head
@@ -291,11 +293,11 @@ class Ledger:
             LedgerError: if they are not as the last change by a run left them.
         """
         if not (told := self.notes(RECORDS)):
-            storage.refuse_records(self._db, self.path, self.format)
+            storage.refuse_records(self.connection, self.path, self.format)
             return
         from sordino.privacy.records.store import digest  # arrays take a while to import
 
-        if told[-1].facts.get("digest") != digest(self._db):
+        if told[-1].facts.get("digest") != digest(self.connection):
             raise LedgerError(
                 f"{self.path}: the records that it knows are not those that entry {told[-1].seq} "
                 "left: they were changed. Restore the ledger from a copy"
@@ -313,18 +315,13 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self.connection.close()
 
     def __enter__(self) -> Ledger:
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def refresh(self) -> None:
-        """Look what other processes have booked."""
-        with self._said():
-            self._refresh()
 
     # --- what changes the file
 
@@ -361,13 +358,25 @@ class Ledger:
                     sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)
                 ) as db:
                     storage.create(db)
-                    cls(path, db, NEWEST)._register(units, labels or {})
+                    cls(path, db, NEWEST).register(units, labels)
                     db.execute("COMMIT")
                     storage.durable(db)
                 storage.publish(fresh, path)
             finally:
                 fresh.unlink(missing_ok=True)
         return cls.open(path)
+
+    @classmethod
+    def scratch(cls, like: Ledger | None) -> Ledger:
+        """A copy of a ledger in memory, or a new one, for what would be if it were charged."""
+        db = sqlite3.connect(":memory:", isolation_level=None)
+        if like is None:
+            storage.create(db)
+            db.execute("COMMIT")
+            return cls(Path("ledger"), db, NEWEST)
+        with like._said():
+            like.connection.backup(db)
+        return cls(like.path, db, like.format)
 
     @classmethod
     def open_or_create(
@@ -397,20 +406,17 @@ class Ledger:
             LedgerError: if a unit was kept for other data.
         """
         with self.transaction():
-            self._register(units, labels or {})
-
-    def _register(self, units: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        known = self._walk.units
-        for unit, fingerprint in units.items():
-            if unit not in known:
-                label = {"label": labels[unit]} if unit in labels else {}
-                self._note(UNIT, unit, {"fingerprint": fingerprint, **label})
-            elif known[unit][0] != fingerprint:
-                raise LedgerError(
-                    f"{self.path}: this ledger was kept for other data: {unit} had fingerprint "
-                    f"{known[unit][0][:12]}, now {fingerprint[:12]}. Use the ledger that belongs "
-                    "to this data, or begin a new one"
-                )
+            for unit, fingerprint in units.items():
+                known, _ = self._walk.units.get(unit, (None, None))
+                if known is None:
+                    label = {"label": labels[unit]} if labels and unit in labels else {}
+                    self.note(UNIT, unit, {"fingerprint": fingerprint, **label})
+                elif known != fingerprint:
+                    raise LedgerError(
+                        f"{self.path}: this ledger was kept for other data: {unit} had "
+                        f"fingerprint {known[:12]}, now {fingerprint[:12]}. Use the ledger that "
+                        "belongs to this data, or begin a new one"
+                    )
 
     def note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
         """Add a note to the chain, durably, unless one of this kind and name says the same.
@@ -418,26 +424,23 @@ class Ledger:
         Raises:
             ResumeError: if one says something else.
         """
+        content = canonical(dict(facts))
         with self.transaction():
             found = self.noted(kind, name)
             if found is None:
-                return self._note(kind, name, facts)
-            if found.content != canonical(dict(facts)):
+                seq, prev = self._walk.head
+                body = (seq + 1, kind, name, content, prev)
+                row = (*body, digest(body))
+                self.connection.execute("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", row)
+                for link in self._walk.over(iter([(False, row)])):
+                    self._learn(link)
+                return Note(*row)
+            if found.content != content:
                 raise ResumeError(
                     f"{self.path}: entry {found.seq} ({kind} {name}) already has other "
                     "content, and a note cannot be changed"
                 )
             return found
-
-    def _note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
-        seq, prev = self._walk.head
-        content = canonical(dict(facts))
-        body = (seq + 1, kind, name, content, prev)
-        row = (*body, digest(body))
-        self._db.execute("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", row)
-        for link in self._walk.over(iter([(False, row)])):
-            self._learn(link)
-        return Note(*row)
 
     def charge(
         self,
@@ -486,7 +489,9 @@ class Ledger:
         Raises:
             LedgerError: for a set that takes no such charge.
         """
-        found = self._db.execute("SELECT live FROM record_sets WHERE unit = ?", (unit,)).fetchone()
+        found = self.connection.execute(
+            "SELECT live FROM record_sets WHERE unit = ?", (unit,)
+        ).fetchone()
         if found is None:
             return False
         if not found[0]:
@@ -527,19 +532,19 @@ class Ledger:
                 row = self.format.write(charge, seq, prev)
                 prev = row[-1]
                 rows.append(row)
-                self._add(charge.unit, charge.event, charge.count, seq)
+                self._add(charge.unit, charge.event, charge.count)
                 touched.add(charge.unit)
                 booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
             permits.append(issue(charge, *booked, new=fresh))
         blanks = ", ".join("?" * len(self.format.names))
-        self._db.executemany(f"INSERT INTO entries VALUES ({blanks})", rows)
+        self.connection.executemany(f"INSERT INTO entries VALUES ({blanks})", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
 
     def charged_by(self, run: str, unit: str) -> bool:
         """Tell whether a run has booked anything on a unit; its keys begin with its name."""
-        found = self._db.execute(
+        found = self.connection.execute(
             "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1",
             (f"{run}/", f"{run}0", unit),
         )
@@ -548,7 +553,7 @@ class Ledger:
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""
         names = self.format.names
-        found = self._db.execute(
+        found = self.connection.execute(
             f"SELECT {', '.join(names)} FROM entries WHERE key = ?", (charge.key,)
         ).fetchone()
         if found is None:
@@ -565,11 +570,6 @@ class Ledger:
             )
         return int(found[0]), str(found[-1])
 
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The file's connection, for tables that stand beside the ledger's own."""
-        return self._db
-
     def booked(self, unit: str) -> Mapping[Event, int]:
         """Return what a unit has spent, as memory knows it; inside of a charge that includes the
         charge."""
@@ -584,24 +584,24 @@ class Ledger:
         Raises:
             LedgerError: if the file cannot be written.
         """
-        if self._db.in_transaction:
-            yield self._db
+        if self.connection.in_transaction:
+            yield self.connection
             return
         with self._said():
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                (version,) = self._db.execute("PRAGMA schema_version").fetchone()
+                self.connection.execute("BEGIN IMMEDIATE")
+                (version,) = self.connection.execute("PRAGMA schema_version").fetchone()
                 if version != self._version:
-                    if recognise(self._db, self.path) is not self.format:
+                    if recognise(self.connection, self.path) is not self.format:
                         raise LedgerError(f"{self.path}: another ledger stands in its place")
                     self._version = version
-                self._refresh()
-                yield self._db
-                self._db.execute("COMMIT")
+                self.refresh()
+                yield self.connection
+                self.connection.execute("COMMIT")
             except BaseException:
                 self._forget()  # what memory holds may not have been committed
-                if self._db.in_transaction:  # a full disk has SQLite roll back by itself
-                    self._db.execute("ROLLBACK")
+                if self.connection.in_transaction:  # a full disk has SQLite roll back by itself
+                    self.connection.execute("ROLLBACK")
                 raise
 
 

@@ -50,7 +50,15 @@ from sordino.privacy.records.identity import (
     membership,
     stacked,
 )
-from sordino.privacy.records.price import MIXED, contains, counted_until, outside, since
+from sordino.privacy.records.price import (
+    MIXED,
+    Burden,
+    Prices,
+    contains,
+    counted_until,
+    outside,
+    since,
+)
 from sordino.privacy.records.store import Index, Set, connected, people_found, rows_found
 
 # Theory of operation
@@ -165,6 +173,14 @@ def open_sets(
             opened = _Opening(fresh, opening, pool, apart=apart).entered(index)
             _keep(ledger, opened, before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
+
+
+def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
+    """Return what would bound the records of each unit if the sets of all of these units were
+    opened now; ``ledger`` stays as it is, and is None where there is none yet.
+    """
+    with Ledger.scratch(ledger) as copy:
+        return Prices(copy).burdens(open_sets(copy, "plan", wanted))
 
 
 def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:

@@ -6,8 +6,8 @@ others is asked first: where it is within the budget, so are they. Only where it
 parts asked one by one. So a charge costs what it did before records were known, unless the budget
 is nearly spent.
 
-A plan opens nothing: it asks the ledger as it is what records have spent, and how a charge would
-count for them (:func:`burdens`).
+A plan opens its sets in a copy of the ledger, and asks there what records have spent, and how a
+charge would count for them (:class:`Burden`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
 from typing import NamedTuple, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
@@ -43,15 +40,13 @@ from sordino.privacy.records.classes import (
 )
 from sordino.privacy.records.group import (
     CLIENT,
-    SAMPLE,
     Spent,
     composed,
     of_client,
     together,
     translated,
 )
-from sordino.privacy.records.identity import PEOPLE, Records, Words, digests, membership, stacked
-from sordino.privacy.records.store import Index, Set, rows_found
+from sordino.privacy.records.store import Set
 
 K = TypeVar("K")
 Shared = Sequence[tuple[Counts, int]]
@@ -118,6 +113,45 @@ class _Tables:
                 live: _Way(reduce(or_, each), each) for live, each in alike.items()
             }
         return self.ways[number]
+
+    def alike(self, number: int, on: Collection[int]) -> dict[tuple[Group, ...], list[Class]]:
+        """Return the classes of a set by the groups of sets in ``on`` that hold them."""
+        found: dict[tuple[Group, ...], list[Class]] = {}
+        for one, _ in self.classes.get(number, ()):
+            groups = ((tuple(each for each in sets if each in on), size) for sets, size in one.live)
+            found.setdefault(tuple(sorted(group for group in groups if group[0])), []).append(one)
+        return fewer(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Burden:
+    """Some records of a unit: what they have spent, and how one charge on every unit of a run alike
+    counts for them.
+
+    Attributes:
+        spent: a history that covers theirs.
+        groups: of sets that hold them, each by the places of the units that it is; and how many
+            rows of theirs a person counts as.
+    """
+
+    spent: Spent
+    groups: tuple[tuple[tuple[tuple[int, ...], ...], int], ...]
+
+    def of(self, event: Callable[[int], Event]) -> Event:
+        """One event on every unit, which ``event`` gives by the unit's place."""
+        return charged(self.groups, lambda places: [event(i) for i in places])
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Places of the units that hold them."""
+        return tuple(i for sets, _ in self.groups for places in sets for i in places)
+
+
+def charged(
+    groups: Iterable[tuple[Iterable[K], int]], events: Callable[[K], Sequence[Event]]
+) -> Event:
+    """What an entity in these groups is charged, where each set has these events, as one event."""
+    return composed([event for sets, size in groups for event in together(map(events, sets), size)])
 
 
 class Prices:
@@ -290,33 +324,43 @@ class Prices:
             (own,) = self.histories(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
         totals, kind = since(self.ledger, tables.sets), tables.sets[number].kind
-        alike: dict[tuple[Group, ...], list[Counts]] = {}
-        most: dict[tuple[Group, ...], set[Budget]] = {}
-        for one, _ in tables.classes.get(number, ()):
-            found = [(tuple(each for each in sets if each in on), size) for sets, size in one.live]
-            key = tuple(sorted(group for group in found if group[0]))
-            alike.setdefault(key, []).append(history(one, totals))
-            for each in one.sets:
-                other = tables.sets[each]
-                if other.kind == kind:
-                    told = {budgets[other.unit]} if other.unit in budgets else set[Budget]()
-                    most.setdefault(key, set()).update(told, self._promises(other.unit).values())
         left = []
-        for key, groups in fewer({key: key for key in alike}).items():
-            whole = composed(
-                [
-                    event
-                    for sets, size in key
-                    for event in together([on[each] for each in sets], size)
-                ]
-            )
-            histories = maximal([one for each in groups for one in alike[each]], SHOWN)
+        for groups, classes in tables.alike(number, on).items():
+            whole, most = charged(groups, on.__getitem__), set[Budget]()
+            for other in (tables.sets[each] for one in classes for each in one.sets):
+                if other.kind == kind:
+                    own_budget = {budgets[other.unit]} if other.unit in budgets else ()
+                    most.update(own_budget, self._promises(other.unit).values())
             left += [
                 budget.remaining_steps(whole, translated(one, kind))
-                for one in histories
-                for budget in {budget for each in groups for budget in most[each]}
+                for one in maximal([history(one, totals) for one in classes], SHOWN)
+                for budget in most
             ]
         return min((steps for steps in left if steps is not None), default=None)
+
+    def burdens(self, names: Mapping[str, str]) -> dict[str, tuple[Burden, ...]]:
+        """Return what bounds the records of each unit of a run; ``names`` are those of its sets."""
+        tables, places = self._now(), dict[int, tuple[int, ...]]()
+        for i, name in enumerate(names.values()):
+            number = tables.numbers[name]
+            places[number] = (*places.get(number, ()), i)
+        totals, found = since(self.ledger, tables.sets), dict[str, tuple[Burden, ...]]()
+        for unit, name in names.items():
+            number = tables.numbers[name]
+            kind = tables.sets[number].kind
+            if kind == CLIENT:  # what a whole client is charged is its own
+                (spent,) = self._bounds(tables, number, totals)
+                found[unit] = (Burden(spent, (((places[number],), 1),)),)
+                continue
+            found[unit] = tuple(
+                Burden(
+                    translated(one, kind),
+                    tuple((tuple(places[each] for each in sets), size) for sets, size in groups),
+                )
+                for groups, classes in tables.alike(number, places).items()
+                for one in maximal([history(one, totals) for one in classes], SHOWN)
+            )
+        return found
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
@@ -369,19 +413,19 @@ class Prices:
         return self._tables
 
 
-def fewer(keys: Mapping[tuple[Group, ...], K]) -> dict[tuple[Group, ...], list[K]]:
+def fewer(ways: dict[tuple[Group, ...], list[Class]]) -> dict[tuple[Group, ...], list[Class]]:
     """At most :data:`SHOWN` ways of being in sets, or two: one that covers all that share."""
-    if len(keys) <= SHOWN:
-        return {key: [value] for key, value in keys.items()}
-    shared = [group for key in keys if len(key) > 1 or len(key[0][0]) > 1 for group in key]
+    if len(ways) <= SHOWN:
+        return ways
+    shared = [group for key in ways if len(key) > 1 or len(key[0][0]) > 1 for group in key]
     size = max((size for _, size in shared), default=1)
     sets = tuple(sorted({each for group, _ in shared for each in group}))
-    one = all(len(key) == 1 for key in keys)
+    one = all(len(key) == 1 for key in ways)
     cover = ((sets, size),) if one else tuple(((each,), size) for each in sets)
-    found: dict[tuple[Group, ...], list[K]] = {}
-    for key, value in keys.items():
+    found: dict[tuple[Group, ...], list[Class]] = {}
+    for key, classes in ways.items():
         alone = len(key) == 1 and len(key[0][0]) == 1
-        found.setdefault(key if alone else cover, []).append(value)
+        found.setdefault(key if alone else cover, []).extend(classes)
     return found
 
 
@@ -486,141 +530,3 @@ def bound(kind: str, own: Spent, among: Shared, at_most: int = SHOWN) -> tuple[S
     if kind == CLIENT:
         return (of_own_client(own, among),)
     return tuple(translated(one, kind) for one in maximal([counts for counts, _ in among], at_most))
-
-
-@dataclass(frozen=True, slots=True)
-class Burden:
-    """Some records of a unit: what they have spent, and how one charge on every unit of a run alike
-    counts for them.
-
-    Attributes:
-        spent: a history that covers theirs.
-        sets: the sets that hold them, each by the places of the units that it is.
-        size: how many rows of theirs a person counts as.
-    """
-
-    spent: Spent
-    sets: tuple[tuple[int, ...], ...]
-    size: int = 1
-
-    def of(self, event: Callable[[int], Event]) -> Event:
-        """One event on every unit, which ``event`` gives by the unit's place."""
-        return composed(together([[event(i) for i in each] for each in self.sets], self.size))
-
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Places of the units that hold them."""
-        return tuple(i for each in self.sets for i in each)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
-    """A ledger as it is now: its key, its index, its classes and their histories."""
-
-    ledger: Ledger
-    key: bytes
-    index: Index
-    classes: Sequence[Class]
-    spent: Sequence[Counts]
-
-    @classmethod
-    def of(cls, ledger: Ledger) -> _Known | None:
-        """None where the ledger knows no records."""
-        db = ledger.connection
-        ledger.refresh()
-        if not store.knows_records(db):
-            return None
-        ledger.refuse_changed_records()
-        classes, _ = store.classes(db)
-        totals = since(ledger, {one.number: one for one in store.sets(db)})
-        spent = [history(one, totals) for one in classes]
-        return cls(ledger, bytes.fromhex(store.meta(db, "key")), store.index(db), classes, spent)
-
-    def of_people(self, words: Words) -> npt.NDArray[np.int64]:
-        """The class of each person, by their words; -1 for who is not known."""
-        at = self.index.people.find(digests(self.key, words ^ PEOPLE))
-        every = self.index.classes.astype(np.int64)
-        return np.where(at >= 0, every[at], -1) if len(every) else at
-
-    def histories(self, each: Records) -> tuple[Spent, ...]:
-        """Return what bounds the records of a unit, as if its set were opened now."""
-        members = each.under(self.key)
-        known = self._of_rows(members.rows, each.people is not None)
-        if each.people is not None:
-            found = np.unique(self.of_people(np.unique(each.people)), return_counts=True)
-            pairs = zip(*(one.tolist() for one in found), strict=True)
-            known += [(self.spent[place], size) for place, size in pairs if place >= 0]
-        own = own_of(self.ledger, members.name) if each.kind == CLIENT else ()
-        return bound(each.kind, own, known) or ((),)
-
-    def _of_rows(self, rows: Words, named: bool) -> list[tuple[Counts, int]]:
-        """Histories of rows by their digests (n, 2), and how many rows have each."""
-        found = np.stack([self.index.rows.find(digest) for digest in rows.T], axis=1)
-        # A row that is known under several names was in all that any was in. One that is nobody's
-        # has the class -1.
-        every = self.index.classes.astype(np.int64)
-        classes = np.where(found >= 0, every[found], -1) if len(every) else found
-        for name in range(1, found.shape[1]):
-            same = (found[:, :name] == found[:, name : name + 1]).any(axis=1)
-            classes[same, name] = -1
-        distinct, counts = np.unique(classes, axis=0, return_counts=True)
-        known: list[tuple[Counts, int]] = []
-        for places, size in zip(distinct.tolist(), counts.tolist(), strict=True):
-            parts = [
-                place
-                for place in places
-                if place >= 0 and not (named and self.classes[place].owned)
-            ]
-            counted = sum((self.spent[place] for place in parts), Counts())
-            if named and any(self.classes[place].loose for place in parts):
-                counted[MIXED, SAMPLE, 1] += 1
-            known.append((counted, size))
-        return known
-
-
-def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
-    """Return what bounds the records of each unit, as if the sets of all of these units, which are
-    of one kind, were opened now; ``ledger`` is None where there is none yet.
-    """
-    known = None if ledger is None else _Known.of(ledger)
-    found: dict[str, list[Burden]] = {}
-    for (sets, at), part in _parts(wanted):
-        size = part.most if part.people is not None and part.kind == SAMPLE else 1
-        spent = ((),) if known is None else known.histories(part)
-        found.setdefault(wanted[at].unit, []).extend(Burden(each, sets, size) for each in spent)
-    return {unit: tuple(dict.fromkeys(each)) for unit, each in found.items()}
-
-
-def _parts(
-    wanted: Sequence[Records],
-) -> Iterator[tuple[tuple[tuple[tuple[int, ...], ...], int], Records]]:
-    """The records of each unit, parted by the sets that hold them, and the unit's place."""
-    places = np.repeat(np.arange(len(wanted)), [len(each.rows) for each in wanted])
-    people = [each.people for each in wanted if each.people is not None]
-    if len(people) == len(wanted):  # equal rows of two persons are two records
-        entity = np.unique(np.concatenate(people), return_inverse=True)[1].astype(np.int64)
-    else:
-        rows = stacked([each.rows for each in wanted])
-        _, entity, _ = rows_found(Index.empty(), rows, 0)
-    members = membership(entity, places, len(wanted))
-    alike: dict[str, list[int]] = {}
-    for i, each in enumerate(wanted):
-        alike.setdefault(each.name, []).append(i)
-    same = {i: tuple(group) for group in alike.values() for i in group}
-    patterns = members.patterns[np.searchsorted(members.entities, entity)]
-    for at, each in enumerate(wanted):
-        if each.kind == CLIENT:  # what a whole client is charged is its own
-            yield ((same[at],), at), each
-            continue
-        own = patterns[places == at]
-        patterns_of: dict[tuple[Group, ...], list[int]] = {}
-        for pattern in np.unique(own).tolist():
-            # the same sets may be several patterns: of other numbers of rows
-            first = tuple(sorted({same[i][0] for i, _ in members.pairs[pattern]}))
-            patterns_of.setdefault(((first, 1),), []).append(pattern)
-        for ((held, _),), chosen in fewer(patterns_of).items():
-            of = [pattern for each_of in chosen for pattern in each_of]
-            here = np.isin(own, of)
-            whose = None if each.people is None else each.people[here]
-            part = replace(each, rows=each.rows[here], people=whose)
-            yield (tuple(same[i] for i in held), at), part
