@@ -26,11 +26,11 @@ from sordino.mechanisms.secure.messages import (
     FromServer,
     Included,
     KeyList,
+    Setting,
     Signatures,
     encode,
 )
-from sordino.mechanisms.secure.server import Opened, Sum, expected
-from sordino.mechanisms.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum
 from sordino.network import certificates
 
 
@@ -81,7 +81,7 @@ def played(
 ) -> float:
     """One sum; seconds of the server."""
     spent = 0.0
-    sums = expected(setting, sites[0].verify, frozenset(range(len(sites))))
+    sums = Sum(setting, sites[0].verify, waiting=frozenset(range(len(sites))))
     told: Mapping[int, FromServer | None] = dict.fromkeys(range(len(sites)))
     while True:
         for i in sorted(sums.waiting):

@@ -19,12 +19,12 @@ from sordino.mechanisms.secure.messages import (
     FromServer,
     Included,
     KeyList,
+    Setting,
     Signatures,
     decode,
     encode,
 )
-from sordino.mechanisms.secure.server import Opened, Sum, Void, expected
-from sordino.mechanisms.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum, Void
 
 Vector = NDArray[np.integer[Any]]
 
@@ -110,7 +110,7 @@ def parties(own: Setting, vectors: Sequence[Vector], signers: Signers | None = N
 def played(everybody: Sequence[Party], gone: Mapping[int, int] | None = None) -> Opened | Void:
     """A whole sum with an honest server; ``gone`` says in which phase a client answers no more."""
     own, signers = everybody[0].setting, everybody[0].signers
-    sums = expected(own, signers.verify, frozenset(each.number for each in everybody))
+    sums = Sum(own, signers.verify, waiting=frozenset(each.number for each in everybody))
     told: Mapping[int, FromServer] = {}
     while True:
         for each in everybody:

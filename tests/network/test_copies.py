@@ -23,7 +23,7 @@ from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, Signatures
 from sordino.mechanisms.secure.messages import decode as said
 from sordino.mechanisms.secure.messages import encode as packed
-from sordino.mechanisms.secure.server import Sum, expected
+from sordino.mechanisms.secure.server import Sum
 from sordino.network import demo, frames, secure_client
 from sordino.network.kit import Agreed
 from sordino.network.secure_client import SecureSumClient, setting
@@ -154,7 +154,8 @@ def played(sites: Lives) -> list[dict[int, Any]]:
     agreed = desks[0]._site.agreed
     summing = desks[0]._world.summing
     assert summing is not None
-    sums: Sum = expected(setting(agreed, summing, desks[0].dimension, "run", 1), agreed.verify, ALL)
+    facts = setting(agreed, summing, desks[0].dimension, "run", 1)
+    sums = Sum(facts, agreed.verify, waiting=ALL)
     told: dict[int, Any] = dict.fromkeys(ALL, Invitation(1))
     every = [told]
     sites.copied("copy 0")

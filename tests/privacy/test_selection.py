@@ -21,18 +21,10 @@ from sordino.privacy import (
     decode,
     encode,
     noise_multiplier,
-    trials,
 )
+from sordino.privacy.event import NegativeBinomial, Poisson, Trials
+from sordino.privacy.parts import expected, law, missed, name_of, number
 from sordino.privacy.records.group import grouped
-from sordino.privacy.trials import (
-    NegativeBinomial,
-    Poisson,
-    Trials,
-    expected,
-    law,
-    missed,
-    number,
-)
 
 DELTA = 1e-5
 STEP = PoissonSampled(sampling_rate=0.15, event=Gaussian(noise_multiplier=6.0))
@@ -222,7 +214,7 @@ def test_laws_that_are_none(name: str, mean: float) -> None:
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(StudyError, match="not known"):
         accountant(name)
-    assert trials.name_of("pld", "geometric", 3.0) == "pld-best-of-geometric@3"
+    assert name_of("pld", "geometric", 3.0) == "pld-best-of-geometric@3"
 
 
 def test_an_event_with_an_impossible_law_is_refused() -> None:

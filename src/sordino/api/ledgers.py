@@ -41,9 +41,9 @@ from sordino.privacy import (
     Selected,
 )
 from sordino.privacy.chain import BEGIN, RECORDS
+from sordino.privacy.parts import expected
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
-from sordino.privacy.trials import expected
 
 if TYPE_CHECKING:
     import numpy as np

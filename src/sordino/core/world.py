@@ -27,7 +27,7 @@ from sordino.core.effect import (
     Skip,
 )
 from sordino.core.records import Row
-from sordino.mechanisms.secure.setting import MOST_CLIENTS, lowest_threshold
+from sordino.mechanisms.secure.messages import MOST_CLIENTS, lowest_threshold
 from sordino.privacy import Budget, Charge, LedgerSession, Permit
 from sordino.privacy.accounting import Spent
 
@@ -301,7 +301,7 @@ class Summing:
 
     def refuse_splitting(self) -> None:
         """Refuse sums so small that a server which shows clients different sets could open two of
-        them; see :mod:`sordino.mechanisms.secure.setting`.
+        them; see :mod:`sordino.mechanisms.secure.messages`.
 
         Raises:
             StudyError: if they are, or there are more clients than a secure sum takes.

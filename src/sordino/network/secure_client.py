@@ -32,13 +32,13 @@ from sordino.mechanisms.secure.messages import (
     Invitation,
     KeyList,
     MaskedInput,
+    Setting,
     Signatures,
     Unopened,
     decode,
     encode,
 )
 from sordino.mechanisms.secure.server import PHASES
-from sordino.mechanisms.secure.setting import Setting
 from sordino.network import certificates, frames
 from sordino.network.certificates import Pair
 from sordino.network.kit import Agreed

@@ -34,7 +34,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from sordino.base.errors import StudyError
@@ -51,9 +51,9 @@ from sordino.privacy.event import (
     Pure,
     Repeated,
     Selected,
+    Trials,
 )
 from sordino.privacy.pure import Kind, Steps, priced_rate
-from sordino.privacy.trials import Trials, expected, named
 
 Spent = Iterable[tuple[Event, int]]
 
@@ -172,11 +172,9 @@ def _joint(event: Event, rate: float) -> Kind:
 def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
     """A history whose groups and selections stand by themselves, composed of its parts."""
     for event, count in spent:
-        if not _stands_alone(event):
-            yield event, count
-        elif isinstance(event, Repeated):
+        if isinstance(event, Repeated) and _stands_alone(event):
             yield from _apart([(event.event, count * event.count)])
-        elif isinstance(event, Composed):
+        elif isinstance(event, Composed) and _stands_alone(event):
             yield from _apart([(inside, count) for inside in event.events])
         else:
             yield event, count
@@ -204,8 +202,8 @@ class _Named:
     name: str
     bound: str
     fine: Price
-    rough: Price
     deltas: Price
+    rough: Price | None = None
     order: float | None = None
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
@@ -219,7 +217,8 @@ class _Named:
         steps = flatten(history, self.order)
         if steps is None:
             return math.inf
-        return (self.rough if quick else self.fine)(steps, delta) if steps else 0.0
+        price = self.rough if quick and self.rough is not None else self.fine
+        return price(steps, delta) if steps else 0.0
 
     def delta(self, spent: Spent, epsilon: float) -> float:
         if not epsilon >= 0.0:
@@ -268,29 +267,15 @@ def _or_basic_delta(deltas: Price) -> Price:
     return at_most
 
 
-def _lowest(steps: Steps, delta: float, *, quick: bool) -> float:
+def _lowest(steps: Steps, delta: float, *, quick: bool = False) -> float:
     # Rounding in the FFT leaves nothing to say about a delta near 1e-15, and grids have a floor:
     # there the Rényi bound is the better one. The lower of two upper bounds is an upper bound.
     return min(loss.epsilon(steps, delta, quick=quick), renyi.improved_epsilon(steps, delta))
 
 
-@_or_basic
-def _pld(steps: Steps, delta: float) -> float:
-    return _lowest(steps, delta, quick=False)
-
-
-@_or_basic
-def _pld_quick(steps: Steps, delta: float) -> float:
-    return _lowest(steps, delta, quick=True)
-
-
-@_or_basic_delta
-def _pld_delta(steps: Steps, epsilon: float) -> float:
+def _lowest_delta(steps: Steps, epsilon: float) -> float:
     return min(loss.delta(steps, epsilon), renyi.improved_delta(steps, epsilon))
 
-
-_rdp, _rdp_delta = _or_basic(renyi.improved_epsilon), _or_basic_delta(renyi.improved_delta)
-_classic, _classic_delta = _or_basic(renyi.classic_epsilon), _or_basic_delta(renyi.classic_delta)
 
 _ALL: dict[str, Accountant] = {
     a.name: a
@@ -298,23 +283,21 @@ _ALL: dict[str, Accountant] = {
         _Named(
             "pld",
             "privacy loss distributions, rounded up (Doroshenko et al. 2022)",
-            _pld,
-            _pld_quick,
-            _pld_delta,
+            _or_basic(_lowest),
+            _or_basic_delta(_lowest_delta),
+            rough=_or_basic(partial(_lowest, quick=True)),
         ),
         _Named(
             "rdp",
             "Rényi divergences, improved conversion (Canonne et al. 2020)",
-            _rdp,
-            _rdp,
-            _rdp_delta,
+            _or_basic(renyi.improved_epsilon),
+            _or_basic_delta(renyi.improved_delta),
         ),
         _Named(
             "rdp-classic",
             "Rényi divergences of integer order, classic conversion (Mironov 2017)",
-            _classic,
-            _classic,
-            _classic_delta,
+            _or_basic(renyi.classic_epsilon),
+            _or_basic_delta(renyi.classic_delta),
         ),
     )
 }
@@ -340,9 +323,8 @@ def _fixed(name: str, order: float) -> Accountant:
         name,
         bound,
         price,
-        price,
         lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order),
-        order,
+        order=order,
     )
 
 
@@ -357,8 +339,8 @@ class _Best:
     @property
     def bound(self) -> str:
         return (
-            f"the best of a random number of runs, {expected(self.trials):g} expected (Koskela et "
-            f"al. 2024; Papernot and Steinke 2022), one run by {self.inner.bound}"
+            f"the best of a random number of runs, {parts.expected(self.trials):g} expected "
+            f"(Koskela et al. 2024; Papernot and Steinke 2022), one run by {self.inner.bound}"
         )
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
@@ -370,7 +352,7 @@ class _Best:
 
 @lru_cache(maxsize=64)
 def _best(name: str) -> Accountant | None:
-    found = named(name)
+    found = parts.named(name)
     return None if found is None else _Best(name, accountant(found[0]), found[1])
 
 

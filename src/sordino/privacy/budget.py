@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sordino.base.errors import BudgetExceeded, StudyError
-from sordino.privacy.accounting import Spent, accountant
+from sordino.privacy.accounting import Accountant, Spent, accountant
 from sordino.privacy.accounting import accountant as _accountant
 from sordino.privacy.event import Event, Gaussian, PoissonSampled
 from sordino.privacy.rounding import epsilon_text
@@ -55,21 +55,27 @@ def most_steps(
         raise StudyError("an infinite epsilon has no most steps: every number of steps keeps it")
     if not epsilon >= 0.0:
         raise StudyError(f"epsilon must not be negative; got {epsilon}")
-    before = list(spent)
+    before, start = list(spent), 1
+    for chosen in _in_turn(accountant):
+        start = _last(
+            _priced(chosen, lambda count: [*before, (event, count)], delta),
+            lambda value: value <= epsilon,
+            target=epsilon,
+            start=start,
+            most=MOST,
+        )
+    return start
 
-    def price(name: str) -> Callable[[int], float]:
-        chosen = _accountant(name)
-        return lambda count: chosen.epsilon([*before, (event, count)], delta)
 
-    # Rényi bounds cost next to nothing and say roughly where to look.
-    start = (
-        1
-        if accountant != "pld"
-        else _last(price("rdp"), lambda value: value <= epsilon, target=epsilon, start=1, most=MOST)
-    )
-    return _last(
-        price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST
-    )
+def _priced(by: Accountant, spent: Callable[[int], Spent], delta: float) -> Callable[[int], float]:
+    return lambda number: by.epsilon(spent(number), delta)
+
+
+def _in_turn(name: str) -> list[Accountant]:
+    """An accountant; before "pld" the Rényi bound, which costs next to nothing and says roughly
+    where to look.
+    """
+    return [accountant(each) for each in (("rdp", "pld") if name == "pld" else (name,))]
 
 
 Schedule = Sequence[tuple[float, int]]
@@ -104,30 +110,23 @@ def noise_multiplier(
     if total < 1:
         raise StudyError(f"noise can be calibrated for at least one step; got {total}")
 
-    def price(name: str) -> Callable[[int], float]:
-        chosen = _accountant(name)
-
-        def at(units: int) -> float:
-            spent = [
-                (
-                    PoissonSampled(
-                        sampling_rate=sampling_rate, event=release(units / _UNIT * factor)
-                    ),
-                    count,
-                )
-                for factor, count in schedule
-            ]
-            return chosen.epsilon(spent, delta)
-
-        return at
+    def spent(units: int) -> list[tuple[Event, int]]:
+        sigma = units / _UNIT
+        return [
+            (PoissonSampled(sampling_rate=sampling_rate, event=release(sigma * factor)), count)
+            for factor, count in schedule
+        ]
 
     # The search runs over ten-thousandths: the last sigma that is too small is followed by the
     # answer.
-    most = _LARGEST_SIGMA * _UNIT
-    start = _UNIT
-    for name in ("rdp", "pld") if accountant == "pld" else (accountant,):
+    most, start = _LARGEST_SIGMA * _UNIT, _UNIT
+    for chosen in _in_turn(accountant):
         start = 1 + _last(
-            price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most
+            _priced(chosen, spent, delta),
+            lambda value: value > epsilon,
+            target=epsilon,
+            start=start,
+            most=most,
         )
     if start > most:
         raise StudyError(
@@ -219,11 +218,8 @@ class Budget:
         """Return how often ``event`` may still happen after ``spent``; None: without limit."""
         if math.isinf(self.epsilon):
             return None
-        before = list(spent)
-        if self._price(before) > self.epsilon:
-            return 0
         return most_steps(
-            event, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, spent=before
+            event, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, spent=spent
         )
 
     def admit(self, unit: str, spent: Spent) -> None:
@@ -254,7 +250,7 @@ class Budget:
         quick = chosen.epsilon(history, self.delta, quick=True)
         if quick <= self.epsilon:
             return quick
-        value = self._price(history)
+        value = chosen.epsilon(history, self.delta)
         if value > self.epsilon:
             raise BudgetExceeded(self._refusal(unit, value))
         return value
@@ -274,9 +270,6 @@ class Budget:
             f" over the budget of {epsilon_text(self.epsilon, digits)} (delta "
             f"{self.delta:g}, {self.accountant}). {remedy}"
         )
-
-    def _price(self, spent: Spent) -> float:
-        return accountant(self.accountant).epsilon(spent, self.delta)
 
 
 SAMPLER = 2.0**-95

@@ -29,10 +29,17 @@ import operator
 import msgspec
 
 from sordino.base.errors import LedgerError, StudyError
-from sordino.privacy.trials import Trials
 
 
-class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class _Fact(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """A fact, as JSON: an object with its type."""
+
+
+LARGEST_MEAN = 1e6
+"""Of a number of trials."""
+
+
+class Gaussian(_Fact, frozen=True):
     """x -> x + N(0, (sigma s)^2 I) where one record's contribution moves x by at most s in L2.
 
     Attributes:
@@ -49,7 +56,7 @@ class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
         _as_float(self, "noise_multiplier")
 
 
-class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Pure(_Fact, frozen=True):
     """A pure release: e^epsilon bounds how much likelier an answer gets with or without a record.
 
     Attributes:
@@ -66,9 +73,7 @@ class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unkno
         _as_float(self, "epsilon")
 
 
-class PoissonSampled(
-    msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True
-):
+class PoissonSampled(_Fact, frozen=True):
     """The event, run on a sample that holds every record independently with probability q.
 
     Attributes:
@@ -85,7 +90,7 @@ class PoissonSampled(
         _as_float(self, "sampling_rate")
 
 
-class Composed(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Composed(_Fact, frozen=True):
     """Several events on the same data, one after another."""
 
     events: tuple[Event, ...]
@@ -94,7 +99,7 @@ class Composed(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
         msgspec.structs.force_setattr(self, "events", tuple(self.events))
 
 
-class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Repeated(_Fact, frozen=True):
     """The same event ``count`` times."""
 
     event: Event
@@ -106,7 +111,7 @@ class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
         msgspec.structs.force_setattr(self, "count", operator.index(self.count))
 
 
-class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Chosen(_Fact, frozen=True):
     """The event, its noise chosen by looking at earlier releases, under a filter of one order.
 
     Only the accountant of that very order, fixed before the first release, can bound what such
@@ -126,7 +131,7 @@ class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unk
         _as_float(self, "order")
 
 
-class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Grouped(_Fact, frozen=True):
     """The event for data sets that are ``size`` steps of adjacency apart.
 
     Where no event of one step is known to bound it.
@@ -147,7 +152,47 @@ class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
             raise StudyError(f"a group has at least one record; got {self.size}")
 
 
-class Selected(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class NegativeBinomial(_Fact, frozen=True):
+    """P(K = k) of the negative binomial distribution, given K >= 1 (its limit for eta = 0).
+
+    Attributes:
+        eta: above -1; 1 is geometric, 0 logarithmic.
+        gamma: in (0, 1); the smaller, the more trials.
+    """
+
+    eta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        if not (-1.0 < self.eta <= 100.0 and 0.0 < self.gamma < 1.0):
+            raise StudyError(
+                f"a negative binomial number of trials needs -1 < eta <= 100 and 0 < gamma < 1; "
+                f"got eta {self.eta} and gamma {self.gamma}"
+            )
+        _as_float(self, "eta")
+        _as_float(self, "gamma")
+
+
+class Poisson(_Fact, frozen=True):
+    """K is Poisson; with K = 0 nothing is released.
+
+    Attributes:
+        mean: of K, above 0.
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.mean <= LARGEST_MEAN:
+            raise StudyError(f"the mean number of trials must lie in (0, 1e6]; got {self.mean}")
+        _as_float(self, "mean")
+
+
+Trials = NegativeBinomial | Poisson
+"""Distributions of the number of runs of a private choice: drawn in secret, whatever the data."""
+
+
+class Selected(_Fact, frozen=True):
     """The best of a random number of runs of the event, and nothing of the others.
 
     See :mod:`sordino.privacy.parts`, which prices it.
@@ -161,15 +206,13 @@ class Selected(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
     trials: Trials
 
 
-class NonPrivate(
-    msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True
-):
+class NonPrivate(_Fact, frozen=True):
     """A release for which no bound is known. Every accountant answers infinity."""
 
     reason: str
 
 
-class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class Nothing(_Fact, frozen=True):
     """No data was used. Every accountant answers 0."""
 
 
@@ -187,7 +230,7 @@ Event = (
 )
 
 
-def _as_float(event: msgspec.Struct, field: str) -> None:
+def _as_float(event: _Fact, field: str) -> None:
     # 1, 1.0 and numpy's 1.0 are equal and must have one text; so must 0.0 and -0.0.
     msgspec.structs.force_setattr(event, field, float(getattr(event, field)) + 0.0)
 

@@ -36,6 +36,11 @@ directions, G' <= T(G), the least of 1, e^x G + delta_Q(x) and 1 - e^-x (1 - G -
   logarithmic for eta = 0:  L = (1 + eta) max_G log (gamma + (1-gamma) T(G)) / (gamma + (1-gamma)G).
   T is concave and of straight pieces, so the quotient is largest where two pieces meet;
 * Poisson, f'(x) = mean e^(mean (x - 1)):  L = mean max_G (T(G) - G) = mean delta_Q(0).
+
+>>> law("geometric", 10.0)
+NegativeBinomial(eta=1.0, gamma=0.1)
+>>> round(expected(law("logarithmic", 10.0)), 6)
+10.0
 """
 
 from __future__ import annotations
@@ -43,10 +48,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from sordino.privacy.event import Event, Grouped, Selected
-from sordino.privacy.trials import Poisson, Trials, expected
+from sordino.base.errors import StudyError
+from sordino.privacy.event import (
+    LARGEST_MEAN,
+    Event,
+    Grouped,
+    NegativeBinomial,
+    Poisson,
+    Selected,
+    Trials,
+)
+
+if TYPE_CHECKING:
+    from sordino.privacy.accounting import Accountant
 
 _LEAST = 1e-280  # of a delta: beyond it floats have nothing to say
 _ROUNDS = 60
@@ -55,16 +71,6 @@ _LOOKED_AT, _FARTHEST = 1e-6, 50.0  # a delta of the base; these epsilons are lo
 _MARGIN = 1e-9  # relative, for rounding in L
 
 History = tuple[tuple[Event, int], ...]
-
-
-class Curve(Protocol):
-    """An accountant, as far as it is needed here; equal names give equal answers."""
-
-    @property
-    def name(self) -> str: ...
-    def __hash__(self) -> int: ...
-    def epsilon(self, spent: History, delta: float, *, quick: bool = False) -> float: ...
-    def delta(self, spent: History, epsilon: float) -> float: ...
 
 
 def _by_size(history: History) -> dict[int, list[tuple[Event, int]]]:
@@ -76,17 +82,19 @@ def _by_size(history: History) -> dict[int, list[tuple[Event, int]]]:
     return found
 
 
-def grouped_epsilon(curve: Curve, history: History, delta: float, *, quick: bool = False) -> float:
+def grouped_epsilon(
+    by: Accountant, history: History, delta: float, *, quick: bool = False
+) -> float:
     """A bound at ``delta`` on a history with groups in it."""
     by_size = _by_size(history)
     share = delta / len(by_size)
     apart = math.fsum(
-        _of_group(curve, spent, size, share, quick=quick) for size, spent in by_size.items()
+        _of_group(by, spent, size, share, quick=quick) for size, spent in by_size.items()
     )
     if len(by_size) == 1:
         return apart
     together = _of_group(
-        curve,
+        by,
         [one for spent in by_size.values() for one in spent],
         max(by_size),
         delta,
@@ -95,12 +103,12 @@ def grouped_epsilon(curve: Curve, history: History, delta: float, *, quick: bool
     return min(apart, together)
 
 
-def grouped_delta(curve: Curve, history: History, epsilon: float) -> float:
+def grouped_delta(by: Accountant, history: History, epsilon: float) -> float:
     """A bound on delta at ``epsilon``; everything is taken for a group of the largest size."""
     by_size = _by_size(history)
     size = max(by_size)
     each = epsilon / size
-    found = curve.delta(tuple(one for spent in by_size.values() for one in spent), each)
+    found = by.delta(tuple(one for spent in by_size.values() for one in spent), each)
     factor = _factor(each, size)
     return 1.0 if found and math.isinf(factor) else min(1.0, found * factor if found else 0.0)
 
@@ -113,10 +121,10 @@ def _factor(epsilon: float, size: int) -> float:
 
 
 def _of_group(
-    curve: Curve, spent: Sequence[tuple[Event, int]], size: int, delta: float, *, quick: bool
+    by: Accountant, spent: Sequence[tuple[Event, int]], size: int, delta: float, *, quick: bool
 ) -> float:
     if size == 1:
-        return curve.epsilon(tuple(spent), delta, quick=quick)
+        return by.epsilon(tuple(spent), delta, quick=quick)
     # The smallest epsilon at which one step's delta, times the factor, is within delta: from below,
     # each answer asks for a smaller delta than the one before. It is accepted only where it was
     # checked.
@@ -125,7 +133,7 @@ def _of_group(
         wanted = delta / _factor(tried, size)
         if wanted < _LEAST:
             return math.inf
-        needed = curve.epsilon(tuple(spent), wanted, quick=quick)
+        needed = by.epsilon(tuple(spent), wanted, quick=quick)
         if needed <= tried:
             return size * tried
         if math.isinf(needed):
@@ -135,53 +143,54 @@ def _of_group(
 
 
 def best_epsilon(
-    curve: Curve, base: History, trials: Trials, delta: float, *, quick: bool = False
+    by: Accountant, base: History, trials: Trials, delta: float, *, quick: bool = False
 ) -> float:
     """A bound at ``delta`` on the best of a random number of runs that cost ``base`` each."""
-    if curve.delta(base, 0.0) == 0.0:
+    if by.delta(base, 0.0) == 0.0:
         return 0.0
-    one = curve.epsilon(base, min(delta / expected(trials), delta), quick=quick)
-    return math.inf if math.isinf(one) else one + _ratio(curve, base, trials)
+    one = by.epsilon(base, min(delta / expected(trials), delta), quick=quick)
+    return math.inf if math.isinf(one) else one + _ratio(by, base, trials)
 
 
-def best_delta(curve: Curve, base: History, trials: Trials, epsilon: float) -> float:
+def best_delta(by: Accountant, base: History, trials: Trials, epsilon: float) -> float:
     """A bound on delta at ``epsilon``; 1 where there is none."""
-    whole = curve.delta(base, 0.0)
+    whole = by.delta(base, 0.0)
     if whole == 0.0 or math.isinf(epsilon):
-        return whole and curve.delta(base, epsilon)
-    least = _ratio(curve, base, trials)
+        return whole and by.delta(base, epsilon)
+    least = _ratio(by, base, trials)
     if epsilon < least:
         return 1.0
-    return min(1.0, max(expected(trials), 1.0) * curve.delta(base, epsilon - least))
+    return min(1.0, max(expected(trials), 1.0) * by.delta(base, epsilon - least))
 
 
-def selected_epsilon(curve: Curve, history: History, delta: float, *, quick: bool = False) -> float:
+def selected_epsilon(
+    by: Accountant, history: History, delta: float, *, quick: bool = False
+) -> float:
     """A bound at ``delta`` on a history with selections in it: each part has its share of delta,
     and epsilons add up (Dwork and Roth 2014, theorem 3.16).
     """
     chosen, rest = _parts(history)
     share = delta / (len(chosen) + bool(rest))
     each = {
-        one: best_epsilon(curve, ((one.event, 1),), one.trials, share, quick=quick)
-        for one in chosen
+        one: best_epsilon(by, ((one.event, 1),), one.trials, share, quick=quick) for one in chosen
     }
-    others = curve.epsilon(rest, share, quick=quick) if rest else 0.0
+    others = by.epsilon(rest, share, quick=quick) if rest else 0.0
     return math.fsum((*(each[one] for one in chosen), others))
 
 
-def selected_delta(curve: Curve, history: History, epsilon: float) -> float:
+def selected_delta(by: Accountant, history: History, epsilon: float) -> float:
     """A bound on delta at ``epsilon``, which is divided among the parts by what they cost."""
     chosen, rest = _parts(history)
-    costs = [selected_epsilon(curve, ((one, 1),), 1e-6) for one in chosen]
-    costs += [curve.epsilon(rest, 1e-6)] if rest else []
+    costs = [selected_epsilon(by, ((one, 1),), 1e-6) for one in chosen]
+    costs += [by.epsilon(rest, 1e-6)] if rest else []
     whole = math.fsum(costs)
     if math.isinf(whole) or whole == 0.0:
         return 0.0 if whole == 0.0 else 1.0
     found = [
-        best_delta(curve, ((one.event, 1),), one.trials, epsilon * cost / whole)
+        best_delta(by, ((one.event, 1),), one.trials, epsilon * cost / whole)
         for one, cost in zip(chosen, costs, strict=False)
     ]
-    found += [curve.delta(rest, epsilon * costs[-1] / whole)] if rest else []
+    found += [by.delta(rest, epsilon * costs[-1] / whole)] if rest else []
     return min(1.0, math.fsum(found))
 
 
@@ -198,10 +207,10 @@ Profile = Callable[[float], float]
 
 
 @lru_cache(maxsize=4096)
-def _ratio(curve: Curve, base: History, trials: Trials) -> float:
+def _ratio(by: Accountant, base: History, trials: Trials) -> float:
     """L; the same for every delta, so that epsilon and delta are each other's inverse."""
-    upto = min(curve.epsilon(base, _LOOKED_AT, quick=True), _FARTHEST)
-    return ratio(trials, lambda x: curve.delta(base, x), upto)
+    upto = min(by.epsilon(base, _LOOKED_AT, quick=True), _FARTHEST)
+    return ratio(trials, lambda x: by.delta(base, x), upto)
 
 
 def ratio(trials: Trials, profile: Profile, upto: float) -> float:
@@ -232,3 +241,102 @@ def _steepest(gamma: float, lines: Sequence[tuple[float, float]]) -> float:
     highest = np.min(slope[:, None] * places + height[:, None], axis=0)
     quotient = (gamma + (1.0 - gamma) * highest) / (gamma + (1.0 - gamma) * places)
     return max(0.0, math.log(float(quotient.max())))
+
+
+# --- numbers of runs
+
+LAWS = ("geometric", "logarithmic", "poisson")
+
+
+def law(name: str, mean: float) -> Trials:
+    """The distribution of this name with ``mean`` trials expected.
+
+    Raises:
+        StudyError: if there is none.
+    """
+    if name not in LAWS:
+        raise StudyError(f"the number of trials is {', '.join(LAWS)}; got {name!r}")
+    if name == "poisson":
+        return Poisson(mean=mean)
+    if not 1.0 < mean <= LARGEST_MEAN:
+        raise StudyError(
+            f"a {name} number of trials is at least 1, so its mean must lie in (1, 1e6]; "
+            f"got {mean:g}"
+        )
+    return NegativeBinomial(1.0, 1.0 / mean) if name == "geometric" else _logarithmic(mean)
+
+
+def _logarithmic(mean: float) -> NegativeBinomial:
+    low, high = 1e-12, 1.0 - 1e-12  # gamma by bisection: the mean falls as it rises
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _mean(0.0, middle) > mean else (low, middle)
+    return NegativeBinomial(0.0, high)
+
+
+def _mean(eta: float, gamma: float) -> float:
+    if eta == 0.0:
+        return (1.0 / gamma - 1.0) / -math.log(gamma)
+    return eta * (1.0 - gamma) / (gamma * -math.expm1(eta * math.log(gamma)))
+
+
+def expected(trials: Trials) -> float:
+    """E K."""
+    return trials.mean if isinstance(trials, Poisson) else _mean(trials.eta, trials.gamma)
+
+
+def missed(trials: Trials, candidates: int) -> float:
+    """The chance that one candidate of so many, drawn at random in each trial, is never tried."""
+    x = 1.0 - 1.0 / candidates
+    if isinstance(trials, Poisson):
+        return math.exp(-trials.mean / candidates)
+    left = 1.0 - (1.0 - trials.gamma) * x
+    if trials.eta == 0.0:
+        return math.log(left) / math.log(trials.gamma)
+    whole = math.expm1(-trials.eta * math.log(trials.gamma))
+    return math.expm1(-trials.eta * math.log(left)) / whole
+
+
+def number(trials: Trials, uniform: float, normal: Callable[[float], int]) -> int:
+    """K from one uniform number in [0, 1) by its distribution function, or from ``normal`` (which
+    draws a Poisson number of the mean that it is given).
+    """
+    if isinstance(trials, Poisson):
+        return normal(trials.mean)
+    chance, k = _first(trials), 1
+    below = chance
+    while below <= uniform and chance > 0.0:
+        chance *= (1.0 - trials.gamma) * (k + trials.eta) / (k + 1)
+        k += 1
+        below += chance
+    return k
+
+
+def _first(trials: NegativeBinomial) -> float:
+    """P(K = 1)."""
+    gamma, eta = trials.gamma, trials.eta
+    if eta == 0.0:
+        return (1.0 - gamma) / -math.log(gamma)
+    return eta * (1.0 - gamma) / math.expm1(-eta * math.log(gamma))
+
+
+@lru_cache(maxsize=64)
+def named(name: str) -> tuple[str, Trials] | None:
+    """The base accountant and the number of trials in ``BASE-best-of-LAW@MEAN``; None for others.
+
+    >>> named("pld-best-of-geometric@4")
+    ('pld', NegativeBinomial(eta=1.0, gamma=0.25))
+    """
+    base, of, rest = name.partition("-best-of-")
+    kind, at, mean = rest.partition("@")
+    if not of or not at or kind not in LAWS:
+        return None
+    try:
+        return base, law(kind, float(mean))
+    except ValueError:
+        return None
+
+
+def name_of(base: str, kind: str, mean: float) -> str:
+    """The same name, from its parts."""
+    return f"{base}-best-of-{kind}@{mean:g}"

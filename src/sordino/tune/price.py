@@ -12,8 +12,8 @@ from sordino.core.plan import Stages
 from sordino.core.regimes import calibrated
 from sordino.core.statements import looked
 from sordino.privacy import Event, Repeated, Selected, accountant
-from sordino.privacy.event import Composed
-from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
+from sordino.privacy.event import Composed, Trials
+from sordino.privacy.parts import expected, law, missed, name_of, named
 from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again

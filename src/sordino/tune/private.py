@@ -45,7 +45,7 @@ from sordino.core.run.folder import LEDGER
 from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.privacy import Budget, Charge
-from sordino.privacy.trials import number
+from sordino.privacy.parts import number
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price
 

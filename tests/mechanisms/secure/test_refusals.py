@@ -23,6 +23,7 @@ from sordino.mechanisms.secure.messages import (
     Keys,
     MaskedInput,
     Revealed,
+    Setting,
     Shares,
     Signatures,
     Signed,
@@ -32,8 +33,7 @@ from sordino.mechanisms.secure.messages import (
     said,
 )
 from sordino.mechanisms.secure.secrets import LENGTH, deal
-from sordino.mechanisms.secure.server import Opened, Void, expected
-from sordino.mechanisms.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum, Void
 from sums import Party, Signers, parties, setting, total
 
 SIGNERS = Signers(5)
@@ -49,7 +49,7 @@ class Game:
     def __init__(self, **more: Any) -> None:
         self.own = setting(5, **{"honest": 3, **more})
         self.everybody = parties(self.own, VECTORS, SIGNERS)
-        self.sums = expected(self.own, SIGNERS.verify, frozenset(range(5)))
+        self.sums = Sum(self.own, SIGNERS.verify, waiting=frozenset(range(5)))
         self.told: Mapping[int, FromServer] = {}
         self.done: Opened | Void | None = None
         self.refused: list[str] = []

@@ -27,12 +27,12 @@ from sordino.mechanisms.secure.messages import (
     Keys,
     MaskedInput,
     Revealed,
+    Setting,
     Shares,
     Signatures,
 )
 from sordino.mechanisms.secure.secrets import masked, own_key, pair_key, recover
-from sordino.mechanisms.secure.server import Opened, Sum, expected
-from sordino.mechanisms.secure.setting import Setting
+from sordino.mechanisms.secure.server import Opened, Sum
 from sums import Party, Signers, Vector, parties, played, setting, total
 
 BITS = 2
@@ -145,7 +145,7 @@ class Split:
         self.own = own
         self.everybody = parties(own, vectors, SIGNERS)
         self.inputs: dict[int, bytes] = {}
-        sums = expected(own, SIGNERS.verify, frozenset(range(own.clients)))
+        sums = Sum(own, SIGNERS.verify, waiting=frozenset(range(own.clients)))
         told: dict[int, FromServer] = {}
         for phase in range(3):
             for each in self.everybody:

@@ -13,9 +13,14 @@ from scipy import stats  # type: ignore[import-untyped]
 from sordino.base import residues
 from sordino.base.errors import StudyError
 from sordino.mechanisms.secure import client
-from sordino.mechanisms.secure.messages import FromClient, FromServer, MaskedInput
-from sordino.mechanisms.secure.server import PHASES, Opened, Void, expected
-from sordino.mechanisms.secure.setting import Setting, lowest_threshold
+from sordino.mechanisms.secure.messages import (
+    FromClient,
+    FromServer,
+    MaskedInput,
+    Setting,
+    lowest_threshold,
+)
+from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
 from sordino.network import certificates
 from sums import Party, Signers, parties, played, setting, total
 
@@ -93,7 +98,7 @@ def test_a_single_message_is_uniform() -> None:
 def _masked(everybody: list[Party]) -> list[MaskedInput]:
     """What everybody sends in the third phase."""
     own, signers = everybody[0].setting, everybody[0].signers
-    sums = expected(own, signers.verify, frozenset(range(len(everybody))))
+    sums = Sum(own, signers.verify, waiting=frozenset(range(len(everybody))))
     told: dict[int, FromServer] = {}
     for phase in range(3):
         said = [each.answer(told[each.number]) if phase else each.first() for each in everybody]

@@ -16,7 +16,7 @@ from sordino.core.study.data import Source
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.mechanisms.kinds import GaussianNoise, Noise
 from sordino.privacy import accountant
-from sordino.privacy.trials import expected, named
+from sordino.privacy.parts import expected, named
 from sordino.training.outline import NAMES as MODELS
 
 

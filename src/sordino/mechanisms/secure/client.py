@@ -25,6 +25,7 @@ from sordino.mechanisms.secure.messages import (
     Keys,
     MaskedInput,
     Revealed,
+    Setting,
     Shares,
     Signatures,
     Signed,
@@ -48,7 +49,6 @@ from sordino.mechanisms.secure.secrets import (
     sealing_key,
     secrets,
 )
-from sordino.mechanisms.secure.setting import Setting
 
 Sign = Callable[[bytes], bytes]
 """Signs by the key of this client's certificate."""

@@ -40,8 +40,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.residues import Residues, kind, within
-from sordino.mechanisms.secure.messages import Keys
-from sordino.mechanisms.secure.setting import DIGEST, Setting
+from sordino.mechanisms.secure.messages import DIGEST, Keys, Setting
 
 PRIME = 2**521 - 1
 LENGTH = 66

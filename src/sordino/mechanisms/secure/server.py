@@ -9,7 +9,7 @@ left, the sum is :class:`Void`: nothing of it was released.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -19,6 +19,7 @@ from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.residues import Residues
 from sordino.mechanisms.secure.client import Verify, check_keys
 from sordino.mechanisms.secure.messages import (
+    DIGEST,
     Delivered,
     FromClient,
     FromServer,
@@ -27,6 +28,7 @@ from sordino.mechanisms.secure.messages import (
     Keys,
     MaskedInput,
     Revealed,
+    Setting,
     Shares,
     Signatures,
     Signed,
@@ -44,7 +46,6 @@ from sordino.mechanisms.secure.secrets import (
     public,
     recover,
 )
-from sordino.mechanisms.secure.setting import DIGEST, Setting
 
 # Theory of operation
 #
@@ -260,11 +261,8 @@ class Sum:
             raise RemoteProtocolError("shares that it was not asked for", "shares")
         if len({i for i, _ in message.keys}) < len(message.keys):
             raise RemoteProtocolError("two shares of the same key", "shares")
-        owners = [*zip(inside, message.masks, strict=True)]
-        wrong = [each for each, share in owners if not self._dealt(each, message.client, share, 0)]
-        wrong += [
-            each for each, share in message.keys if not self._dealt(each, message.client, share, 1)
-        ]
+        shares = (*zip(inside, message.masks, strict=True), *message.keys)
+        wrong = [each for each, share in shares if not self._dealt(each, message.client, share)]
         faults = tuple(
             (message.client, f"its share of client {each} is not as client {each} has dealt it")
             for each in wrong
@@ -277,10 +275,10 @@ class Sum:
             doubts=self.doubts | {(message.client, each) for each in (*wrong, *lacking)},
         )
 
-    def _dealt(self, dealer: int, holder: int, share: bytes, which: int) -> bool:
-        place = sorted(self.keys).index(holder)
-        told = self.shares[dealer].prints[place]
-        return fingerprint(share) == told[which * DIGEST : (which + 1) * DIGEST]
+    def _dealt(self, dealer: int, holder: int, share: bytes) -> bool:
+        """Tell whether a share, of the secret that is revealed of a dealer, is as it was dealt."""
+        both = self.shares[dealer].prints[sorted(self.keys).index(holder)]
+        return fingerprint(share) == (both[:DIGEST] if dealer in self.inputs else both[DIGEST:])
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -324,12 +322,9 @@ class Sum:
     def _delivered(self, client: int) -> Delivered:
         """Return what the others have sealed for this client."""
         senders = tuple(each for each in sorted(self.shares) if each != client)
-        order = sorted(self.keys)
-        packets = []
-        for sender in senders:
-            receivers = [each for each in order if each != sender]
-            packets.append(self.shares[sender].sealed[receivers.index(client)])
-        return Delivered(self.setting.round, senders, tuple(packets))
+        place = sorted(self.keys).index(client)  # a sender has no packet for itself
+        packets = tuple(self.shares[each].sealed[place - (each < client)] for each in senders)
+        return Delivered(self.setting.round, senders, packets)
 
     def _open(self) -> Opened | Void:
         """Take the masks off."""
@@ -340,48 +335,44 @@ class Sum:
         added: list[bytes] = []
         try:
             for each in self.members:
-                taken.append(own_key(setting, each, self._own_seed(each)))
+                taken.append(own_key(setting, each, self._secret(each)))
             for each in out:
-                private = self._mask_key(each)
+                private = X25519PrivateKey.from_private_bytes(self._secret(each))
                 for other in self.members:
                     key = pair_key(setting, private, self.keys[each], self.keys[other])
                     (taken if each > other else added).append(key)
         except _Unusable as error:
-            if not error.proven:
-                return Void(f"client {error.dealer}: {error}", self.faults, self.blamed())
-            fault = (error.dealer, str(error))
             why = f"client {error.dealer}: {error}"
-            return Void(why, (*self.faults, fault), (error.dealer,))
+            if not error.proven:
+                return Void(why, self.faults, self.blamed())
+            return Void(why, (*self.faults, (error.dealer, str(error))), (error.dealer,))
         values = masked(self.total, setting.bits, plus=added, minus=taken)
         return Opened(self.members, values, self.faults)
 
-    def _own_seed(self, client: int) -> bytes:
-        place = self.members.index(client)
-        found = self._recovered(client, 0, lambda told: told.masks[place])
-        if commitment(self.setting, client, found) != self.keys[client].commitment:
-            raise _Unusable(client, "it has dealt shares of something else")
-        return found
-
-    def _mask_key(self, client: int) -> X25519PrivateKey:
-        found = X25519PrivateKey.from_private_bytes(
-            self._recovered(client, 1, lambda told: dict(told.keys).get(client))
-        )
-        if public(found) != self.keys[client].mask:
-            raise _Unusable(client, "it has dealt shares of something else")
-        return found
-
-    def _recovered(self, dealer: int, which: int, of: Callable[[Revealed], bytes | None]) -> bytes:
-        found = {}
+    def _secret(self, dealer: int) -> bytes:
+        """What shares were revealed of: the own mask's seed of who is in, the private key of who
+        dropped out.
+        """
+        inside, found = dealer in self.inputs, dict[int, bytes]()
         for holder, told in self.revealed.items():
-            part = of(told)
-            if part is not None and self._dealt(dealer, holder, part, which):
-                found[holder] = part
+            shares = {**dict(zip(self.members, told.masks, strict=True)), **dict(told.keys)}
+            if dealer in shares and self._dealt(dealer, holder, shares[dealer]):
+                found[holder] = shares[dealer]
         try:
-            return recover(found, self.setting.threshold, 32)
+            secret = recover(found, self.setting.threshold, 32)
         except RemoteProtocolError as error:
             why = f"its secret cannot be recovered ({error})"
             enough = len(found) >= self.setting.threshold
             raise _Unusable(dealer, why, proven=enough) from error
+        keys = self.keys[dealer]
+        fits = (
+            commitment(self.setting, dealer, secret) == keys.commitment
+            if inside
+            else public(X25519PrivateKey.from_private_bytes(secret)) == keys.mask
+        )
+        if not fits:
+            raise _Unusable(dealer, "it has dealt shares of something else")
+        return secret
 
 
 class _Unusable(Exception):
@@ -392,8 +383,3 @@ class _Unusable(Exception):
     def __init__(self, dealer: int, why: str, *, proven: bool = True) -> None:
         super().__init__(why)
         self.dealer, self.proven = dealer, proven
-
-
-def expected(setting: Setting, verify: Verify, clients: frozenset[int]) -> Sum:
-    """A sum of which these clients are expected to send their keys."""
-    return Sum(setting, verify, waiting=clients)
