@@ -73,9 +73,9 @@ def test_what_may_be_no_class_is_refused(labels: list[Any], message: str) -> Non
 @pytest.mark.parametrize("labels", [["yes", "YES", "no"], list(range(50)), [2, 4, 60]])
 def test_who_says_classes_gets_classes(labels: list[Any]) -> None:
     values = np.array(labels)
-    found = encode((values,), "x.csv", "classes")
+    (found,), _ = encode((values,), "x.csv", "classes")
     known = np.unique(values).tolist() if values.dtype.kind == "U" else list(range(max(labels) + 1))
-    assert found.parts[0].tolist() == [known.index(label) for label in labels]
+    assert found.tolist() == [known.index(label) for label in labels]
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_who_says_classes_gets_classes(labels: list[Any]) -> None:
 )
 def test_two_values_are_numbered_in_order(labels: list[Any]) -> None:
     values = np.array(labels)
-    found = encode((values,), "x.csv", "binary")
-    assert found.parts[0].tolist() == LabelEncoder().fit_transform(values).tolist()
-    assert len(found.classes) == 2
+    (found,), classes = encode((values,), "x.csv", "binary")
+    assert found.tolist() == LabelEncoder().fit_transform(values).tolist()
+    assert len(classes) == 2
 
 
 def test_binary_takes_spellings_for_one() -> None:
-    found = encode((np.array(["Yes", "NO", " yes"]), np.array(["no"])), "x.csv", "binary")
-    assert found.classes == ("no", "yes")
-    assert [part.tolist() for part in found.parts] == [[1, 0, 1], [0]]
+    parts, classes = encode((np.array(["Yes", "NO", " yes"]), np.array(["no"])), "x.csv", "binary")
+    assert classes == ("no", "yes")
+    assert [part.tolist() for part in parts] == [[1, 0, 1], [0]]
 
 
 @pytest.mark.parametrize(("labels", "count"), [(["a", "b", "c"], 3), ([1, 1], 1)])

@@ -104,9 +104,10 @@ def test_a_label_that_is_not_stated_is_refused_before_anything_runs(tmp_path: Pa
 def test_labels_are_numbered_as_they_are_stated(
     labels: list[object], classes: tuple[str, ...], target: str | None, numbers: list[int]
 ) -> None:
-    found = encode((np.array(labels),), "x.csv", target, None, classes)  # type: ignore[arg-type]
-    assert found.parts[0].tolist() == numbers
-    assert found.classes == classes
+    own = np.array(labels)
+    (found,), names = encode((own,), "x.csv", target, None, classes)  # type: ignore[arg-type]
+    assert found.tolist() == numbers
+    assert names == classes
 
 
 def test_files_of_every_kind_take_them(tmp_path: Path) -> None:

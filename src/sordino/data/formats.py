@@ -99,7 +99,6 @@ class Source:
         self.path = path
         self.expands = 1
         self._most = self._allowed() if whole else None
-        self._given = 0
         self._pieces = self._open()
         self._rest = b""
         self._at = 0
@@ -172,13 +171,6 @@ class Source:
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
 
-    def _count(self, more: int) -> None:
-        self._given += more
-        if self._most is not None and self._given > self._most:
-            raise DataError(
-                too_large(self.path, "it expands to more than", self._given - more, self._most)
-            )
-
     def _open(self) -> Iterator[bytes]:
         # Not a generator itself: the file's kind must be known before the first read.
         try:
@@ -207,8 +199,12 @@ class Source:
     ) -> Iterator[bytes]:
         try:
             with open_plain(self.path) as file, opened(file) as content:
+                given = 0
                 while plain := content.read(_STEP):
-                    self._count(len(plain))
+                    if self._most is not None and given + len(plain) > self._most:
+                        what = "it expands to more than"
+                        raise DataError(too_large(self.path, what, given, self._most))
+                    given += len(plain)
                     yield plain
         except EOFError as error:
             raise self.damaged(
@@ -430,7 +426,13 @@ def _binary(content: bytes, place: str, records: int) -> Split:
             f"{len(content)}. {AGAIN}"
         )
     raw = np.frombuffer(content, dtype=np.uint8).reshape(records, _CIFAR_PIXELS + 1)
-    return raw[:, 1:].reshape(records, 3, 32, 32), _cifar_labels(raw[:, 0].astype(np.int64), place)
+    labels = raw[:, 0].astype(np.int64)
+    if bad := np.flatnonzero(labels >= _CIFAR_CLASSES).tolist():
+        raise DataError(
+            f"{place}: expected labels 0..{_CIFAR_CLASSES - 1}, found {int(labels[bad[0]])} in "
+            f"image {bad[0]}. {AGAIN}"
+        )
+    return raw[:, 1:].reshape(records, 3, 32, 32), labels
 
 
 def _python(content: bytes, place: str, records: int) -> Split:
@@ -456,16 +458,6 @@ def _python(content: bytes, place: str, records: int) -> Split:
             f"0..{_CIFAR_CLASSES - 1}. {AGAIN}"
         )
     return pixels.reshape(records, 3, 32, 32), np.array(labels, dtype=np.int64)
-
-
-def _cifar_labels(labels: Labels, place: str) -> Labels:
-    if int(labels.max()) >= _CIFAR_CLASSES:
-        row = int(np.argmax(labels >= _CIFAR_CLASSES))
-        raise DataError(
-            f"{place}: expected labels 0..{_CIFAR_CLASSES - 1}, found {int(labels[row])} in image "
-            f"{row}. {AGAIN}"
-        )
-    return labels
 
 
 class InertDtype:

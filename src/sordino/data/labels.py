@@ -23,11 +23,11 @@ occur are the classes, and :func:`notice_classes` tells the owner.
 
 Shapes: labels (n,).
 
->>> encode((np.array(["Yes", "no", "YES "]),), "x.csv", "binary").classes
+>>> encode((np.array(["Yes", "no", "YES "]),), "x.csv", "binary")[1]
 ('no', 'yes')
->>> encode((np.array(["no", "yes"]),), "x.csv", classes=("no", "yes", "maybe")).classes
+>>> encode((np.array(["no", "yes"]),), "x.csv", classes=("no", "yes", "maybe"))[1]
 ('no', 'yes', 'maybe')
->>> encode((np.array([0.0, 50.0, 120.0]),), "x.csv", "number", (0.0, 100.0)).parts[0]
+>>> encode((np.array([0.0, 50.0, 120.0]),), "x.csv", "number", (0.0, 100.0))[0][0]
 array([-1. ,  0. ,  1.4], dtype=float32)
 """
 
@@ -62,30 +62,22 @@ _SAY = (
 Column = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """Labels of the parts of a data set (training, test), each (n,).
-
-    Attributes:
-        parts: class numbers, int64; or numbers, float32, in units of half a range.
-        classes: a name for each class number; none for numbers.
-        span: the range of numbers, in the label's own units.
-    """
-
-    parts: tuple[Column, ...]
-    classes: tuple[str, ...]
-    span: Span | None = None
-
-
 def encode(
     parts: Sequence[Column],
     place: str,
     target: Target | None = None,
     label_range: Span | None = None,
     classes: Sequence[str] | None = None,
-) -> Encoded:
+) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """Labels as ``target`` says they are, or as classes where nothing is said and nothing speaks
     against it; the ``classes`` that there are, where they are stated.
+
+    Args:
+        parts: labels of the parts of a data set (training, test), each (n,).
+
+    Returns:
+        Of each part class numbers, int64, or numbers, float32, in units of half a range; and a name
+        for each class number, none for numbers.
 
     Raises:
         DataError: where they are something else, with what to set.
@@ -104,8 +96,7 @@ def encode(
             labels.refuse_odd()
         values, names = labels.classes()
     cuts = np.cumsum([len(part) for part in parts])[:-1]
-    span = label_range if target == "number" else None
-    return Encoded(tuple(np.split(values, cuts)), names, span)
+    return tuple(np.split(values, cuts)), names
 
 
 def clamped(values: Column) -> Column:

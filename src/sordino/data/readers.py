@@ -129,7 +129,10 @@ def _own(
             f"training examples {train.x.dtype} of shape {train.x.shape[1:]}"
         )
     both = (train,) if test is None else (train, test)
-    labels = encode([each.y for each in both], str(file), how.target, how.label_range, how.classes)
+    parts, classes = encode(
+        [each.y for each in both], str(file), how.target, how.label_range, how.classes
+    )
+    span = how.label_range if how.target == "number" else None
     clients = [each.client for each in both if each.client is not None]
     if train.client is None or len(clients) < len(both):
         clients = [] if train.client is None else clients[:1]
@@ -139,14 +142,14 @@ def _own(
             name,
             raw.x,
             y,
-            labels.classes,
+            classes,
             client,
             owners=() if client is None else owners,
             words=raw.words,
             columns=raw.names,
-            span=labels.span,
+            span=span,
         )
-        for raw, y, client in zip_longest(both, labels.parts, numbers)
+        for raw, y, client in zip_longest(both, parts, numbers)
     ]
     if test is not None:
         corpus = Corpus(*sets)
@@ -154,7 +157,7 @@ def _own(
         corpus = Corpus(sets[0], sets[0].take([]))
     else:
         corpus = _set_aside(str(file), sets[0], test_fraction)
-    if labels.span is None:
+    if span is None:
         return corpus
     # numbers that are trained on stay within their range; those that are measured on need not
     return replace(corpus, train=replace(corpus.train, y=clamped(corpus.train.y)))

@@ -278,13 +278,17 @@ def _along(x: Any, spare: Any, turns: Any) -> tuple[Any, Any]:
 
 
 @compiled(fastmath=_FUSED)
+def _turned(real: Any, imaginary: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    return cos * real + sin * imaginary, cos * imaginary - sin * real
+
+
+@compiled(fastmath=_FUSED)
 def _two(x: Any, turns: Any, step: int, y: Any) -> None:
     for p in range(y.shape[2]):
         cos, sin = turns[0, p * step], turns[1, p * step]
         for q in range(y.shape[3]):
             a, ai = x[0, p, 0, q], x[1, p, 0, q]
-            b = cos * x[0, p, 1, q] + sin * x[1, p, 1, q]
-            bi = cos * x[1, p, 1, q] - sin * x[0, p, 1, q]
+            b, bi = _turned(x[0, p, 1, q], x[1, p, 1, q], cos, sin)
             y[0, 0, p, q], y[1, 0, p, q] = a + b, ai + bi
             y[0, 1, p, q], y[1, 1, p, q] = a - b, ai - bi
 
@@ -296,10 +300,8 @@ def _three(x: Any, turns: Any, step: int, y: Any) -> None:
         cos2, sin2 = turns[0, 2 * p * step], turns[1, 2 * p * step]
         for q in range(y.shape[3]):
             a, ai = x[0, p, 0, q], x[1, p, 0, q]
-            b = cos1 * x[0, p, 1, q] + sin1 * x[1, p, 1, q]
-            bi = cos1 * x[1, p, 1, q] - sin1 * x[0, p, 1, q]
-            c = cos2 * x[0, p, 2, q] + sin2 * x[1, p, 2, q]
-            ci = cos2 * x[1, p, 2, q] - sin2 * x[0, p, 2, q]
+            b, bi = _turned(x[0, p, 1, q], x[1, p, 1, q], cos1, sin1)
+            c, ci = _turned(x[0, p, 2, q], x[1, p, 2, q], cos2, sin2)
             plus, plus_i = b + c, bi + ci
             minus, minus_i = _ROOT * (b - c), _ROOT * (bi - ci)
             rest, rest_i = a - _HALF * plus, ai - _HALF * plus_i
@@ -316,12 +318,9 @@ def _four(x: Any, turns: Any, step: int, y: Any) -> None:
         cos3, sin3 = turns[0, 3 * p * step], turns[1, 3 * p * step]
         for q in range(y.shape[3]):
             a, ai = x[0, p, 0, q], x[1, p, 0, q]
-            b = cos1 * x[0, p, 1, q] + sin1 * x[1, p, 1, q]
-            bi = cos1 * x[1, p, 1, q] - sin1 * x[0, p, 1, q]
-            c = cos2 * x[0, p, 2, q] + sin2 * x[1, p, 2, q]
-            ci = cos2 * x[1, p, 2, q] - sin2 * x[0, p, 2, q]
-            d = cos3 * x[0, p, 3, q] + sin3 * x[1, p, 3, q]
-            di = cos3 * x[1, p, 3, q] - sin3 * x[0, p, 3, q]
+            b, bi = _turned(x[0, p, 1, q], x[1, p, 1, q], cos1, sin1)
+            c, ci = _turned(x[0, p, 2, q], x[1, p, 2, q], cos2, sin2)
+            d, di = _turned(x[0, p, 3, q], x[1, p, 3, q], cos3, sin3)
             even, even_i, odd, odd_i = a + c, ai + ci, b + d, bi + di
             left, left_i, right, right_i = a - c, ai - ci, b - d, bi - di
             y[0, 0, p, q], y[1, 0, p, q] = even + odd, even_i + odd_i

@@ -454,7 +454,9 @@ def pictures(count: int, colours: int, height: int, width: int) -> NDArray[np.ui
     rng = Seeded(0).at("made-up pictures")
     down, across = FINER * height, FINER * width
     y, x = np.mgrid[:down, :across] / FINER
-    waves = _lengths(down, across)
+    # lengths of waves' vectors, in cycles a pixel; 1 for the constant
+    waves: Grid = np.hypot(np.fft.fftfreq(down)[:, None], np.fft.fftfreq(across)[None, :])
+    waves[0, 0] = 1.0
     found = np.empty((count, colours, height, width), np.uint8)
     for picture in found:
         shade, inside = _shapes(rng, y, x, height, width)
@@ -465,13 +467,6 @@ def pictures(count: int, colours: int, height: int, width: int) -> NDArray[np.ui
         small = shade.reshape(height, FINER, width, FINER).mean((1, 3))
         tint = np.ones(1) if colours == 1 else rng.uniform(0.4, 1.0, colours)
         picture[:] = np.clip(tint[:, None, None] * small, 0.0, 255.0)
-    return found
-
-
-def _lengths(down: int, across: int) -> Grid:
-    """Length of each wave's vector (down, across), in cycles a pixel; 1 for the constant."""
-    found: Grid = np.hypot(np.fft.fftfreq(down)[:, None], np.fft.fftfreq(across)[None, :])
-    found[0, 0] = 1.0
     return found
 
 

@@ -137,15 +137,12 @@ class ReadOptions:
 
 def read_table(path: Path, how: ReadOptions) -> Raw:
     """A CSV or Parquet file."""
-    texts = {*how.encoding.categories, *filter(None, [_alone(how)])}
+    texts = {*how.encoding.categories}
+    if how.person is not None and how.person != how.client_column:  # it says nothing else
+        texts.add(how.person)
     if how.classes is not None and how.target is None:
         texts.add(how.label)
     return read_frame(frame_of(path, texts), how, str(path))
-
-
-def _alone(how: ReadOptions) -> str | None:
-    """The column of persons, where it says nothing else."""
-    return None if how.person == how.client_column else how.person
 
 
 def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:

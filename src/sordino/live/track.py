@@ -64,15 +64,12 @@ class Tracker(Protocol):
         Returns:
             the last round that it holds already: 0 of a new one. No row up to it is told again.
         """
-        ...
 
     def row(self, row: Round) -> None:
         """One row of the log, of a round that the store does not hold yet."""
-        ...
 
     def end(self, outcome: Outcome | None) -> None:
         """Close the store; ``outcome`` is None where the run was interrupted or has failed."""
-        ...
 
 
 Maker = Callable[[Path], Tracker]

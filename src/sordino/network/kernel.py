@@ -139,7 +139,6 @@ class Checkpoints(RunListener[Watched], Protocol[Watched]):
 
     def hurry(self) -> None:
         """Let the next moment be kept, wherever the run stands."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

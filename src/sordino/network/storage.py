@@ -259,12 +259,7 @@ class AnswerStore:
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._durable = durable
-        found = [
-            (count, kept)
-            for name in OUTBOX
-            if (slot := _read(folder, name))
-            for count, kept in [slot]
-        ]
+        found = [slot for name in OUTBOX if (slot := _read(folder, name))]
         if not found and any(there(folder, name) for name in OUTBOX):
             written = [name for name in OUTBOX if (folder / name).stat().st_size]
             if written and written != [OUTBOX[1]]:  # that slot alone: the very first was torn

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from sordino.base import companions
@@ -82,15 +83,12 @@ class Hub(Protocol):
 
     def send(self, site: str, frame: bytes) -> None:
         """Put a frame on its way, if the site is there; never waits."""
-        ...
 
     def drop(self, site: str, why: str) -> None:
         """End a site's connection."""
-        ...
 
     def close(self) -> None:
         """End all connections; what was put on its way before is still sent, if that is quick."""
-        ...
 
 
 class Line(Protocol):
@@ -102,7 +100,6 @@ class Line(Protocol):
         Raises:
             Lost: if the connection has ended.
         """
-        ...
 
     def frames(self) -> Iterator[bytes]:
         """Frames as they come, until the connection ends.
@@ -110,11 +107,9 @@ class Line(Protocol):
         Raises:
             Lost: when it ends.
         """
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 class _Unconnected(Exception):
@@ -206,23 +201,24 @@ class WebSocket(Transport):
     """WebSocket over mutual TLS 1.3: sites connect to the server's own port."""
 
     def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
-        try:
-            from sordino.network.websocket import WebSocketHub
-        except ModuleNotFoundError as error:
-            raise _missing("websocket", error) from error
+        websocket = _websocket()
         context, barred = certificates.context(kit, "server"), certificates.Revoked(kit)
         names, port = frozenset(agreement.names), agreement.port
-        return lambda limit, mailbox, refused, told: WebSocketHub(
+        return lambda limit, mailbox, refused, told: websocket.WebSocketHub(
             host, port, context, limit, names, mailbox, barred, refused
         )
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
-        context = certificates.context(kit, "site")
-        try:
-            from sordino.network.websocket import WebSocketLine
-        except ModuleNotFoundError as error:
-            raise _missing("websocket", error) from error
-        return lambda limit: WebSocketLine(agreement.server, context, limit)
+        context, websocket = certificates.context(kit, "site"), _websocket()
+        return lambda limit: websocket.WebSocketLine(agreement.server, context, limit)
+
+
+def _websocket() -> ModuleType:
+    try:
+        from sordino.network import websocket
+    except ModuleNotFoundError as error:
+        raise _missing("websocket", error) from error
+    return websocket
 
 
 def of(name: str) -> Transport:

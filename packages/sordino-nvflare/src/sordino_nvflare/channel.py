@@ -58,15 +58,12 @@ class Post(Protocol):
 
     def on(self, topic: Topic, got: Got) -> None:
         """Have messages of a topic taken, in threads of the library."""
-        ...
 
     def tell(self, to: str, topic: Topic, parcel: Parcel) -> None:
         """Put a message on its way."""
-        ...
 
     def ask(self, to: str, topic: Topic, parcel: Parcel, seconds: float) -> Parcel | None:
         """Send a message, and wait for the reply; None if none came."""
-        ...
 
 
 SERVER = "server"

@@ -132,7 +132,6 @@ class Drawn(Protocol):
 
     def drifting(self, drift: Sampling) -> Stream:
         """The same examples, their classes drawn by ``drift``."""
-        ...
 
 
 @DRIFTS.register

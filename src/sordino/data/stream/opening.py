@@ -170,8 +170,11 @@ class Rows(Streaming):
         stream = _table(wanted, wanted.scale)
         if wanted.events and not len(stream.read(0, 1)):
             raise DataError(f"{stream.path}: there are no rows")
-        fingerprint = "file:" + (_digest(stream.path) if wanted.private else stream.name)
-        return Opened(stream, fingerprint, *_gone_through(wanted, stream))
+        fingerprint = stream.name
+        if wanted.private:  # a budget belongs to the content
+            with open_plain(stream.path) as file:
+                fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+        return Opened(stream, f"file:{fingerprint}", *_gone_through(wanted, stream))
 
 
 def _corpus(wanted: Wanted) -> Corpus:
@@ -267,12 +270,6 @@ def refuse_two_labels(
         "entity's label once for all: set memoised = false, and appearances to the events that "
         "one entity may take part in"
     )
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 of a file: what a budget belongs to."""
-    with open_plain(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def published(

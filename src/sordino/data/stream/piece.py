@@ -59,34 +59,28 @@ class Stream(Protocol):
     @property
     def name(self) -> str:
         """The name in reports."""
-        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one example before it was made flat: (channels, height, width) or (features,)."""
-        ...
 
     @property
     def classes(self) -> tuple[str, ...]:
         """A name for each class number."""
-        ...
 
     @property
     def length(self) -> int | None:
         """Number of examples; None: endless, or a file whose end nobody has seen yet."""
-        ...
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Names of the features of a table."""
-        ...
 
     def read(self, start: int, count: int) -> Piece:
         """Examples ``start`` to ``start + count``; fewer only at the end.
 
         Any start; going forward is fast.
         """
-        ...
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """The examples in [start, stop) at which the distribution changes abruptly, in order.
@@ -94,7 +88,6 @@ class Stream(Protocol):
         Changes closer together than :data:`SELDOM` examples are left out: too many to mark. So are
         gradual ones.
         """
-        ...
 
 
 class DerivedStream:

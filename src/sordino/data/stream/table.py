@@ -209,7 +209,12 @@ class Rows:
         y = self._numbers(cells(self._label), self._label, self._number, self._unknown_label)
         entity = None
         if self._entity is not None:
-            entity = self._numbers(cells(self._entity), self._entity, _entity_of, _nobody)
+            entity = self._numbers(
+                cells(self._entity),
+                self._entity,
+                lambda name: entity_of(name) if name.strip() else None,
+                lambda _: "is empty; whose row is it?",
+            )
         self._row += len(x)
         return Piece(x, y, entity)
 
@@ -250,14 +255,6 @@ class Rows:
             raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
         if len(columns) < 2 + (entity is not None):
             raise DataError(f"{path}: there are no feature columns beside {label!r}")
-
-
-def _entity_of(name: str) -> int | None:
-    return entity_of(name) if name.strip() else None
-
-
-def _nobody(_: str) -> str:
-    return "is empty; whose row is it?"
 
 
 class Parquet(Rows):

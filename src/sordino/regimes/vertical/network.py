@@ -707,8 +707,8 @@ class VerticalNetwork(NetworkRegime):
             labels = _column(path, own.data.label)
             x, y = np.zeros((len(labels), 1), np.float32), np.zeros(0, np.int64)
             if len(labels) == rows:
-                given = encode((labels,), str(path), "classes")  # 1.0 and True mean class 1
-                y = numbered(Dataset(HOLDER, x, given.parts[0], given.classes), classes, path)
+                (given,), known = encode((labels,), str(path), "classes")  # 1.0, True are class 1
+                y = numbered(Dataset(HOLDER, x, given, known), classes, path)
         else:
             names = agreement.data.columns
             x = _features(path, agreement.data.type, [names[at] for at in held[index] if names])
