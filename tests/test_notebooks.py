@@ -46,8 +46,13 @@ def played(name: str, folder: Path) -> list[Any]:
     return shown
 
 
-def test_there_are_three() -> None:
+def test_there_are_three_and_each_cell_shows_something() -> None:
     assert NAMES == ["audit-a-run.ipynb", "choose-a-method.ipynb", "first-run.ipynb"]
+    for name in NAMES:
+        notebook = nbformat.read(HERE / name, 4)  # type: ignore[no-untyped-call]
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert all(cell.outputs for cell in code), name
+        assert [cell.execution_count for cell in code] == [i + 1 for i in range(len(code))], name
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,6 +1,7 @@
 """What mkdocs does for the site beyond Markdown.
 
 * A link out of ``docs/``, such as ``../examples/x.toml``, leads to a page with that file.
+* README, CONTRIBUTING and the changelog are pages of the site; README is its start.
 * A link to a folder of ``docs/`` leads to its ``index.md``.
 * ``<!-- commands -->`` becomes the reference of the command line.
 * A ``mermaid`` block becomes a picture that is drawn here: no script is fetched.
@@ -28,7 +29,11 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FILES = "files"  # where files from outside docs/ have their pages
-SHOWN = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages of the repository that the site has, too
+SHOWN = {  # pages of the repository that the site has, too
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 LINK = re.compile(r"\]\((?P<to>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
@@ -41,9 +46,9 @@ ROLE = re.compile(r":(?:class|func|meth|mod|attr):<code>([^<]*)</code>")
 
 def on_files(files: Files, config: Any) -> Files:
     """Pages for the files outside ``docs/`` to which a page has a link."""
-    for name in SHOWN:
+    for name, page in SHOWN.items():
         if (ROOT / name).exists():
-            files.append(_made(config, name.lower(), (ROOT / name).read_text(encoding="utf-8")))
+            files.append(_made(config, page, (ROOT / name).read_text(encoding="utf-8")))
     for path in sorted(set(_outside(files))):
         text = (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".ipynb"):
@@ -85,7 +90,7 @@ def _from_root(page: str, to: str) -> str | None:
     """The path that a link means, from the root of the repository; None for an address."""
     if re.match(r"[a-z]+:", to):
         return None
-    place = "" if page in {name.lower() for name in SHOWN} else "docs/" + dirname(page)
+    place = "" if page in SHOWN.values() else "docs/" + dirname(page)
     return normpath(f"{place}/{to}") if place else normpath(to)
 
 
@@ -115,7 +120,7 @@ def _target(page: str, path: str | None, to: str) -> str:
     if path is None:
         return to
     if path in SHOWN:
-        inside = path.lower()
+        inside = SHOWN[path]
     elif path.startswith("docs/"):
         inside = path.removeprefix("docs/")
         if (DOCS / inside).is_dir():

@@ -23,7 +23,7 @@ REASONS = {  # why blocks are not run, and how many
     "STUDY and RUN stand for the reader's own": 1,
     "compares the runs of the array above": 1,
     "downloads packages": 2,
-    "installs packages": 5,
+    "installs packages": 4,
     "it is a test of its own": 1,
     "its run is that of another page": 2,
     "its study is that of another page": 6,

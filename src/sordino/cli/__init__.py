@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from sordino.base import VERSION, companions, companions_here, modules
 from sordino.base.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.base.files import FULL
-from sordino.cli import audit, compare, ledger, network, plan, run, say
+from sordino.cli import audit, compare, ledger, network, plan, run, say, tune
 
 
 class _Commands(TyperGroup):
@@ -61,7 +61,7 @@ def _options(
 
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
-app.command("tune")(compare.tune)
+app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("examples")(run.examples)

@@ -244,7 +244,7 @@ def by_client(run: Run) -> list[tuple[str, str]]:
         return []
     values = [number(each) for each in spent]
     budgets = client_budgets(run, len(spent))
-    return [(bound(value, 5), bound(own)) for value, own in zip(values, budgets, strict=True)]
+    return [(bound(value), bound(own)) for value, own in zip(values, budgets, strict=True)]
 
 
 def client_budgets(run: Run, count: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 import time
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from sordino.base.errors import StudyError
-from sordino.base.files import KIB, MIB, Malformed, open_below, there
+from sordino.base.files import KIB, MIB, Malformed, open_below, read_below, there
 from sordino.core import records
 from sordino.core.records import Round, dumped, known, number
 from sordino.core.run.folder import LOG
@@ -162,37 +163,43 @@ def _event(follower: Follower) -> bytes:
 
 HOME = Path(__file__).parent
 MOST_RUNS = 200
+MOST_PAGE = 64 * MIB
 TAIL = 64 * KIB
 """Bytes of a log that are read for its line in the list."""
 LINGER = 10.0
 """Seconds that the page of a run waits after its end for its readers to go on to the report."""
-HEAD = ("Run", "Method", "Status", "Rounds", "Accuracy", "Epsilon", "Budget")
+HEAD = ("Run", "Study", "Method", "Status", "Begun", "Rounds", "Accuracy", "Epsilon", "Budget")
+COMPARED = "comparison.html"
 
 
-def runs_of(folder: Path) -> list[Path]:
-    """The runs in a folder: itself, or those one step below, the newest first.
+def shown_of(folder: Path) -> list[Path]:
+    """The runs and comparisons in a folder: itself, or those one step below, the newest first.
 
     Raises:
         StudyError: if there are none, or the folder cannot be read.
     """
-    if is_run(folder):
+    if _is_shown(folder):
         return [folder]
     try:
-        found = [each for each in folder.iterdir() if is_run(each)] if folder.is_dir() else []
+        found = [each for each in folder.iterdir() if _is_shown(each)] if folder.is_dir() else []
     except OSError as error:
         raise StudyError(f"{folder}: cannot be read ({error.strerror})") from error
     if not found:
         raise StudyError(
-            f"{folder}: this is no run folder, and there is none in it. Give the folder that "
-            "`sordino run` named, or the one above it"
+            f"{folder}: this is no run folder and no comparison, and there is none in it. Give the "
+            "folder that `sordino run` or `sordino compare` named, or the one above it"
         )
     return sorted(found, key=lambda each: (-_written(each), each.name))
 
 
+def _is_shown(folder: Path) -> bool:
+    return is_run(folder) or there(folder, COMPARED)
+
+
 def _written(folder: Path) -> float:
-    """When a run's ``run.json`` was written; 0 of one that has been taken away since."""
-    try:
-        return (folder / "run.json").lstat().st_mtime  # of a link itself: it may lead nowhere
+    """When ``run.json`` or a comparison was written; 0 of one that has been taken away since."""
+    try:  # of a link itself: it may lead nowhere
+        return (folder / ("run.json" if is_run(folder) else COMPARED)).lstat().st_mtime
     except OSError:
         return 0.0
 
@@ -209,18 +216,21 @@ class Site:
         if self.folder is None:
             return _page("waiting.html", title="Preparing the run")
         parts = [unquote(part, errors="surrogateescape") for part in path.split("/") if part]
-        if is_run(self.folder):
-            return self._run(self.folder, parts, path)
+        if _is_shown(self.folder):
+            return self._shown(self.folder, parts, path)
         if not parts:
             return _page("runs.html", title=self.folder.resolve().name, **_listed(self.folder))
-        if parts[0] not in {each.name for each in runs_of(self.folder)}:
+        if parts[0] not in {each.name for each in shown_of(self.folder)}:
             return _missing()
         if len(parts) == 1 and not path.endswith("/"):
             return Answer(place=f"/{_place(parts[0])}/")
-        return self._run(self.folder / parts[0], parts[1:], path)
+        return self._shown(self.folder / parts[0], parts[1:], path)
 
-    def _run(self, folder: Path, parts: Sequence[str], path: str) -> Answer:
+    def _shown(self, folder: Path, parts: Sequence[str], path: str) -> Answer:
         match parts:
+            case [] if not is_run(folder):
+                compared = read_below(folder, COMPARED, most=MOST_PAGE)
+                return Answer(compared, scripts=(page.script_digest(),))
             case []:
                 follower = Follower(folder)
                 follower.look()
@@ -291,35 +301,43 @@ def view(folder: Path, port: int) -> Loopback:
     Raises:
         StudyError: if there is no run, or nothing can listen at the port.
     """
-    runs_of(folder)
+    shown_of(folder)
     return Loopback(port, Site(folder))
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    """A row for each run: its name, which leads to it, and how it stands."""
+    """A row for each run and comparison: its name, which leads to it, and how it stands."""
     from markupsafe import Markup
 
-    found = runs_of(folder)
+    found = shown_of(folder)
     rows: list[Sequence[str]] = []
+    compared: list[Sequence[str]] = []
     for each in found[:MOST_RUNS]:
         link = Markup('<a href="{}/">{}</a>').format(_place(each.name), each.name)
+        if not is_run(each):
+            written = dt.datetime.fromtimestamp(_written(each), dt.UTC)
+            compared.append((link, words.date(written.isoformat())))
+            continue
         try:
             run = load(each, last=TAIL)
         except StudyError as error:
-            rows.append((link, "-", str(error), *["-"] * 4))
+            rows.append((link, "-", "-", str(error), *["-"] * 5))
             continue
         rows.append(
             (
                 link,
+                run.name,
                 run.method,
                 "done" if run.done else "not finished",
+                words.date(known(run.about.begun)) or "-",
                 str(run.number),
                 words.percent(run.accuracy),
                 words.epsilon(run) if run.epsilon is not None or not run.private else "-",
                 words.bound(run.budget) if run.private else "∞",
             )
         )
-    return {"head": HEAD, "rows": rows, "more": len(found) - len(rows)}
+    more = len(found) - len(rows) - len(compared)
+    return {"head": HEAD, "rows": rows, "compared": compared, "more": more}
 
 
 def _place(name: str) -> str:

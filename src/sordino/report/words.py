@@ -259,17 +259,17 @@ def origin(run: Run) -> list[tuple[str, str]]:
     """When a run was made, and the fingerprint of its data, as far as run.json says."""
     about = run.about
     found = [
-        ("begun", _date(known(about.begun))),
-        ("ended", _date(known(about.ended))),
+        ("begun", date(known(about.begun))),
+        ("ended", date(known(about.ended))),
         ("fingerprint of the data", known(about.data)),
     ]
     return [(name, value) for name, value in found if value]
 
 
-def _date(stated: str | None) -> str:
+def date(stated: str | None) -> str:
     """A date of ISO 8601 for people; as it stands if it is none.
 
-    >>> _date("2026-11-22T21:01:00+00:00")
+    >>> date("2026-11-22T21:01:00+00:00")
     '2026-11-22 21:01 UTC'
     """
     if stated is None:

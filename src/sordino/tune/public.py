@@ -7,8 +7,7 @@ import io
 import math
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from sordino.base.fingerprints import keyed
 from sordino.clients.division import examples, federation, records
 from sordino.clients.evaluation import corpus, has_test
 from sordino.clients.study import HorizontalStudy
-from sordino.comparison.schedule import Side, Task, slug
+from sordino.comparison import runner
+from sordino.comparison.schedule import Side, Task, seeds_of, slug, tasks
 from sordino.core.files import replace_file
 from sordino.core.prepared import PUBLIC
 from sordino.core.regimes import calibrated, plan
@@ -260,16 +260,38 @@ def _refuse_file(study: HorizontalStudy, file: Path, on: str) -> None:
         )
 
 
-@contextmanager
-def place_of(on: str, runs: Path, *, only_plan: bool) -> Iterator[Path]:
-    """The folder for public examples of the study's own: among the runs, or, where nothing is to
-    be run and none are kept, one that goes away.
+def trials(
+    candidates: Sequence[Candidate],
+    path: Path,
+    on: str,
+    runs: Path,
+    count: int,
+    *,
+    declared: bool,
+    only_plan: bool,
+) -> list[Task]:
+    """The runs of all candidates on public data.
+
+    Args:
+        path: of the study.
+        on: the public data: a data set, a file, or "validation".
+        runs: the folder of all runs.
+        count: seeds of each candidate.
+        declared: whether the user declares the rows public.
+        only_plan: nothing is to be run, and nothing is kept.
+
+    Raises:
+        StudyError: if there is no such data, or ``runs`` holds something else.
     """
-    if only_plan and on == VALIDATION and not there(runs, f"{VALIDATION}.npz"):
-        with tempfile.TemporaryDirectory() as spare:
-            yield Path(spare)
-    else:
-        yield runs
+    runner.refuse_file(runs)
+    with tempfile.TemporaryDirectory() as spare:
+        kept = not only_plan or there(runs, f"{VALIDATION}.npz")
+        found = sides(candidates, path, on, runs if kept else Path(spare), declared=declared)
+        made = tasks(found, seeds_of(found[0].study, count), runs)
+        runner.states(made)
+    if (file := file_of(on)) is not None:
+        keep_digest(file, runs / "data.sha256", write=not only_plan)
+    return made
 
 
 def sides(
