@@ -94,14 +94,16 @@ def _tapped(name: str, capture: Path) -> None:
     def opened(own: Journal, *given: Any, **named: Any) -> None:
         made(own, *given, **named)
         for each in own._before:
+            if each.kind == "history":  # no input
+                continue
             _write(capture / "inputs", msgspec.structs.astuple(each))
 
     def appends(own: Journal, each: Input) -> None:
         append(own, each)
         _write(capture / "inputs", msgspec.structs.astuple(each))
 
-    def cuts(own: Journal, first: Sequence[Input]) -> None:
-        cut(own, first)
+    def cuts(own: Journal, count: int, first: Sequence[Input]) -> None:
+        cut(own, count, first)
         for each in first:
             _write(capture / "inputs", msgspec.structs.astuple(each))
 

@@ -333,11 +333,31 @@ def test_a_copy_of_a_party_covers_other_embeddings_with_other_noise(
         assert float((noise - fresh).abs().max()) > 1e-2
 
 
-def test_a_copy_of_a_server_covers_other_updates_with_other_noise(
-    federate: Makes, tmp_path: Path
+def test_that_a_party_hides_the_same_again_is_not_seen(tmp_path: Path) -> None:
+    """Put back and told another derivative, it has other noise, also where its embedding is the
+    same, as that of a frozen half is: equal bytes would tell what a private row makes of it.
+    """
+    frozen = ENTITY.replace('updates="noisy"', 'updates="frozen"')
+    found = demo.lay_out(read(tmp_path, [frozen]), tmp_path / "federation", scripted=False)
+    run = found.sites[0][0] / "run"
+    lives(found, Turn(1))
+    shutil.copytree(run, tmp_path / "copy")
+    answers = []
+    for size in (1.0, 1.0, -1.0):
+        shutil.rmtree(run)
+        shutil.copytree(tmp_path / "copy", run)
+        values = (np.frombuffer(slope(1).values, "<f4") * size).astype("<f4").tobytes()
+        answers += lives(found, Turn(2, derivative=Derivative(0, 1, 32, values)))
+    assert answers[0] == answers[1] != answers[2]
+
+
+@pytest.mark.parametrize("again", [1e-3, 0.0])
+def test_a_copy_of_a_server_covers_what_it_gets_again_with_other_noise(
+    again: float, federate: Makes, tmp_path: Path
 ) -> None:
     """Its folder is put back from the middle of a round, and sites that hide what they know send
-    other updates: the difference of the two models must not be that of the updates.
+    other updates, or the same ones: neither the difference of two updates nor that nobody else was
+    in the sum may be seen.
     """
     changes = ["privacy.sampling_rate=1.0", "privacy.epsilon=1e6", "execution.checkpoint_every=1"]
     found = federate("client", changes, minimum=3, scripted=False)
@@ -353,7 +373,7 @@ def test_a_copy_of_a_server_covers_other_updates_with_other_noise(
     found.told = told
     found.start("server")
     models: list[Any] = []
-    for size in (0.0, 1e-3):
+    for size in (0.0, again):
         found.until(lambda: found.net.listens)
         hands = [Hand(found, name) for name in found.names]
         for hand in hands:

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from federations import Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
+from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
 from sordino.clients.network import divided
 from sordino.clients.regime import of
@@ -30,7 +31,7 @@ from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server_session import ServerSession
 from sordino.network.storage import JOURNAL as NAME
-from sordino.network.storage import AnswerStore, Input, Journal
+from sordino.network.storage import AnswerStore, Input, Journal, _packed
 from sordino.network.sums import LiveSums, Sums
 from sordino.network.transport import Mailbox
 from sordino.privacy import Ledger, LedgerSession
@@ -116,8 +117,8 @@ class Record:
             append(own, each)
             self.inputs[each.seq] = each
 
-        def cuts(own: Journal, first: Sequence[Input]) -> None:
-            cut(own, first)
+        def cuts(own: Journal, count: int, first: Sequence[Input]) -> None:
+            cut(own, count, first)
             self.inputs |= {each.seq: each for each in first}
 
         patch.setattr(Journal, "append", appends)
@@ -134,14 +135,19 @@ class Again:
 
     large = False
 
-    def __init__(self, inputs: Sequence[Input]) -> None:
-        self._inputs = list(inputs)
+    def __init__(self, inputs: Sequence[Input], history: History | None) -> None:
+        self._inputs, self.history = list(inputs), history
 
     def after(self, count: int) -> list[Input]:
         return self._inputs[count:]
 
     def before(self, count: int) -> list[Input]:
         return []
+
+    def enter(self, inputs: Sequence[Input]) -> None:
+        if self.history is not None:
+            for each in inputs:
+                self.history.add(_packed(each))
 
     def close(self) -> None: ...
 
@@ -175,10 +181,10 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         dimension=built.first.model.size,
         run=run,
     )
-    summing = agreed.summing
+    summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
     options = KernelOptions(
         session=courier,
-        journal=Again(inputs),  # type: ignore[arg-type]
+        journal=Again(inputs, world.history if secret else None),  # type: ignore[arg-type]
         sums=None if summing is None else Sums(courier, agreed, summing),
     )
     kind: type[LiveKernel[Any, Any]] = LiveKernel if summing is None else LiveSums

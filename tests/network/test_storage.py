@@ -61,7 +61,7 @@ def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: P
     assert journal.before(2) == INPUTS[:2]
     assert journal.after(2) == INPUTS[2:]
     there = Input(4, 1.0, "there", 1)
-    journal.cut([there])
+    journal.cut(there.seq - 1, [there])
     journal.append(Input(5, 2.0, "down", 1))
     journal.close()
     again = Journal(tmp_path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from federations import study_of
 from lives import Deaths, Nursery
 from memory import Net
 from mosquitto import NEEDED
+from sordino.base.entropy import History
 from sordino.core import study as studies
 from sordino.core.records import known
 from sordino.core.run import reading
@@ -31,7 +32,7 @@ from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
 from sordino.network.server_session import ServerSession
-from sordino.network.storage import Input
+from sordino.network.storage import Input, _packed
 from sordino.network.transport import Mailbox
 from sordino.privacy import Ledger
 from sordino_mqtt import broker
@@ -182,14 +183,19 @@ class Again:
 
     large = False
 
-    def __init__(self, inputs: list[Input]) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: list[Input], history: History | None) -> None:
+        self._inputs, self.history = inputs, history
 
     def after(self, count: int) -> list[Input]:
         return self._inputs[count:]
 
     def before(self, count: int) -> list[Input]:
         return []
+
+    def enter(self, inputs: Sequence[Input]) -> None:
+        if self.history is not None:
+            for each in inputs:
+                self.history.add(_packed(each))
 
     def close(self) -> None: ...
 
@@ -216,6 +222,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     if found.key:
         (again / KEY).write_bytes(found.key)
     nobody: Any = None
+    secret = agreed.study.privacy.entropy == "system"
     options = ServerOptions(agreed=agreed, opens=nobody)
     made = prepare_server(options)(agreed.study, again, name)
     serving: Any = made.simulation
@@ -233,7 +240,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         Blind(),
         KernelOptions(
             session=courier,
-            journal=Again(found.inputs()),  # type: ignore[arg-type]
+            journal=Again(found.inputs(), world.history if secret else None),  # type: ignore[arg-type]
         ),
     )
     try:

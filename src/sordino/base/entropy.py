@@ -63,7 +63,9 @@ import numpy.typing as npt
 # noise; two runs over one ledger have different roots by the name of the run. *Contents*: the same
 # address may come to hide another sum. A folder that was put back from a copy is told something
 # else than before; a library was changed in a way that no recorded fact shows. Other contents give
-# other noise; equal contents give the same bytes, which tell nothing new.
+# other noise, equal contents give the same bytes. Where others decide what a copy is told, equal
+# bytes would tell them that the contents are equal; there the history of what was told is a part of
+# the contents (:class:`History`).
 #
 # What must hold for who adds a draw:
 #
@@ -235,10 +237,32 @@ def over(draws: Entropy, hidden: Contents, *address: Part) -> np.random.Generato
 
     Other bytes get other noise at the same address: a process that goes on from a copy of its
     folder, and is told something else than before, covers something else. The same bytes get the
-    same noise, and nothing new is released.
+    same noise; see :class:`History` for who must not see that.
     """
     secret = draws.at(*address, "digest").bytes(32)
     return draws.at(*address, "over", digest(secret, hidden).hex())
+
+
+class History:
+    """A digest of all that a process was told so far, in order.
+
+    That two releases are equal is an answer, too: what they hide is the same. So where others may
+    have a round or an event played again from a copy of a folder, noise is drawn over the history
+    as well. A process that was killed goes through the same history to the same noise; a copy that
+    is told something else has other noise from then on, whether it hides the same or not.
+
+    Attributes:
+        digest: of the history (32 bytes); empty before the first, and where nobody adds to it.
+    """
+
+    __slots__ = ("digest",)
+
+    def __init__(self) -> None:
+        self.digest = b""
+
+    def add(self, told: bytes) -> None:
+        """Take in what comes next."""
+        self.digest = hashlib.sha256(self.digest + told).digest()
 
 
 def raw(values: npt.NDArray[Any]) -> memoryview:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, Protocol, get_type_hints, runtime_che
 import msgspec
 import numpy as np
 
-from sordino.base.entropy import Entropy
+from sordino.base.entropy import Entropy, History
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
 from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
@@ -153,6 +153,11 @@ class Rules(Generic[S]):
         return None
 
     @property
+    def history(self) -> History | None:
+        """The history that the server's noise is drawn over; None where it adds none."""
+        return None
+
+    @property
     def growth(self) -> float:
         """The most that answers of length 1 can lengthen the model in a whole run; 0: not known."""
         return 0.0
@@ -248,6 +253,10 @@ class Simulation(ServerSide[S], SiteSide[S]):
     def expects(self, state: S, site: int, number: int) -> bool:
         """Return whether an answer of this client to this task would still be used."""
         return self.regime.expects(state, site, number)
+
+    @property
+    def history(self) -> History | None:
+        return self.regime.history
 
     def asked(self, state: S) -> Mapping[int, Request]:
         """Return the task that each client works on."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 from numpy.typing import NDArray
 
+from sordino.base.entropy import History
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.core import records
@@ -335,6 +336,11 @@ class World(Generic[S]):
     widest: int = 0
     hands_out: bool = True
     continuous: bool = False
+
+    @property
+    def history(self) -> History | None:
+        """The history that noise is drawn over, where others may have it drawn again; or None."""
+        return None
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """The regime's."""

@@ -211,7 +211,9 @@ class LiveKernel(NetworkKernel[S, M]):
     ) -> None:
         super().__init__(world, moment, watcher, options)
         self._again = deque(self.journal.after(moment.count))
-        self._there = there_after(self.journal.before(moment.count))
+        before = self.journal.before(moment.count)
+        self.journal.enter(before)
+        self._there = there_after(before)
         self._replaying = True
         watched = (each[2] for each in self.heap if each[4] == MUTE)
         self.patience = AnswerTimeouts(options.within, watched)
@@ -291,6 +293,7 @@ class LiveKernel(NetworkKernel[S, M]):
         each = self._again.popleft() if self._again else self._heard()
         if each is not None:
             self.count, self.time = each.seq, each.time
+            self.journal.enter([each])
             self._take(each)
             if self._saved == self.count and not self._again:
                 self._cut()
@@ -302,7 +305,8 @@ class LiveKernel(NetworkKernel[S, M]):
             Input(self.count + i, self.time, "there", site)
             for i, site in enumerate(sorted(self._there), start=1)
         ]
-        self.journal.cut(first)
+        self.journal.cut(self.count, first)
+        self.journal.enter(first)
         for each in first:
             self.count = each.seq
             self._take(each)
@@ -599,10 +603,11 @@ class ScriptedKernel(NetworkKernel[S, M]):
         self._answers = {key: each for key, each in self._answers.items() if key in due}
         self._count = len(self._answers)
         self.journal.cut(
+            0,
             [
                 Input(seq, 0.0, "message", site, body, number)
                 for seq, ((site, number), (body, _)) in enumerate(self._answers.items(), start=1)
-            ]
+            ],
         )
 
     def _listen(self) -> None:

@@ -308,11 +308,15 @@ class ServerRun:
             """A server that is killed before the end itself is kept can still tell the sites."""
             replace_file(self.folder / LAST, frames.encode(_bye(moment, world.hands_out)))
 
-        summing = agreed.summing
+        summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
         options = KernelOptions(
             session=session,
             # The aggregator replays its noise, which must not meet other inputs than before.
-            journal=Journal(self.folder, durable=own.durable or world.charges_everybody),
+            journal=Journal(
+                self.folder,
+                durable=own.durable or world.charges_everybody,
+                history=world.history if secret else None,
+            ),
             within=own.within or agreed.agreement.answer_within,
             reports=own.reports,
             ends=ends,

@@ -180,7 +180,10 @@ class SiteSession:
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
-        self._tasks = Journal(site.folder) if self._world.remembers else None
+        secret = site.agreed.study.privacy.entropy == "system"
+        history = self._world.history if secret else None
+        remembers = self._world.remembers
+        self._tasks = Journal(site.folder, history=history) if remembers else None
         self._count, self._due = moment.count, False
         try:
             self._again(moment)
@@ -206,8 +209,10 @@ class SiteSession:
         if self._tasks is None:
             return
         self._world.restore(self._site.index, moment.carried)
+        self._tasks.enter(self._tasks.before(moment.count))
         for each in self._tasks.after(moment.count):
             self._count = each.seq
+            self._tasks.enter([each])
             try:
                 task = self._task(each.number, each.body)
                 self._pay(task)
@@ -376,19 +381,22 @@ class SiteSession:
         """Take in what a task says of the past, save where that is due, and write the task down."""
         assert self._tasks is not None
         site = self._site.index
+        noted = Input(self._count + 1, 0.0, "message", site, body, task.number)
+        self._tasks.enter([noted])
         self._world.settle(site, task)
         for _, why in self._world.faults():
             self._incidents.note(SERVER, "derivative", why)
         if self._due and not (isinstance(task, Turn) and task.asked):
             self._due = False
-            self._save()
+            if self._save():  # the task is the first one after the history that was kept
+                self._tasks.enter([noted])
         if self._ahead is not None:
             self._ahead.reach(task.number)
         self._count += 1
-        self._tasks.append(Input(self._count, 0.0, "message", site, body, task.number))
+        self._tasks.append(noted)
 
-    def _save(self) -> None:
-        """Keep where a site stands that remembers; its journal begins anew then."""
+    def _save(self) -> bool:
+        """Keep where a site stands that remembers; return whether its journal began anew."""
         assert self._tasks is not None
         site, before = self._site.index, self._watcher.saved
         self.moment = replace(
@@ -399,8 +407,10 @@ class SiteSession:
         )
         self.answers.keep(self.answers.kept)  # the journal tells what came since
         self._watcher.save(self.moment)
-        if self._watcher.saved != before:
-            self._tasks.cut(())
+        if self._watcher.saved == before:
+            return False
+        self._tasks.cut(self._count, ())
+        return True
 
     def _charged(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
         """Book what is promised within this site's limit, and the rest beside it."""

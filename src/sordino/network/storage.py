@@ -33,12 +33,13 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 
+from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
 from sordino.base.files import KIB, MIB, append_below, open_below, read_below, there
 from sordino.core.files import replace_file
@@ -61,7 +62,17 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 Kind = Literal[
-    "message", "step", "up", "down", "there", "booked", "refused", "woke", "stop", "ahead"
+    "message",
+    "step",
+    "up",
+    "down",
+    "there",
+    "booked",
+    "refused",
+    "woke",
+    "stop",
+    "ahead",
+    "history",
 ]
 
 
@@ -74,7 +85,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         kind: a message of a site; its step in a secure sum, empty where it takes part in it no
             more; a site that has come, or is gone; one that was there when the
             journal began anew; one that has booked a round; one that refused a task; an alarm; that
-            too few sites are left; that tasks were forgotten.
+            too few sites are left; that tasks were forgotten; the digest of what came before.
         site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
@@ -83,7 +94,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     seq: int
     time: float
     kind: Kind
-    site: int
+    site: int = 0
     body: bytes = b""
     number: int = 0
 
@@ -113,10 +124,13 @@ class Journal:
     Args:
         durable: whether each input waits for the disk, so that it also outlives a power failure. A
             killed process loses none in either case.
+        history: takes in every input that is acted on, and so is the same after a kill.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self.folder, self.durable = folder, durable
+    def __init__(
+        self, folder: Path, *, durable: bool = False, history: History | None = None
+    ) -> None:
+        self.folder, self.durable, self.history = folder, durable, history
         self._intact = 0
         self._before = list(self._read())
         self._file = append_below(folder, JOURNAL)
@@ -163,6 +177,15 @@ class Journal:
             "or begin a new run"
         )
 
+    def enter(self, inputs: Iterable[Input]) -> None:
+        """Have the history take in inputs that are acted on now, for the first time or again."""
+        if self.history is not None:
+            for each in inputs:
+                if each.kind == "history":
+                    self.history.digest = each.body
+                else:
+                    self.history.add(_packed(each))
+
     def append(self, each: Input) -> None:
         """Write an input down."""
         packed = _packed(each)
@@ -172,11 +195,16 @@ class Journal:
         if self.durable:
             os.fdatasync(self._file.fileno())
 
-    def cut(self, first: Sequence[Input]) -> None:
-        """Begin anew with these inputs: a checkpoint holds everything before."""
+    def cut(self, count: int, first: Sequence[Input]) -> None:
+        """Begin anew with these inputs: a checkpoint holds everything up to number ``count``, but
+        the history, which stands before them.
+        """
         self._before = []
         self._file.close()
-        packed = [_packed(each) for each in first]
+        before = []
+        if self.history is not None:
+            before = [Input(count, 0.0, "history", body=self.history.digest)]
+        packed = [_packed(each) for each in (*before, *first)]
         replace_file(self.folder / JOURNAL, *packed)
         self._count, self._bytes = len(packed), sum(map(len, packed))
         self._file = append_below(self.folder, JOURNAL)

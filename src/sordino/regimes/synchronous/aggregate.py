@@ -48,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from typing import Any, get_type_hints
 
@@ -57,7 +57,7 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy, over, raw
+from sordino.base.entropy import Entropy, History, over, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
@@ -93,6 +93,8 @@ class PrivateSum:
         units: whose data it sums, in the ledger: one unit that stands for all, or each its own.
         sampling_rate: q_c.
         entropy: where the noise is drawn from, by round.
+        history: what reached the server so far: who answers a round twice, from a copy of the
+            server's folder, must not see whether the sums are equal.
 
     Raises:
         StudyError: for cohorts so large that rounding could pass the bound.
@@ -103,6 +105,7 @@ class PrivateSum:
     units: tuple[str, ...]
     sampling_rate: float
     entropy: Entropy
+    history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
         if self.expected > MOST:
@@ -155,7 +158,7 @@ class PrivateSum:
         for answer in answers:
             total += self.shares[answer.client] * _within(mechanism, answer.delta)
             excess += 0.5 - answer.inside
-        hidden = raw(total), repr((excess, contract, seen)).encode()
+        hidden = self.history.digest, raw(total), repr((excess, contract, seen)).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
         noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, draws)
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))

@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from sordino.base.entropy import Entropy, drawable
+from sordino.base.entropy import Entropy, History, drawable
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Masked, Train, Update, Vector
 from sordino.clients.simulation import Rules
@@ -262,6 +262,11 @@ class Synchronous(Rules[State]):
     def steps_by(self, number: int) -> int:
         """Return the local steps of a client that takes part in so many rounds."""
         return number * (self.method.fixed_tau or 1)
+
+    @property
+    def history(self) -> History | None:
+        """The history that the aggregator's noise is drawn over."""
+        return None if self.aggregator is None else self.aggregator.history
 
     @property
     def summing(self) -> Summing | None:

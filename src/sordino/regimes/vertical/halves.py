@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -42,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base.entropy import Contents, Numbered, raw
+from sordino.base.entropy import Contents, History, Numbered, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
 from sordino.mechanisms.gaussian import Single
@@ -200,13 +200,18 @@ class HalfSettings:
 class PartyNoise:
     """Noise on what a party sends, and on what it learns from; None where there is none.
 
-    Draws are numbered by events, and under a secret key by what they hide.
+    Draws are numbered by events, and over what they hide.
+
+    Attributes:
+        history: what the party was told so far: a server that has it answer twice, from a copy of
+            its folder, must not see whether it hides the same.
     """
 
     embedding: Single | None = None
     update: Single | None = None
     embedding_draws: Numbered | None = None
     update_draws: Numbered | None = None
+    history: History = field(default_factory=History)
 
     @property
     def numbered(self) -> bool:
@@ -333,7 +338,7 @@ class Party(Half):
         self._made, self._event = (made, event) if learns else (None, 0)
         sent = made.detach()
         if self.noise.embedding is not None and self.noise.embedding_draws is not None:
-            draws = self.noise.embedding_draws.over(event, _contents(sent))
+            draws = self.noise.embedding_draws.over(event, self._contents(sent))
             sent = self.noise.embedding.release_rows(sent, draws)
         bits = self.settings.bits
         return Embedding(self.index, event, active, bits, _packed(sent, bits))
@@ -374,7 +379,11 @@ class Party(Half):
         noise, draws = self.noise.update, self.noise.update_draws
         if noise is None or draws is None:
             return None
-        return lambda gradient: noise.release(gradient, draws.over(event, _contents(gradient)))
+        return lambda gradient: noise.release(gradient, draws.over(event, self._contents(gradient)))
+
+    def _contents(self, hidden: Tensor) -> Contents:
+        """Return the bytes that noise is drawn over."""
+        return self.noise.history.digest, raw(hidden.detach().cpu().numpy())
 
 
 def _multiplier(mechanism: Single | None) -> float | None:
@@ -384,11 +393,6 @@ def _multiplier(mechanism: Single | None) -> float | None:
 def _packed(values: Tensor, bits: int) -> bytes:
     """Return numbers as they are sent."""
     return packed(values.reshape(-1).cpu().numpy(), bits)
-
-
-def _contents(hidden: Tensor) -> Contents:
-    """Return the bytes of numbers that noise is put on."""
-    return (raw(hidden.detach().cpu().numpy()),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

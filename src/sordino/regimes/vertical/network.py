@@ -51,7 +51,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy, Seeded
+from sordino.base.entropy import Entropy, History, Seeded
 from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
 from sordino.core.effect import (
@@ -387,6 +387,11 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         self._faults: list[tuple[int, str]] = []
         if party is not None:
             party.most = LONGEST
+
+    @property
+    def history(self) -> History | None:
+        """The history that a party's noise is drawn over."""
+        return None if self.party is None else self.party.noise.history
 
     @property
     def budget(self) -> Budget:
