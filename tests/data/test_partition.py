@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sordino.base.errors import StudyError
-from sordino.data import Column, Dirichlet, Iid, Partition, Parts, Shards, label_counts
-from sordino.data.partition import _evened_out
+from sordino.data import Dirichlet, Partition, Parts, label_counts
+from sordino.data.partition import Column, Iid, Shards, _evened_out
 
 Labels = npt.NDArray[np.int64]
 BALANCED: Labels = np.repeat(np.arange(10), 600)

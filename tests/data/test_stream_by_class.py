@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from sordino.base.errors import DataError
 from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.data.stream import ClassDrift, GradualDrift, TableStream, drift
+from sordino.data.stream import drift
+from sordino.data.stream.drift import ClassDrift, GradualDrift
+from sordino.data.stream.table import TableStream
 from sordino.regimes.vertical.run import Events
 
 ROWS = 9000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sordino.base.errors import DataError, StudyError
 from sordino.data import Dataset, load, scaled
-from sordino.data.stream import NONE, Deformed, Strength
+from sordino.data.stream import Deformed
+from sordino.data.stream.stored import NONE, Strength, smooth_fields
 from sordino.data.stream.stored import grid as grid_of
-from sordino.data.stream.stored import smooth_fields
 from sordino.data.stream.warp import render
 
 RNG = np.random.default_rng(2)

@@ -15,15 +15,8 @@ from scipy import stats  # type: ignore[import-untyped]
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.data import Dataset, load
-from sordino.data.stream import (
-    ClassDrift,
-    Deformed,
-    FeatureDrift,
-    GradualDrift,
-    NoDrift,
-    Replayed,
-    SwapDrift,
-)
+from sordino.data.stream import Deformed, Replayed
+from sordino.data.stream.drift import ClassDrift, FeatureDrift, GradualDrift, NoDrift, SwapDrift
 
 
 def lines(rows: int = 60, classes: int = 4) -> Dataset:

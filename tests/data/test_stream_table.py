@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import sordino.data.stream.table as text_module
 from sordino.base.errors import DataError
 from sordino.data import load, sets
-from sordino.data.stream import TableStream, published
-from sordino.data.stream.opening import Replay, Rows, Streaming, Wanted
+from sordino.data.stream.opening import Replay, Rows, Streaming, Wanted, published
+from sordino.data.stream.table import TableStream
 
 RNG = np.random.default_rng(3)
 

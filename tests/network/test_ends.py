@@ -22,7 +22,7 @@ from sordino.network.frames import cut_short
 from sordino.network.kit import Agreed
 from sordino.network.server import serve
 from sordino.network.server_session import Heard, ServerSession
-from sordino.network.status import Reporter, Shown
+from sordino.network.status import Incidents, Reporter, Shown
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import LedgerSession
@@ -231,7 +231,9 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
     found.start("server", "site-0")
     found.until(lambda: found.kernels)
     kernel = found.kernels[-1]
-    reporter = Reporter(found.server, Agreed(found.laid.server), {}, words.append)
+    reporter = Reporter(
+        found.server, Agreed(found.laid.server), Incidents(found.server), words.append
+    )
     found.until(lambda: len(kernel.session.missing()) == 2)
     reporter(kernel)
     told = "waiting for 1 more site; away: site-1, site-2"

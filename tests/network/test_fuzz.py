@@ -50,7 +50,7 @@ from sordino.network.demo import DemoFederation
 from sordino.network.kernel import KernelOptions, LiveKernel
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
-from sordino.network.server_session import ServerSession, checked_reply
+from sordino.network.server_session import ServerSession, refuse_reply
 from sordino.network.site import JoinOptions, prepare_site
 from sordino.network.site_session import SiteMoment, SiteSession
 from sordino.network.storage import AnswerStore, Journal
@@ -291,7 +291,8 @@ def test_numbers_at_the_edges_of_float64_take_whole_rounds(
                     answer = said(effect.site, effect.message)
                     with suppress(RemoteProtocolError):
                         bounds = world if limited else ServerSide()
-                        sent.append(checked_reply(effect.site, state.number, answer, bounds))
+                        refuse_reply(effect.site, state.number, answer, bounds)
+                        sent.append(answer)
             state = whole_round(world, state, sent) if state.ended is None else state
     world.ledgers.close()
 

@@ -15,7 +15,7 @@ from sordino.core.run import reading
 from sordino.live.federation import read as status
 from sordino.network import frames, kernel, proof
 from sordino.network.kit import Agreed
-from sordino.network.status import Reporter, conclude
+from sordino.network.status import Incidents, Reporter, conclude
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
 
@@ -65,7 +65,9 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
     folders of the sites, which are alike, and in that of the server.
     """
     found = federate("client", ["privacy.sampling_rate=0.5"])
-    found.told = Reporter(found.server, Agreed(found.laid.server), {}, lambda words: None)
+    found.told = Reporter(
+        found.server, Agreed(found.laid.server), Incidents(found.server), list[str]().append
+    )
     found.start()
     found.wait()
     conclude(found.server, 8, 1.0, "over")

@@ -16,7 +16,7 @@ from sordino.network.demo import KITS
 from sordino.network.frames import Ask, Book, Booked, Bye, Done
 from sordino.network.kernel import AnswerTimeouts
 from sordino.network.kit import Agreed
-from sordino.network.status import Reporter
+from sordino.network.status import Incidents, Reporter
 from sordino.network.transport import Lost
 
 from .conftest import Makes
@@ -91,7 +91,9 @@ def test_the_status_says_who_is_waited_for(
     monkeypatch.setattr(kernels, "SLOW", 0.0)
     found = federate("synchronous", minimum=2)
     said: list[str] = []
-    reporter = Reporter(found.server, Agreed(found.laid.server), {}, said.append)
+    reporter = Reporter(
+        found.server, Agreed(found.laid.server), Incidents(found.server), said.append
+    )
     found.start("server")
     found.until(lambda: found.net.listens)
     hands = [Hand(found, name) for name in found.names]

@@ -26,7 +26,7 @@ from sordino.base.message import (
 )
 from sordino.core.world import ServerSide
 from sordino.network import frames
-from sordino.network.server_session import checked_reply
+from sordino.network.server_session import refuse_reply
 from sordino.network.transport import Lost
 from sordino.training.plausible import LONGEST
 
@@ -114,7 +114,7 @@ class Bounded(ServerSide[Any]):
 def test_each_number_is_held_against_what_a_model_takes(told: dict[str, Any], name: str) -> None:
     update = Update(2, 1, 8, np.zeros(21, np.float32), **told)
     with pytest.raises(RemoteProtocolError, match=f"its {name} is "):
-        checked_reply(2, 1, update, Bounded())
+        refuse_reply(2, 1, update, Bounded())
 
 
 @pytest.mark.parametrize("case", NUMBERS)

@@ -15,12 +15,9 @@ from sordino.data.dataset import Features as Features
 from sordino.data.dataset import Labels as Labels
 from sordino.data.dataset import scaled as scaled
 from sordino.data.partition import PARTITIONS as PARTITIONS
-from sordino.data.partition import Column as Column
 from sordino.data.partition import Dirichlet as Dirichlet
-from sordino.data.partition import Iid as Iid
 from sordino.data.partition import Partition as Partition
 from sordino.data.partition import Parts as Parts
-from sordino.data.partition import Shards as Shards
 from sordino.data.partition import checked as checked
 from sordino.data.partition import hold_out as hold_out
 from sordino.data.partition import label_counts as label_counts

@@ -9,7 +9,6 @@ what reached the server.
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -43,31 +42,6 @@ FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 LAST = "farewell.bin"
 """Last message to every site, for those that were away then."""
-MOST_STRANGERS = 256
-"""Refused connections that the status tells apart."""
-
-
-class RejectedPeers:
-    """What is refused: written down, and told as often as that.
-
-    Attributes:
-        counts: of connections, by who and why.
-    """
-
-    def __init__(self, folder: Path, words: Callable[[str], None]) -> None:
-        self._incidents, self._words, self.counts = Incidents(folder), words, Counter[str]()
-
-    def __call__(self, who: str, why: str) -> None:
-        """A connection of somebody is refused; for the transport."""
-        key = f"{who or 'somebody without a name'}: {why}"
-        known = key in self.counts or len(self.counts) < MOST_STRANGERS
-        self.counts[key if known else "others"] += 1
-        self.note(who, "connection", why)
-
-    def note(self, who: str, what: str, why: str) -> None:
-        """Something else is refused, or used although it is strange."""
-        if self._incidents.note(who, what, why):
-            self._words(f"refused {who or 'a connection'}: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +105,11 @@ def serve(
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreement.transport)
     by = way or travels.server(agreement, folder, host)
-    strangers = RejectedPeers(run, shown.words)
+    incidents = Incidents(run, shown.words)
     opened: list[Hub] = []
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
-        opened.append(by(limit, mailbox, strangers, shown.words))
+        opened.append(by(limit, mailbox, incidents.connection, shown.words))
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -144,8 +118,8 @@ def serve(
     options = ServerOptions(
         agreed=agreed,
         opens=opens,
-        reports=Reporter(run, agreed, strangers.counts, shown.words),
-        noted=strangers.note,
+        reports=Reporter(run, agreed, incidents, shown.words),
+        noted=incidents.note,
         test=agreed.network.test(agreement, agreed.study, test),
         scripted=scripted,
         durable=durable,
@@ -157,7 +131,7 @@ def serve(
         done = _served(run, options, shown, travels.again)
         with locked(run):
             if not opened:
-                heard = farewell(agreed, run, opens, strangers.note, FAREWELL)
+                heard = farewell(agreed, run, opens, incidents.note, FAREWELL)
                 shown.words(f"the run had ended; {heard} sites were told so")
             conclude(run, done.rounds, done.spent, done.why)
     return done

@@ -24,7 +24,6 @@ from sordino.base.message import (
     Embedding,
     Gradient,
     Labels,
-    Message,
     Passive,
     Reply,
     Task,
@@ -148,20 +147,18 @@ def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
     return None
 
 
-def checked_reply(site: int, number: int, message: Message, world: ServerSide[Any]) -> Reply:
-    """Return a message of this site about this task, whose vectors are at most ``world.most`` long,
-    and whose numbers are those of such vectors: no more than ``||v - w||^2``.
+def refuse_reply(site: int, number: int, message: Reply, world: ServerSide[Any]) -> None:
+    """Refuse a message that is not of this site about this task, or whose vectors are longer than
+    ``world.most``, or whose numbers are not those of such vectors: no more than ``||v - w||^2``.
 
     Raises:
-        RemoteProtocolError: if it is not.
+        RemoteProtocolError: saying so.
     """
     most = world.most
-    if not isinstance(message, Reply):
-        raise RemoteProtocolError(f"a site does not send {type(message).__name__}", "no answer")
     if isinstance(message, Embedding | Labels | Passive):
         if (why := world.unfit(site, number, message)) is not None:
             raise RemoteProtocolError(why, "unfit")
-        return message
+        return
     if message.client != site:
         raise RemoteProtocolError(
             f"it speaks for client {message.client} and is client {site}", "for another"
@@ -177,9 +174,7 @@ def checked_reply(site: int, number: int, message: Message, world: ServerSide[An
                 f"its {name} has the length {found:.3g}, and a model takes {most:.3g} at most",
                 "too large",
             )
-    if not isinstance(message, Update):
-        return message
-    for numbers in (message.statistics, message.raw):
+    for numbers in (message.statistics, message.raw) if isinstance(message, Update) else ():
         for name in () if numbers is None else numbers.__struct_fields__:
             value = getattr(numbers, name)
             if not isinstance(value, float | int):
@@ -192,7 +187,6 @@ def checked_reply(site: int, number: int, message: Message, world: ServerSide[An
                     f"{4.0 * most**2:.3g} at most",
                     "too large",
                 )
-    return message
 
 
 def sendable(task: Request) -> Task:
@@ -209,7 +203,7 @@ def reply_in(body: bytes, dimension: int) -> Reply:
     """
     found = decode(body, dimension=dimension)
     if not isinstance(found, Reply):
-        raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
+        raise RemoteProtocolError(f"a site does not send {type(found).__name__}", "no answer")
     return found
 
 
@@ -513,8 +507,7 @@ class ServerSession:
             self.note(site, standing.untimely(number), "an answer that nobody waits for")
             return None
         try:
-            said = decode(body, dimension=self.dimension)
-            checked_reply(site, number, said, self._world)
+            refuse_reply(site, number, reply_in(body, self.dimension), self._world)
         except RemoteProtocolError as error:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()

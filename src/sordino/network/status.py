@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ class Reporter:
     """Writes the status of a run, at most once a second.
 
     Args:
-        strangers: connections that were refused, by reason.
+        incidents: connections that were refused are among them.
         words: told when the run begins to wait for sites.
     """
 
@@ -66,10 +66,10 @@ class Reporter:
         self,
         folder: Path,
         agreed: Agreed,
-        strangers: Mapping[str, int],
+        incidents: Incidents,
         words: Callable[[str], None],
     ) -> None:
-        self._folder, self._agreed, self._strangers = folder, agreed, strangers
+        self._folder, self._agreed, self._incidents = folder, agreed, incidents
         self._words, self._waited, self._next = words, "", 0.0
 
     def __call__(self, kernel: NetworkKernel[Any, Any]) -> None:
@@ -110,7 +110,7 @@ class Reporter:
                 )
                 for name, standing in zip(session.names, session.sites, strict=True)
             ),
-            strangers=dict(self._strangers),
+            strangers=self._incidents.strangers(),
             ended=kernel.state.ended,
             waiting=waiting or None,
         )
@@ -175,13 +175,33 @@ class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Incidents:
-    """The log of a run folder; made when there is something to say. Safe between threads."""
+    """The log of a run folder; made when there is something to say. Safe between threads.
 
-    def __init__(self, folder: Path, *, most: int = MOST) -> None:
-        self._folder, self._most = folder, most
+    Args:
+        words: told of what is written down.
+    """
+
+    def __init__(
+        self, folder: Path, words: Callable[[str], None] | None = None, *, most: int = MOST
+    ) -> None:
+        self._folder, self._words, self._most = folder, words, most
         self._seen: dict[str, Counter[tuple[str, str]]] = {}
         self._lock = threading.Lock()
         self._full = False
+
+    def connection(self, site: str, why: str) -> None:
+        """A connection of somebody is refused; for the transport."""
+        self.note(site, "connection", why)
+
+    def strangers(self) -> dict[str, int]:
+        """Return how many connections were refused, by who and why."""
+        with self._lock:
+            return {
+                f"{site or 'somebody without a name'}: {text}": times
+                for site, counts in self._seen.items()
+                for (what, text), times in counts.items()
+                if what in ("connection", "more")
+            }
 
     def note(self, site: str, what: str, detail: str) -> bool:
         """Write an incident down, if it is due; whether it is."""
@@ -198,7 +218,9 @@ class Incidents:
             due = times & (times - 1) == 0
             if due and not self._full:
                 self._write(site, *key, times)
-            return due
+        if due and self._words is not None:
+            self._words(f"refused {site or 'a connection'}: {detail}")
+        return due
 
     def _write(self, site: str, what: str, detail: str, times: int) -> None:
         with said_clearly(self._folder / INCIDENTS), append_below(self._folder, INCIDENTS) as file:
