@@ -193,7 +193,7 @@ def test_what_is_not_finite_contributes_nothing() -> None:
     assert bool(torch.isinf(norms[:2]).all())
     assert norms[2] < 1e-15
     assert float(short[3].norm()) > 0.0
-    assert torch.equal(mechanism.bound(rows[0]), torch.zeros(8))
+    assert torch.equal(mechanism.bounded(rows[0])[0], torch.zeros(8))
 
 
 # --- noise and price

@@ -209,9 +209,9 @@ def test_in_many_dimensions_it_behaves_like_a_gaussian_of_its_multiplier() -> No
         gaussian = gaussian_delta(math.sqrt(dimension) / epsilon, x)
         assert abs(gained.mean() - gaussian) < error + 1e-3 * gaussian
         assert gaussian == pytest.approx(printed, abs=2e-4)
-    assert KNorm.priced(math.sqrt((dimension + 1) / dimension), dimension).epsilon == pytest.approx(
-        epsilon
-    )
+    assert KNorm.claimed(
+        math.sqrt((dimension + 1) / dimension), dimension
+    ).epsilon == pytest.approx(epsilon)
     proved = accountant("pld").epsilon(
         [(PoissonSampled(sampling_rate=0.01, event=Pure(epsilon=epsilon)), 100)], 1e-5
     )
@@ -417,7 +417,7 @@ def test_edges_on_arrival_book_it_alike(tmp_path: Path, form: str) -> None:
     for event in booked:
         assert isinstance(event, PoissonSampled)
         assert (
-            event.event == KNorm.priced(about["noise_multiplier"], 650)
+            event.event == KNorm.claimed(about["noise_multiplier"], 650)
             if form == "sound"
             else isinstance(event.event, NonPrivate)
         )

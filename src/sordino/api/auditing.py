@@ -137,7 +137,7 @@ class Audit:
         subjects = self._subjects()
         made = [*self._canaries(), *self._shadows(progress)]
         part = ALPHA / 2.0 if subjects and made else ALPHA
-        effort = mechanisms.Effort() if self.scale == "quick" else mechanisms.Effort.full()
+        effort = mechanisms.Effort() if self.scale == "quick" else mechanisms.FULL
         if subjects:
             self.intervals.extend(mechanisms.table(subjects, effort, self.seed, part))
         for row in made:

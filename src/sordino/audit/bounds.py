@@ -147,31 +147,29 @@ class Counts:
 
     def bound(self, curve: Curve, delta: float, alpha: float) -> float:
         """epsilon at ``delta`` that the true one is below with probability at most alpha."""
-        return (
-            gaussian_epsilon(self.mu(alpha), delta)
-            if curve == "gaussian"
-            else self._ratio(0.0 if curve == "pure" else delta, alpha)
-        )
+        if curve == "gaussian":
+            return gaussian_epsilon(self.mu(alpha), delta)
+        low, high = self._rates(alpha)
+        least, found = 0.0 if curve == "pure" else delta, 0.0
+        # both inequalities share the two bounds, so the better one costs no more
+        for above, below in ((low, high), (1.0 - high, 1.0 - low)):
+            if above > least and above - least > below:
+                found = max(found, math.log((above - least) / below))
+        return found
 
     def mu(self, alpha: float) -> float:
         """mu of a Gaussian release, likewise; 0 if nothing is told."""
         from scipy.special import ndtri
 
-        low = at_least(self.hits, self.inside, alpha / 2.0)
-        high = at_most(self.alarms, self.outside, alpha / 2.0)
+        low, high = self._rates(alpha)
         if low <= 0.0 or high >= 1.0:
             return 0.0
         return max(float(ndtri(low) - ndtri(high)), 0.0)
 
-    def _ratio(self, delta: float, alpha: float) -> float:
-        """The better of both inequalities; they share the two bounds, so neither costs more."""
+    def _rates(self, alpha: float) -> tuple[float, float]:
+        """At least this rate of hits, and at most this rate of false alarms."""
         low = at_least(self.hits, self.inside, alpha / 2.0)
-        high = at_most(self.alarms, self.outside, alpha / 2.0)
-        found = 0.0
-        for above, below in ((low, high), (1.0 - high, 1.0 - low)):
-            if above > delta and above - delta > below:
-                found = max(found, math.log((above - delta) / below))
-        return found
+        return low, at_most(self.alarms, self.outside, alpha / 2.0)
 
 
 def counted(inside: Scores, outside: Scores, threshold: float) -> Counts:

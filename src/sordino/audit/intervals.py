@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -98,16 +98,9 @@ Row = Callable[[float], Interval]
 """Makes a row of the table, whose lower bounds are wrong with at most this probability."""
 
 
-class Rows(Protocol):
-    """``ROWS`` of a regime's module ``audit``."""
-
-    def __call__(self, study: Any, canaries: int, name: str, /) -> Sequence[Row]:
-        """The rows of one study, with at most so many canaries in a run.
-
-        Raises:
-            StudyError: if nothing can be planted in it.
-        """
-        ...
+Rows = Callable[[Any, int, str], Sequence[Row]]
+"""``ROWS`` of a regime's module ``audit``: rows of a study, with at most so many canaries in a run,
+under a name. It raises a StudyError if nothing can be planted in the study."""
 
 
 def alone(study: S) -> S:

@@ -31,7 +31,6 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -190,28 +189,16 @@ def inferred(
     inside, outside = scores[targets.coins], scores[~targets.coins]
     alarms, hits = curve_of(inside, outside)
     flat, coins = scores.ravel(), targets.coins.ravel()
+    numbers = [max(int(share * len(flat)), 1) for share in SHARES]
+    part = alpha / 2.0 / len(SHARES)
     return Inferred(
         form=form,
         hits=tuple(hits_at(alarms, hits, rate) for rate in RATES),
         area=float(np.trapezoid(hits, alarms)),
         low=counted(inside, outside, threshold).bound("any", delta, alpha / 2.0),
-        low_run=_one_run(flat, coins, delta, alpha / 2.0),
+        low_run=max(one_run(len(flat), r, guessed(flat, coins, r), delta, part) for r in numbers),
         guesses=len(flat),
         curve=_thinned(alarms, hits),
-    )
-
-
-def _one_run(
-    scores: Scores,
-    coins: NDArray[np.bool_],
-    delta: float,
-    alpha: float,
-    shares: Sequence[float] = SHARES,
-) -> float:
-    m = len(scores)
-    numbers = [max(int(share * m), 1) for share in shares]
-    return max(
-        one_run(m, r, guessed(scores, coins, r), delta, alpha / len(shares)) for r in numbers
     )
 
 

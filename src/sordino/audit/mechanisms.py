@@ -69,10 +69,9 @@ class Effort:
     cheap: int = 400_000
     dear: int = 4_000
 
-    @classmethod
-    def full(cls) -> Effort:
-        """For the documentation: minutes."""
-        return cls(4_000_000, 60_000)
+
+FULL = Effort(4_000_000, 60_000)
+"""For the documentation: minutes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,38 +140,24 @@ def subjects() -> list[Subject]:
     ]
     pure = math.sqrt(3.0) / 2.0  # epsilon 2 in two dimensions
     found.append(subject("k-norm, d = 2", KNormNoise(), pure, 2, cheap=False))
-    found += [_shared(two, 2), _rows(two), _labels(2, 2.0), _labels(10, 2.0)]
+    gaussian, row = Gaussian(noise_multiplier=two), Single(clip=CLIP, noise_multiplier=two)
+    shared, rows = shared_noise(2, two), single_rows(row)
     found += [
+        Subject("shared noise, 2 clients", True, "sample", gaussian, gaussian, shared, True),
+        Subject("single row", True, "entity", row.event(), row.event(), rows, True),
+    ]
+    for classes in (2, 10):
+        made = RandomisedResponse(epsilon=2.0, classes=classes)
+        name, cost = f"randomised response, {classes} classes", made.event()
+        found.append(Subject(name, True, "label", cost, cost, answers(made), True))
+    # ALI's and ALS's printed form: constants of raw data beside a noisy step, as if for free
+    raw = NonPrivate(reason=RAW_CONSTANTS)
+    return [
+        *found,
         subject("haar, as printed", HaarNoise(form="paper"), two, 16, cheap=False),
         subject("exponential norm, d = 8", KNormNoise(form="paper"), 1.0, 8, cheap=False),
-        _raw(two),
+        Subject("raw mu beside a step", False, "sample", gaussian, raw, _curvatures, False),
     ]
-    return found
-
-
-def _shared(sigma: float, honest: int) -> Subject:
-    booked = Gaussian(noise_multiplier=sigma)
-    draw = shared_noise(honest, sigma)
-    return Subject(f"shared noise, {honest} clients", True, "sample", booked, booked, draw, True)
-
-
-def _rows(sigma: float) -> Subject:
-    made = Single(clip=CLIP, noise_multiplier=sigma)
-    draw = single_rows(made)
-    return Subject("single row", True, "entity", made.event(), made.event(), draw, True)
-
-
-def _labels(classes: int, epsilon: float) -> Subject:
-    made = RandomisedResponse(epsilon=epsilon, classes=classes)
-    name, draw = f"randomised response, {classes} classes", answers(made)
-    return Subject(name, True, "label", made.event(), made.event(), draw, True)
-
-
-def _raw(sigma: float) -> Subject:
-    """ALI's and ALS's printed form: constants of raw data beside a noisy step, as if for free."""
-    claimed = Gaussian(noise_multiplier=sigma)
-    booked = NonPrivate(reason=RAW_CONSTANTS)
-    return Subject("raw mu beside a step", False, "sample", claimed, booked, _curvatures, False)
 
 
 def _curvatures(there: bool, n: int, rng: np.random.Generator) -> Scores:
@@ -228,22 +213,12 @@ def _price(event: Event) -> float:
     return accountant("pld").epsilon([(event, 1)], DELTA)
 
 
-def table(
-    chosen: Sequence[Subject],
-    effort: Effort,
-    seed: int,
-    alpha: float,
-    seen: Callable[[Interval], None] = lambda one: None,
-) -> list[Interval]:
+def table(chosen: Sequence[Subject], effort: Effort, seed: int, alpha: float) -> list[Interval]:
     """All intervals; together their lower bounds are wrong with probability at most alpha.
 
     Each gets an equal part of alpha (Bonferroni), whatever they have to do with each other.
     """
-    found = []
-    for one in chosen:
-        found.append(audited(one, effort, seed, alpha / len(chosen)))
-        seen(found[-1])
-    return found
+    return [audited(one, effort, seed, alpha / len(chosen)) for one in chosen]
 
 
 # --- releases in two worlds, and their scores
@@ -370,11 +345,7 @@ def _constants(mechanism: HaarGaussian) -> Draw:
 def _radial(mechanism: KNorm | ExponentialNorm) -> Draw:
     d = mechanism.dimension
     record = canary(mechanism, torch.nn.functional.one_hot(torch.tensor(0), d).float()).double()
-    steep = (
-        KNorm.priced(mechanism.noise_multiplier, d)
-        if isinstance(mechanism, KNorm)
-        else ExponentialNorm.claimed(mechanism.noise_multiplier, d)
-    ).epsilon / mechanism.clip
+    steep = mechanism.claimed(mechanism.noise_multiplier, d).epsilon / mechanism.clip
     power = 0.0 if isinstance(mechanism, KNorm) else d - 1.0
 
     def ratio(noisy: Tensor, _: float | None) -> float:

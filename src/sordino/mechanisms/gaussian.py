@@ -272,6 +272,11 @@ class Euclidean(Scaled):
         """Return C."""
         return self.clip
 
+    @property
+    def vector_multiplier(self) -> float:
+        """The noise on one number of the vector, in units of C: sigma."""
+        return self.noise_multiplier
+
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         return shortened(vector, length(vector), self.clip)
 
@@ -286,11 +291,6 @@ class Gaussian(Euclidean):
     """
 
     measure: Literal["flat", "layers"] = "flat"
-
-    @property
-    def vector_multiplier(self) -> float:
-        """The noise on the vector, in units of C: sigma."""
-        return self.noise_multiplier
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release, before sampling."""

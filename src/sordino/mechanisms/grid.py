@@ -141,18 +141,10 @@ class Grid:
             )
             for place, noise in zip((i, half + i), pair, strict=True):
                 if place < out.size:
-                    out[place] = np.float32((self._whole(float(total[place])) + noise) * self.step)
-
-    def _whole(self, number: float) -> float:
-        steps = (
-            number / self.step
-            if math.isfinite(number)
-            else 0.0
-            if math.isnan(number)
-            else math.copysign(math.inf, number)
-        )
-        reach: float = _draws().REACH
-        return float(np.rint(min(max(steps, -reach), reach)))
+                    steps = float(total[place]) / self.step
+                    steps = 0.0 if math.isnan(steps) else steps
+                    whole = np.rint(min(max(steps, -draws.REACH), draws.REACH))
+                    out[place] = np.float32((float(whole) + noise) * self.step)
 
 
 @cache

@@ -25,6 +25,7 @@ from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
     from sordino.mechanisms.haar.basis import Basis, Groups
+    from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,9 @@ class GaussianNoise(Noise):
         )
 
 
+LOOKS = "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation"
+
+
 @register
 class HaarNoise(Noise):
     """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
@@ -237,16 +241,12 @@ class HaarNoise(Noise):
 
     def refused(self, unit: str, public: bool) -> str | None:
         """Energies come from public examples, and the paper's form has weights of its own."""
-        if self.form == "paper":
-            return self._never_printed(unit)
-        if self.weights == "optimal" and not public:
+        if self.form == "sound":
             return (
-                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
-                "data.validation, or choose other weights"
+                f"{LOOKS}, or choose other weights"
+                if self.weights == "optimal" and not public
+                else None
             )
-        return None
-
-    def _never_printed(self, unit: str) -> str | None:
         if self.weights in ("optimal", "learned"):
             return (
                 f"privacy.mechanism.weights '{self.weights}' is not in the paper, whose form has "
@@ -306,10 +306,7 @@ class HaarNoise(Noise):
             # so that nothing is clipped harder than by C in the plain norm
             return tuple(w / max(found) for w in found)
         if asked.energies is None:
-            raise StudyError(
-                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
-                "data.validation"
-            )
+            raise StudyError(LOOKS)
         return optimal(asked.energies(basis.energies), basis.sizes, exponent=self.exponent)
 
 
@@ -342,20 +339,22 @@ class KNormNoise(Noise):
 
     def event(self, noise_multiplier: float) -> event.Event:
         """epsilon_0 of one release; in the paper's form, what it claims."""
-        from sordino.mechanisms.knorm import ExponentialNorm, KNorm
-
         if self.dimension is None:
             raise StudyError(
                 "the price of privacy.mechanism 'k-norm' depends on the model's size, which "
                 "is not known here"
             )
-        priced = KNorm.priced if self.form == "sound" else ExponentialNorm.claimed
-        return priced(noise_multiplier, self.dimension)
+        return self._made.claimed(noise_multiplier, self.dimension)
 
     def make(self, asked: NoiseRequest) -> Bounded:
         """Noise of the right length, or of the paper's."""
-        from sordino.mechanisms.knorm import ExponentialNorm, KNorm
+        self.for_dimension(asked.dimension)
+        return self._made(
+            clip=asked.clip, noise_multiplier=asked.noise_multiplier, dimension=asked.dimension
+        )
 
-        kind = KNorm if self.form == "sound" else ExponentialNorm
-        d = self.for_dimension(asked.dimension).dimension or 0
-        return kind(clip=asked.clip, noise_multiplier=asked.noise_multiplier, dimension=d)
+    @property
+    def _made(self) -> type[KNorm | ExponentialNorm]:
+        from sordino.mechanisms import knorm
+
+        return knorm.KNorm if self.form == "sound" else knorm.ExponentialNorm

@@ -103,11 +103,6 @@ class _Radial(Euclidean):
         if self.dimension < 1:
             raise StudyError(f"dimension must be a whole number from 1; got {self.dimension}")
 
-    @property
-    def vector_multiplier(self) -> float:
-        """The noise on one number, in units of C: sigma."""
-        return self.noise_multiplier
-
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, None]:
@@ -149,13 +144,13 @@ class KNorm(_Radial):
     """
 
     @staticmethod
-    def priced(noise_multiplier: float, dimension: int) -> event.Pure:
+    def claimed(noise_multiplier: float, dimension: int) -> event.Pure:
         """epsilon_0 = sqrt(d + 1) / sigma."""
         return event.Pure(epsilon=math.sqrt(dimension + 1) / noise_multiplier)
 
     def event(self) -> event.Pure:
         """The fact that the ledger keeps of one release, before sampling."""
-        return self.priced(self.noise_multiplier, self.dimension)
+        return self.claimed(self.noise_multiplier, self.dimension)
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
         """Return a bound by a gamma tail: the lengths of the noises add up to

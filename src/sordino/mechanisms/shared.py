@@ -142,7 +142,7 @@ class SharedGrid:
         """
         exact = np.asarray(total, dtype=np.float64)
         whole = self.rounded(exact * weight, self.reach[client], rounding)
-        return self.reduced(whole + self.drawn(exact.size, noise))
+        return reduced(whole + self.drawn(exact.size, noise), self.bits)
 
     def rounded(
         self, vector: NDArray[np.float64], reach: float, rng: np.random.Generator
@@ -167,10 +167,6 @@ class SharedGrid:
 
         nothing = torch.zeros(dimension, dtype=torch.float64)
         return Grid(1.0, self.deviation).release(nothing, rng).numpy().astype(np.int64)
-
-    def reduced(self, whole: NDArray[np.int64]) -> Residues:
-        """Whole numbers modulo 2^bits."""
-        return reduced(whole, self.bits)
 
     def opened(self, residues: Residues) -> NDArray[np.float64]:
         """The sum (d,) that residues (d,) stand for, in units of the vector."""

@@ -162,6 +162,7 @@ class Walk:
         format: of the file.
         head: number and digest of the last link that was checked.
         units: units noted so far, with the fingerprints of their data and their labels.
+        totals: what each of them was charged.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class Walk:
         self.place, self.format = place, form
         self.head: Head = (0, form.start)
         self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
+        self.totals: dict[str, dict[Event, int]] = {unit: {} for unit in self.units}
 
     def over(self, rows: Iterator[tuple[bool, Row]]) -> Iterator[Entry | Note]:
         """The links in ``rows`` (whether each is a charge, and its columns), checked one by one.
@@ -204,6 +206,11 @@ class Walk:
             self.head = (seq + 1, found)
             yield link
 
+    def add(self, unit: str, event: Event, count: int) -> None:
+        """Count a charge."""
+        totals = self.totals[unit]
+        totals[event] = totals.get(event, 0) + count
+
     def _entry(self, row: Row) -> Entry:
         where = f"{self.place}: entry {row[0]}"
         if [type(value) for value in row] != self.format.types:
@@ -224,6 +231,7 @@ class Walk:
             raise LedgerError(
                 f"{where} charges {_short(link.unit)!r}, which no entry before it registers"
             )
+        self.add(link.unit, link.event, link.count)
         return link
 
     def _note(self, row: Row) -> Note:
@@ -252,7 +260,7 @@ class Walk:
                     f"{where} registers {_short(name)!r} without one fingerprint, or for the "
                     "second time"
                 )
-            self.units[name] = (fingerprint, label)
+            self.units[name], self.totals[name] = (fingerprint, label), {}
         return Note(seq, kind, name, content, row[4], row[5])
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import compress
@@ -79,7 +80,7 @@ class Ledger:
         self.path, self.format = path, form
         self.connection, self._clock = connection, clock
         self._version: int | None = None
-        self._forget()
+        self._walk = self._new_walk()
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Ledger:
@@ -115,10 +116,6 @@ class Ledger:
     def _said(self) -> AbstractContextManager[None]:
         return said(self.path, self._clock)
 
-    def _forget(self) -> None:
-        self._walk = self._new_walk()
-        self._totals: dict[str, dict[Event, int]] = {unit: {} for unit in self._walk.units}
-
     def _new_walk(self) -> Walk:
         return Walk(self.path, self.format, self.format.units(self.connection))
 
@@ -126,28 +123,17 @@ class Ledger:
         """Bring memory up to the file, which other processes may have written, along the chain."""
         with self._said():
             if not self._stands(self._walk.head):
-                self._forget()
+                self._walk = self._new_walk()
             # The head is read first: what another process adds between the two queries is then
             # next time's news.
             until = self.head()
             if until == self._walk.head:
                 return
             try:
-                for link in self._walk.over(self._links(self._walk.head[0], until[0])):
-                    self._learn(link)
+                deque(self._walk.over(self._links(self._walk.head[0], until[0])), maxlen=0)
             except BaseException:
-                self._forget()
+                self._walk = self._new_walk()
                 raise
-
-    def _learn(self, link: Entry | Note) -> None:
-        if isinstance(link, Entry):
-            self._add(link.unit, link.event, link.count)
-        elif link.kind == UNIT:
-            self._totals[link.name] = {}
-
-    def _add(self, unit: str, event: Event, count: int) -> None:
-        totals = self._totals[unit]
-        totals[event] = totals.get(event, 0) + count
 
     def _stands(self, head: Head) -> bool:
         if head[0] == 0:
@@ -182,10 +168,10 @@ class Ledger:
         """
         with self._said():
             self.refresh()
-            if unit not in self._totals:
+            if unit not in self._walk.totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
             if until is None or until >= self._walk.head[0]:
-                return tuple(self._totals[unit].items())
+                return tuple(self._walk.totals[unit].items())
             totals = self.connection.execute(
                 "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
                 "event ORDER BY MIN(seq)",
@@ -432,8 +418,7 @@ class Ledger:
                 body = (seq + 1, kind, name, content, prev)
                 row = (*body, digest(body))
                 self.connection.execute("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", row)
-                for link in self._walk.over(iter([(False, row)])):
-                    self._learn(link)
+                deque(self._walk.over(iter([(False, row)])), maxlen=0)
                 return Note(*row)
             if found.content != content:
                 raise ResumeError(
@@ -478,7 +463,7 @@ class Ledger:
             }
             sets = {unit: own.pop(unit) for unit in tuple(own) if self._is_set(unit, admit)}
             for unit, most in own.items():
-                most.admit(unit, self._totals[unit].items())
+                most.admit(unit, self._walk.totals[unit].items())
             if sets and admit is not None:
                 admit(sets)
             return permits
@@ -513,7 +498,7 @@ class Ledger:
         new: dict[str, tuple[Charge, Head]] = {}
         seq, prev = self._walk.head
         for charge in charges:
-            if charge.unit not in self._totals:
+            if charge.unit not in self._walk.totals:
                 raise LedgerError(f"{self.path}: no data of {charge.unit!r} is kept here")
             if charge.count < 1:
                 raise LedgerError(
@@ -532,7 +517,7 @@ class Ledger:
                 row = self.format.write(charge, seq, prev)
                 prev = row[-1]
                 rows.append(row)
-                self._add(charge.unit, charge.event, charge.count)
+                self._walk.add(charge.unit, charge.event, charge.count)
                 touched.add(charge.unit)
                 booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
@@ -573,7 +558,7 @@ class Ledger:
     def booked(self, unit: str) -> Mapping[Event, int]:
         """Return what a unit has spent, as memory knows it; inside of a charge that includes the
         charge."""
-        return self._totals.get(unit, {})
+        return self._walk.totals.get(unit, {})
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -599,7 +584,7 @@ class Ledger:
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:
-                self._forget()  # what memory holds may not have been committed
+                self._walk = self._new_walk()  # what memory holds may not have been committed
                 if self.connection.in_transaction:  # a full disk has SQLite roll back by itself
                     self.connection.execute("ROLLBACK")
                 raise

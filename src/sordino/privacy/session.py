@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,6 @@ class LedgerSession:
     prices: Prices | None = None
     run: str = ""
     data: str = ""
-    _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def for_run(
@@ -118,16 +117,15 @@ class LedgerSession:
         units = {name: name for name in told.values()}
         with closed_if_refused(Ledger.open_or_create(path, units, secret=True)) as ledger:
             names = open_sets(ledger, run, records, known=begun, key=key, data=data) | told
-        return cls(
-            ledger, names, Prices(ledger), run, data, {name: unit for unit, name in names.items()}
-        )
+        return cls(ledger, names, Prices(ledger), run, data)
 
     def charge(
         self, charges: Sequence[Charge], budget: Budget | Mapping[str, Budget]
     ) -> tuple[Permit, ...]:
         """Book the charges, durably, all or none: within one budget, or that of each unit."""
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
-        admit = None if self.prices is None else self.prices.admit(self._units, self.run)
+        units = {name: unit for unit, name in self.names.items()}
+        admit = None if self.prices is None else partial(self.prices.admit, units, self.run)
         most = budget if isinstance(budget, Budget) else self._least(budget)
         permits = self.ledger.charge(named, most, admit)
         return tuple(

@@ -16,7 +16,7 @@ from permitted import permit, permits
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Contribution, Masked, Train, Update, decode, encode
-from sordino.base.residues import lifted, packed, unpacked
+from sordino.base.residues import lifted, packed, reduced, unpacked
 from sordino.core.effect import (
     Arrived,
     Begin,
@@ -90,7 +90,7 @@ def rules(*, whole: bool = False, deadline: float | None = None, method: Any = N
 
 def sent(client: int, number: int, steps: list[int]) -> Arrived:
     """Whole steps of the grid, as they travel."""
-    return Arrived(Masked(client, number, packed(GRID.reduced(np.array(steps)), BITS)))
+    return Arrived(Masked(client, number, packed(reduced(np.array(steps), BITS), BITS)))
 
 
 def tells(rule: Synchronous, state: State, *events: Any) -> tuple[State, list[Any]]:
@@ -257,7 +257,7 @@ def test_an_adaptive_method_takes_one_step() -> None:
 
 
 def test_a_masked_message_survives_the_wire() -> None:
-    said = Masked(3, 7, packed(GRID.reduced(np.array([1, -1, 0, 2**31 - 1])), BITS))
+    said = Masked(3, 7, packed(reduced(np.array([1, -1, 0, 2**31 - 1]), BITS), BITS))
     assert decode(encode(said), dimension=D) == said
 
 

@@ -138,15 +138,15 @@ def paper(basis: Basis) -> Groups:
 
 def averaging(basis: Basis) -> Groups:
     """H of Ranaweera et al. is these times u, (groups,): 2^(-l/2), and 1/sqrt(m) for a base."""
-    return tuple(
-        1.0 / math.sqrt(2**level if level else m)
-        for level, m in zip(basis.levels, basis.leaves, strict=True)
-    )
+    return tuple(1.0 / w for w in paper(basis))
 
 
-def discounts(basis: Basis, discount: bool) -> Groups:
-    """f = sqrt((2 + log2 m)/2) of each group's block, or 1, (groups,)."""
-    return tuple(math.sqrt((2.0 + math.log2(m)) / 2.0) if discount else 1.0 for m in basis.leaves)
+def printed(basis: Basis, discount: bool, ratio: float = 1.0) -> Groups:
+    """Noise s (groups,) of the paper: :func:`averaging`, over f = sqrt((2 + log2 m)/2) of each
+    group's block if ``discount`` says so.
+    """
+    discounts = (math.sqrt((2.0 + math.log2(m)) / 2.0) if discount else 1.0 for m in basis.leaves)
+    return tuple(ratio * x / f for x, f in zip(averaging(basis), discounts, strict=True))
 
 
 def optimal(
@@ -299,13 +299,12 @@ class HaarGaussian(Scaled):
                 there.
             weighted: whether a level's bound is C / W_l, of section 4.3; C for all if not.
         """
-        noise = (x / f for x, f in zip(averaging(basis), discounts(basis, discount), strict=True))
         return cls(
             clip=clip,
             noise_multiplier=noise_multiplier,
             basis=basis,
             clip_weights=paper(basis) if weighted else averaging(basis),
-            noise=tuple(noise),
+            noise=printed(basis, discount),
         )
 
     @classmethod
@@ -327,7 +326,7 @@ class HaarGaussian(Scaled):
         The server sums what clients send times d_k / (q_c d) and adds N(0, (z C / (q_c d) / W)^2)
         to H of the sum. One contribution is d_k / (q_c d) times an update; its own coefficients are
         not clipped there, so its bound is d_k S / (q_c d), and that is this mechanism's C.
-        :meth:`bound` holds contributions to it.
+        :meth:`bounded` holds contributions to it.
 
         Args:
             clip: C, of the gradients of single examples inside a client.
@@ -346,16 +345,12 @@ class HaarGaussian(Scaled):
         ):
             if not (value > 0 and math.isfinite(value)):
                 raise StudyError(f"{name} must be a positive number; got {value}")
-        ratio = clip / (weight * bound)
-        noise = tuple(
-            ratio * x / f for x, f in zip(averaging(basis), discounts(basis, discount), strict=True)
-        )
         return cls(
             clip=weight * bound / expected,
             noise_multiplier=noise_multiplier,
             basis=basis,
             clip_weights=(1.0,) * basis.groups,
-            noise=noise,
+            noise=printed(basis, discount, clip / (weight * bound)),
         )
 
     @property
@@ -410,8 +405,10 @@ class HaarGaussian(Scaled):
         return normal_within(rms, widest, dimension, chance)
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        (norm,) = self.norms(vector.unsqueeze(0))
-        return self.bound(vector), float(norm) <= self.clip
+        (norm,) = norms = self.norms(vector.unsqueeze(0))
+        (factor,) = self._factors(norms)
+        inside = float(norm) <= self.clip
+        return (vector * factor if float(factor) > 0.0 else torch.zeros_like(vector)), inside
 
     def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
         """Return what was seen: energies of sums, noise taken off."""
@@ -461,17 +458,12 @@ class HaarGaussian(Scaled):
         """||diag(w) u(row)|| (n,) of contributions (n, d); infinite where they are not finite."""
         return self.basis.weighted_norms(rows, self.clip_weights)
 
-    def factors(self, rows: Tensor) -> Tensor:
-        """min(1, s C / norm) (n,) of contributions (n, d); 0 for those that are not finite.
+    def _factors(self, norms: Tensor) -> Tensor:
+        """min(1, s C / norm) (n,) of contributions with these norms; 0 if they are not finite.
 
         A row that is not finite must be left out of sums: zero times infinity is not zero.
         """
-        return torch.reciprocal(self.norms(rows)).mul_(self.clip * self.margin).clamp_max_(1.0)
-
-    def bound(self, v: Tensor) -> Tensor:
-        """One contribution (d,), scaled into the bound; zero if it is not finite."""
-        (factor,) = self.factors(v.unsqueeze(0))
-        return v * factor if float(factor) > 0.0 else torch.zeros_like(v)
+        return torch.reciprocal(norms).mul_(self.clip * self.margin).clamp_max_(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -510,13 +502,12 @@ class LevelGaussian(HaarGaussian):
         if bool(inside.all()):
             return whole, before
         cut = self._cut(whole)
-        cut *= self.factors(cut).unsqueeze(1)
+        cut *= self._factors(self.norms(cut)).unsqueeze(1)
         return torch.where(inside.unsqueeze(1), whole, cut), before
 
-    def bound(self, v: Tensor) -> Tensor:
-        """One contribution (d,), each level within its bound; zero if it is not finite."""
-        short, _ = self.shortened_rows(v.unsqueeze(0))
-        return short[0].to(v)
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        short, (norm,) = self.shortened_rows(vector.unsqueeze(0))
+        return short[0].to(vector), float(norm) <= self.clip
 
     def _cut(self, rows: Tensor) -> Tensor:
         """Rows (n, d), float64, of which each level is shortened, cut to d numbers."""

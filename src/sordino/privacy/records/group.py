@@ -155,10 +155,7 @@ def translated(counts: Counts, kind: str) -> Spent:
 
 @lru_cache(maxsize=1 << 14)
 def _translated(event: Event, size: int, booked: str, kind: str) -> Event | None:
-    return _seen(grouped(event, size), booked, kind)
-
-
-def _seen(event: Event, booked: str, kind: str) -> Event | None:
+    event = grouped(event, size)
     if booked == kind:
         return event
     match kind, booked:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
@@ -76,42 +76,33 @@ def _spent(ledger: Ledger, unit: str, until: int | None) -> Counter[Event]:
     return Counter(booked)
 
 
-class _Way(NamedTuple):
-    """Classes of a set that are alike but for what is frozen.
-
-    Attributes:
-        upper: counts that cover what is frozen of all of them.
-        each: these counts.
-    """
-
-    upper: Counts
-    each: list[Counts]
-
-
 @dataclass(slots=True, eq=False)
 class _Tables:
     """The tables in memory, as of one version of them.
 
     Attributes:
         classes: of each set, with the number of entities in each.
-        ways: of each set, its classes by the groups that they are in.
+        ways: of each set, by the groups that its classes are in, what is frozen of these classes,
+            and counts that cover all of that.
+        totals: of the sets, as the ledger is now.
     """
 
     version: str = ""
     sets: dict[int, Set] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     classes: dict[int, list[tuple[Class, int]]] = field(default_factory=dict)
-    ways: dict[int, dict[frozenset[Group], _Way]] = field(default_factory=dict)
+    ways: dict[int, dict[frozenset[Group], tuple[list[Counts], Counts]]] = field(
+        default_factory=dict
+    )
+    totals: Totals = field(init=False)
 
-    def ways_of(self, number: int) -> dict[frozenset[Group], _Way]:
+    def ways_of(self, number: int) -> dict[frozenset[Group], tuple[list[Counts], Counts]]:
         """Return the ways to be in a set."""
         if number not in self.ways:
             alike: dict[frozenset[Group], list[Counts]] = {}
             for one, _ in self.classes.get(number, ()):
                 alike.setdefault(one.live, []).append(one.counts)
-            self.ways[number] = {
-                live: _Way(reduce(or_, each), each) for live, each in alike.items()
-            }
+            self.ways[number] = {live: (each, reduce(or_, each)) for live, each in alike.items()}
         return self.ways[number]
 
     def alike(self, number: int, on: Collection[int]) -> dict[tuple[Group, ...], list[Class]]:
@@ -162,8 +153,8 @@ class Prices:
         self._tables = _Tables()
         self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
-    def admit(self, names: Mapping[str, str], run: str) -> Callable[[Mapping[str, Budget]], None]:
-        """Return what refuses charges on sets that are about to be booked.
+    def admit(self, names: Mapping[str, str], run: str, budgets: Mapping[str, Budget]) -> None:
+        """Refuse charges on sets that are about to be booked, if they exceed a budget.
 
         A charge on one set raises the history of every set that shares a record with it. So each
         promise to such a set that still binds, of this run or of another one that has not ended, is
@@ -172,63 +163,51 @@ class Prices:
         Args:
             names: of this run's sets, for people.
             run: who charges.
+            budgets: of the sets that are charged.
 
         Raises:
+            BudgetExceeded: naming the set.
             LedgerError: where the run was ended while its process went on.
         """
-
-        def check(charged: Mapping[str, Budget]) -> None:
-            tables = self._refreshed()
-            for unit in charged:
-                if run not in self._holders(unit):
-                    raise LedgerError(
-                        f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
-                        f"charges nothing more on {names.get(unit, unit)}; stop its process"
-                    )
-            totals = since(self.ledger, tables.sets)
-            own = {tables.numbers[unit]: budget for unit, budget in charged.items()}
-            for number in sorted(self._sharing(tables, own)):
-                unit = tables.sets[number].unit
-                if number in own:
-                    self._within(tables, number, own[number], names.get(unit, unit), totals, own)
-                for whose, budget in self._promises(unit).items():
-                    if budget == own.get(number):
-                        continue
-                    name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
-                    try:
-                        self._within(tables, number, budget, name, totals, own)
-                    except BudgetExceeded as refusal:
-                        if whose == run:
-                            raise
-                        raise HeldBack(
-                            f"{refusal}. Run {whose} promised this to records that it shares with "
-                            "this run, and has not ended: finish it with `sordino run --resume`, "
-                            "or, if it will not go on, end it with `sordino ledger end`"
-                        ) from refusal
-
-        return check
+        tables = self._refreshed()
+        for unit in budgets:
+            if run not in self._holders(unit):
+                raise LedgerError(
+                    f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
+                    f"charges nothing more on {names.get(unit, unit)}; stop its process"
+                )
+        own = {tables.numbers[unit]: budget for unit, budget in budgets.items()}
+        sharing = [one.sets for number in own for one, _ in tables.classes.get(number, ())]
+        for number in sorted({*own}.union(*sharing)):
+            unit = tables.sets[number].unit
+            if number in own:
+                self._within(number, own[number], names.get(unit, unit), own)
+            for whose, budget in self._promises(unit).items():
+                if budget == own.get(number):
+                    continue
+                name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
+                try:
+                    self._within(number, budget, name, own)
+                except BudgetExceeded as refusal:
+                    if whose == run:
+                        raise
+                    raise HeldBack(
+                        f"{refusal}. Run {whose} promised this to records that it shares with "
+                        "this run, and has not ended: finish it with `sordino run --resume`, "
+                        "or, if it will not go on, end it with `sordino ledger end`"
+                    ) from refusal
 
     def within(self, unit: str, budget: Budget) -> bool:
         """Tell whether no history of a unit's records exceeds a budget yet."""
-        tables = self._now()
-        number = tables.numbers.get(unit)
+        number = self._now().numbers.get(unit)
         try:
             if number is None:
                 budget.admit(unit, self.ledger.spent(unit))
             else:
-                totals = since(self.ledger, tables.sets)
-                self._within(tables, number, budget, unit, totals, {number})
+                self._within(number, budget, unit, {number})
         except BudgetExceeded:
             return False
         return True
-
-    def _sharing(self, tables: _Tables, numbers: Collection[int]) -> set[int]:
-        """Sets that share a record with one of these, and these."""
-        found = set(numbers)
-        for number in numbers:
-            for one, _ in tables.classes.get(number, ()):
-                found |= one.sets
-        return found
 
     def _holders(self, unit: str) -> list[str]:
         """The runs that hold a set open."""
@@ -253,32 +232,25 @@ class Prices:
                 found[run] = self._promised[run][unit]
         return found
 
-    def _within(
-        self,
-        tables: _Tables,
-        number: int,
-        budget: Budget,
-        name: str,
-        totals: Totals,
-        charged: Collection[int],
-    ) -> None:
+    def _within(self, number: int, budget: Budget, name: str, charged: Collection[int]) -> None:
         """Hold a set's records that are in one of the charged sets against a budget.
 
         Raises:
             BudgetExceeded: if the history of one exceeds it.
         """
+        tables = self._tables
         kind = tables.sets[number].kind
         if kind == CLIENT:
-            self._ask(budget, name, self._bounds(tables, number, totals))
+            self._ask(budget, name, self._bounds(number))
             return
-        for live, way in tables.ways_of(number).items():
+        for live, (frozen, upper) in tables.ways_of(number).items():
             if not any(one in charged for group, _ in live for one in group):
                 continue
-            now = of_groups(live, totals)
+            now = of_groups(live, tables.totals)
             try:
-                budget.admit(name, translated(way.upper + now, kind))
+                budget.admit(name, translated(upper + now, kind))
             except BudgetExceeded:
-                whole = maximal(way.each, len(way.each))
+                whole = maximal(frozen, len(frozen))
                 self._ask(budget, name, [translated(each + now, kind) for each in whole])
 
     def _ask(self, budget: Budget, name: str, histories: Sequence[Spent]) -> None:
@@ -292,11 +264,10 @@ class Prices:
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
         """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
-        tables = self._now()
-        number = tables.numbers.get(unit)
+        number = self._now().numbers.get(unit)
         if number is None:
             return [self.ledger.spent(unit, until)]
-        return list(self._bounds(tables, number, since(self.ledger, tables.sets, until), until))
+        return list(self._bounds(number, until))
 
     def remaining(
         self, events: Mapping[str, Sequence[Event]], budgets: Mapping[str, Budget]
@@ -309,22 +280,21 @@ class Prices:
         """
         tables = self._now()
         on = {tables.numbers[name]: each for name, each in events.items() if name in tables.numbers}
-        return {unit: self._remaining(tables, unit, on, events, budgets) for unit in events}
+        return {unit: self._remaining(unit, on, events, budgets) for unit in events}
 
     def _remaining(
         self,
-        tables: _Tables,
         unit: str,
         on: Mapping[int, Sequence[Event]],
         events: Mapping[str, Sequence[Event]],
         budgets: Mapping[str, Budget],
     ) -> int | None:
+        tables = self._tables
         number = tables.numbers.get(unit)
         if number is None or tables.sets[number].kind == CLIENT:
             (own,) = self.histories(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
-        totals, kind = since(self.ledger, tables.sets), tables.sets[number].kind
-        left = []
+        kind, left = tables.sets[number].kind, []
         for groups, classes in tables.alike(number, on).items():
             whole, most = charged(groups, on.__getitem__), set[Budget]()
             for other in (tables.sets[each] for one in classes for each in one.sets):
@@ -333,7 +303,7 @@ class Prices:
                     most.update(own_budget, self._promises(other.unit).values())
             left += [
                 budget.remaining_steps(whole, translated(one, kind))
-                for one in maximal([history(one, totals) for one in classes], SHOWN)
+                for one in maximal([history(one, tables.totals) for one in classes], SHOWN)
                 for budget in most
             ]
         return min((steps for steps in left if steps is not None), default=None)
@@ -344,12 +314,12 @@ class Prices:
         for i, name in enumerate(names.values()):
             number = tables.numbers[name]
             places[number] = (*places.get(number, ()), i)
-        totals, found = since(self.ledger, tables.sets), dict[str, tuple[Burden, ...]]()
+        found: dict[str, tuple[Burden, ...]] = {}
         for unit, name in names.items():
             number = tables.numbers[name]
             kind = tables.sets[number].kind
             if kind == CLIENT:  # what a whole client is charged is its own
-                (spent,) = self._bounds(tables, number, totals)
+                (spent,) = self._bounds(number)
                 found[unit] = (Burden(spent, (((places[number],), 1),)),)
                 continue
             found[unit] = tuple(
@@ -358,7 +328,7 @@ class Prices:
                     tuple((tuple(places[each] for each in sets), size) for sets, size in groups),
                 )
                 for groups, classes in tables.alike(number, places).items()
-                for one in maximal([history(one, totals) for one in classes], SHOWN)
+                for one in maximal([history(one, tables.totals) for one in classes], SHOWN)
             )
         return found
 
@@ -385,14 +355,13 @@ class Prices:
                 )
         return None
 
-    def _bounds(
-        self, tables: _Tables, number: int, totals: Totals, until: int | None = None
-    ) -> tuple[Spent, ...]:
+    def _bounds(self, number: int, until: int | None = None) -> tuple[Spent, ...]:
         """Histories of a set's records; of a client one: its own, and what its records were in."""
-        kind, unit = tables.sets[number].kind, tables.sets[number].unit
-        own = own_of(self.ledger, unit, until) if kind == CLIENT else ()
-        known = [(history(one, totals), size) for one, size in tables.classes.get(number, ())]
-        return bound(kind, own, known)
+        tables, one = self._tables, self._tables.sets[number]
+        own = own_of(self.ledger, one.unit, until) if one.kind == CLIENT else ()
+        totals = tables.totals if until is None else since(self.ledger, tables.sets, until)
+        known = [(history(each, totals), size) for each, size in tables.classes.get(number, ())]
+        return bound(one.kind, own, known)
 
     def _now(self) -> _Tables:
         """Return the tables as they are, with all that other processes have booked."""
@@ -410,6 +379,7 @@ class Prices:
                 for number in () if one.owned else one.sets:
                     tables.classes.setdefault(number, []).append((one, size))
             self._tables = tables
+        self._tables.totals = since(self.ledger, self._tables.sets)
         return self._tables
 
 

@@ -41,11 +41,6 @@ class Book:
     digests: Words
     owners: Numbers
 
-    @classmethod
-    def empty(cls) -> Book:
-        """Nobody yet."""
-        return cls(np.empty(0, np.uint64), np.empty(0, np.uint32))
-
     def find(self, wanted: Words) -> Places:
         """The entity of each digest, (n,); -1 where there is none. ``wanted`` is best sorted."""
         if not len(self.digests):
@@ -83,11 +78,6 @@ class Index:
     rows: Book
     people: Book
     classes: Numbers
-
-    @classmethod
-    def empty(cls) -> Index:
-        """Nobody yet."""
-        return cls(Book.empty(), Book.empty(), np.empty(0, np.uint32))
 
     def grown(self, count: int, first_class: int) -> Index:
         """The index with so many entities more, all of one class."""
@@ -346,46 +336,34 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _named(index: Index) -> dict[str, Array]:
-    return {
-        "row digests": index.rows.digests,
-        "row owners": index.rows.owners,
-        "person digests": index.people.digests,
-        "person owners": index.people.owners,
-        "classes": index.classes,
-    }
+def _arrays(index: Index) -> tuple[Array, ...]:
+    """In the order of their names."""
+    rows, people = index.rows, index.people
+    return rows.digests, rows.owners, people.digests, people.owners, index.classes
 
 
 def index(db: sqlite3.Connection) -> Index:
     """All arrays."""
-    found: dict[str, Array] = {}
+    found: list[Array] = []
     for name, kind in _TYPES.items():
-        pieces = [
-            content
-            for (content,) in db.execute(
-                "SELECT content FROM record_arrays WHERE name = ? ORDER BY part", (name,)
-            )
-        ]
-        found[name] = (
-            np.concatenate([np.frombuffer(piece, dtype=kind) for piece in pieces])
-            if pieces
-            else np.empty(0, dtype=kind)
-        )
-    return Index(
-        Book(found["row digests"], found["row owners"]),
-        Book(found["person digests"], found["person owners"]),
-        found["classes"],
-    )
+        content = bytearray()
+        for (piece,) in db.execute(
+            "SELECT content FROM record_arrays WHERE name = ? ORDER BY part", (name,)
+        ):
+            content += piece
+        found.append(np.frombuffer(content, dtype=kind))
+    return Index(Book(*found[:2]), Book(*found[2:4]), found[4])
 
 
 def put_index(db: sqlite3.Connection, fresh: Index, before: Index) -> None:
     """Write the arrays that are not those of ``before``."""
-    old = _named(before)
-    for name, array in _named(fresh).items():
-        if array is old[name]:
+    for (name, kind), array, old in zip(
+        _TYPES.items(), _arrays(fresh), _arrays(before), strict=True
+    ):
+        if array is old:
             continue
         db.execute("DELETE FROM record_arrays WHERE name = ?", (name,))
-        content = np.ascontiguousarray(array).astype(_TYPES[name], copy=False).view(np.uint8).data
-        for part in range(-(-len(content) // _PART)):
-            piece = content[part * _PART : (part + 1) * _PART]
+        content = np.ascontiguousarray(array).astype(kind, copy=False).view(np.uint8).data
+        for part, start in enumerate(range(0, len(content), _PART)):
+            piece = content[start : start + _PART]
             db.execute("INSERT INTO record_arrays VALUES (?, ?, ?)", (name, part, piece))
