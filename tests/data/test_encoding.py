@@ -224,10 +224,10 @@ def test_numbers_of_any_width_and_far_outside_of_their_range_are_read() -> None:
 @pytest.mark.parametrize("unknown", ["refuse", "other"])
 def test_the_empty_category_is_a_gap_and_no_unknown_value(unknown: Any) -> None:
     rules = Encoding(categories={"smoker": ("yes", "no", "")}, unknown=unknown)
-    made = rules.column(pl.Series("smoker", ["no", None, "yes", ""]), "t.csv")
-    assert made.names[:3] == ("smoker=yes", "smoker=no", "smoker=")
-    assert made.x[:, :3].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]]
-    assert not made.x[:, 3:].any()
+    x, names, _ = rules.column(pl.Series("smoker", ["no", None, "yes", ""]), "t.csv")
+    assert names[:3] == ("smoker=yes", "smoker=no", "smoker=")
+    assert x[:, :3].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]]
+    assert not x[:, 3:].any()
 
 
 GAPS = {  # one table, with its gaps written by other programs

@@ -20,9 +20,9 @@ Shapes: a column (n,), what becomes of it (n, k).
 >>> rules = Encoding({"colour": ("red", "blue")}, {"age": (0.0, 100.0)}, {"age": 50.0})
 >>> made = [rules.column(each, "x.csv") for each in (pl.Series("colour", ["blue", "red"]),
 ...     pl.Series("age", [None, 100.0]))]
->>> [each.names for each in made]
+>>> [names for _, names, _ in made]
 [('colour=red', 'colour=blue'), ('age', 'age is missing')]
->>> np.concatenate([each.x for each in made], axis=1).tolist()
+>>> np.concatenate([x for x, *_ in made], axis=1).tolist()
 [[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]
 """
 
@@ -52,20 +52,10 @@ _LOOKED_AT = 100_000
 """Values of a column of text in which the first that is no number is looked for."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedColumn:
-    """The features that a column became.
-
-    Attributes:
-        x: (n, k), float32.
-        names: of its k features.
-        words: what the column as it stands in the file adds to each row's word, and to that of
-            versions before, (n, 2).
-    """
-
-    x: npt.NDArray[np.float32]
-    names: tuple[str, ...]
-    words: identity.Words
+EncodedColumn = tuple[npt.NDArray[np.float32], tuple[str, ...], identity.Words]
+"""The features that a column became, (n, k), their names, and what the column as it stands in the
+file adds to each row's word, and to that of versions before, (n, 2).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +105,8 @@ class Encoding:
         Raises:
             DataError: naming row and column of what no rule covers.
         """
-        return (
-            self._listed(series, place)
-            if series.name in self.categories
-            else self._numeric(series, place)
-        )
+        listed = series.name in self.categories
+        return self._listed(series, place) if listed else self._numeric(series, place)
 
     def _filled(self, name: str) -> float | None:
         return self.missing.get(name, self.missing.get(REST))
@@ -146,7 +133,7 @@ class Encoding:
                 "all values that are not listed"
             )
         names = (*known, OTHER) if self.unknown == OTHER else tuple(known)
-        return EncodedColumn(x, tuple(f"{name}={each}" for each in names), _words(series))
+        return x, tuple(f"{name}={each}" for each in names), _words(series)
 
     def _numeric(self, series: pl.Series, place: str) -> EncodedColumn:
         import polars as pl
@@ -177,9 +164,9 @@ class Encoding:
         with np.errstate(over="ignore"):
             x = values.astype(np.float32)[:, None]
         if gap is None:
-            return EncodedColumn(x, (name,), words)
+            return x, (name,), words
         said = empty[:, None].astype(np.float32)
-        return EncodedColumn(np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words)
+        return np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words
 
 
 _GAP = (

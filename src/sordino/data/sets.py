@@ -234,6 +234,14 @@ _IDX = (
 )
 
 
+_FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_CIFAR = (
+    "airplane", "automobile", "bird", "cat", "deer",
+    "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 _SUSY = (
     "lepton 1 pT", "lepton 1 eta", "lepton 1 phi",
     "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
@@ -265,18 +273,7 @@ _published: dict[str, Published] = {
     for p in (
         Published(
             "fashion-mnist",
-            (
-                "T-shirt/top",
-                "Trouser",
-                "Pullover",
-                "Dress",
-                "Coat",
-                "Sandal",
-                "Shirt",
-                "Sneaker",
-                "Bag",
-                "Ankle boot",
-            ),
+            _FASHION,
             (_IDX,),
             (".gz", ""),
             _remotes(
@@ -309,18 +306,7 @@ _published: dict[str, Published] = {
         ),
         Published(
             "cifar10",
-            (
-                "airplane",
-                "automobile",
-                "bird",
-                "cat",
-                "deer",
-                "dog",
-                "frog",
-                "horse",
-                "ship",
-                "truck",
-            ),
+            _CIFAR,
             (
                 ("cifar-10-binary.tar.gz",),
                 ("cifar-10-python.tar.gz",),
@@ -343,10 +329,7 @@ _published: dict[str, Published] = {
             (".bz2", ""),
             _remotes(
                 "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                (
-                    "usps.bz2",
-                    "usps.t.bz2",
-                ),
+                ("usps.bz2", "usps.t.bz2"),
                 "md5:ec16c51db3855ca6c91edd34d0e9b197",
                 "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
             ),

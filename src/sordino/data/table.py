@@ -281,10 +281,10 @@ def _encoded(
     names: list[str] = []
     for column in columns:
         with _noted(mistakes):
-            made = rules.column(held.pop(column), place)
-            x[:, len(names) : len(names) + len(made.names)] = made.x
-            names += made.names
-            words += made.words
+            made, own, added = rules.column(held.pop(column), place)
+            x[:, len(names) : len(names) + len(own)] = made
+            names += own
+            words += added
     return x, tuple(names), words
 
 

@@ -123,14 +123,12 @@ def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
 
 def share(row: Round | None, limits: Limits) -> float:
     """Return the share of the run that is done, in [0, 1]."""
-    return 0.0 if row is None else _share(known(row.round) or 0, known(row.steps) or 0, limits)
-
-
-def _share(rounds: int, steps: int, limits: Limits) -> float:
-    parts = [rounds / max(limits.rounds, 1)]
+    if row is None:
+        return 0.0
+    parts = [0.0, (known(row.round) or 0) / max(limits.rounds, 1)]
     if limits.steps:
-        parts.append(steps / limits.steps)
-    return min(max(*parts, 0.0), 1.0)
+        parts.append((known(row.steps) or 0) / limits.steps)
+    return min(max(parts), 1.0)
 
 
 def remaining(elapsed: float, first: float, now: float) -> float | None:
@@ -449,21 +447,17 @@ class Making:
         if not begun and not sys.stderr.isatty():
             sys.stderr.write(f"  making features of {whole} examples of {name}\n")
         if self._bar is None:
-            self._bar = _bar()
+            from rich.console import Console
+            from rich.progress import MofNCompleteColumn, Progress
+
+            self._bar = Progress(
+                *Progress.get_default_columns(),
+                MofNCompleteColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                disable=not sys.stderr.isatty(),
+            )
             self._bar.start()
         if not begun:
             self._tasks[name, whole] = self._bar.add_task(f"features of {name}", total=whole)
         self._bar.update(self._tasks[name, whole], completed=done)
-
-
-def _bar() -> Bar:
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
-
-    return Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )

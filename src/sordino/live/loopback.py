@@ -104,7 +104,21 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, found: Answer) -> None:
             self.send_response(303 if found.place else found.status)
-            for name, value in _headers(found).items():
+            headers = {
+                "Content-Type": found.kind,
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+                "Referrer-Policy": "no-referrer",
+                "Cross-Origin-Resource-Policy": "same-origin",
+                "Content-Security-Policy": POLICY.format(
+                    scripts=" ".join(found.scripts) or "'none'"
+                ),
+            }
+            if found.stream is None:
+                headers["Content-Length"] = str(len(found.body))
+            if found.place:
+                headers["Location"] = found.place
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(found.body)
@@ -116,19 +130,3 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
-
-
-def _headers(found: Answer) -> dict[str, str]:
-    headers = {
-        "Content-Type": found.kind,
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Content-Security-Policy": POLICY.format(scripts=" ".join(found.scripts) or "'none'"),
-    }
-    if found.stream is None:
-        headers["Content-Length"] = str(len(found.body))
-    if found.place:
-        headers["Location"] = found.place
-    return headers

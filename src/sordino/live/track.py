@@ -309,7 +309,10 @@ class Tracking:
     def __init__(self, names: Sequence[str | Maker] = (), warn: Say = lambda _: None) -> None:
         self._makers: dict[str, Maker] = {}
         for each in dict.fromkeys(names):
-            name, made = (each, maker(each)) if isinstance(each, str) else (_name_of(each), each)
+            if isinstance(each, str):
+                name, made = each, maker(each)
+            else:
+                name, made = getattr(each, "__name__", type(each).__name__).strip("<>"), each
             if name in self._makers:
                 raise StudyError(f"track: two trackers are called {name!r}, and so is their store")
             self._makers[name] = made
@@ -323,8 +326,10 @@ class Tracking:
                 # a folder of somebody else's, with a link in it, sends no store elsewhere
                 tracker = made(folder_below(going.folder, STORE, name.replace(":", ".")))
                 self._open[name] = tracker, int(tracker.begin(going))
-        for row in _rows_before(going) if self._open else ():
-            self.row(row)
+        if self._open and going.rounds_done:  # later ones will be repeated
+            for row in log.rows(going.folder, going.about.regime):
+                if isinstance(row, Round) and step(row) <= going.rounds_done:
+                    self.row(row)
 
     def row(self, row: Row) -> None:
         """One row of the log; trackers get those of rounds that they do not hold."""
@@ -354,19 +359,3 @@ class Tracking:
                 f"--track {name} has failed and is left out from here on; the run goes on "
                 f"({type(error).__name__}: {error})"
             )
-
-
-def _name_of(own: Maker) -> str:
-    """The name of the folder of a tracker that is given as a class."""
-    return str(getattr(own, "__name__", type(own).__name__)).strip("<>")
-
-
-def _rows_before(going: Going) -> Sequence[Round]:
-    """The rounds that the log of a resumed run has and that will not be repeated."""
-    if not going.rounds_done:
-        return ()
-    return [
-        row
-        for row in log.rows(going.folder, going.about.regime)
-        if isinstance(row, Round) and step(row) <= going.rounds_done
-    ]
