@@ -60,8 +60,9 @@ class Seen:
             said[1] |= {each.values for each in found if isinstance(each, Masked)}
             return found
 
-        def opens(own: Sums, effect: Open, done: Opened | Void) -> Summed:
-            self.sums.append((effect, summed(own, effect, done)))
+        def opens(own: Sums, done: Opened | Void) -> Summed:
+            assert own.opening is not None
+            self.sums.append((own.opening, summed(own, done)))
             return self.sums[-1][1]
 
         patch.setattr(SecureSumClient, "masked", puts)

@@ -182,6 +182,8 @@ class NetworkKernel(Kernel[S, M]):
         self._minimum = self.session.agreed.minimum  # of sites, for a round to begin
         self._reports, self._ends, self._clock = options.reports, options.ends, options.clock
         self._there: set[int] = set()
+        if options.sums is not None:
+            self._sums = options.sums
 
     def awaited(self) -> list[tuple[int, dt.datetime]]:
         """Sites that are there and have owed an answer for a while, and since when (UTC)."""

@@ -83,6 +83,9 @@ class Sums:
             are to blame that the sum is void.
         slow: sums of which a site has missed a step, times :data:`GRACE`, less complete ones.
         seconds: that a step is waited for.
+        missed: sites that have missed a step, and are asked again in the next round; ``tardy`` ones
+            are to be left out for a while.
+        opening: the regime's wish to open the sum, once it has counted the inputs.
     """
 
     def __init__(self, session: ServerSession, agreed: Agreed, summing: Summing) -> None:
@@ -94,6 +97,8 @@ class Sums:
         self.tasks: dict[int, Task] = {}
         self.failures: Counter[int] = Counter()
         self.slow: Counter[int] = Counter()
+        self.missed, self.tardy = set[int](), set[int]()
+        self.opening: Open | None = None
         session.steps = self.answered
 
     @property
@@ -206,19 +211,21 @@ class Sums:
     def counted(self, effect: Open) -> None:
         """The regime has added up the answers of these sites, masks and all."""
         assert self.sum is not None
+        self.opening = effect
         self.sum = self.sum.counted(effect.clients, effect.values)
 
     def forget(self) -> None:
         """The round is over."""
         for site in self.waiting:
             self._session.step(site, None)
-        self.sum, self.tasks = None, {}
+        self.sum, self.tasks, self.opening = None, {}, None
 
-    def summed(self, effect: Open, done: Opened | Void) -> Summed:
+    def summed(self, done: Opened | Void) -> Summed:
         """Return what the regime is told."""
+        assert self.opening is not None
         if isinstance(done, Void):
-            return Summed(effect.number, (), np.zeros(0, np.uint64))
-        return Summed(effect.number, done.clients, done.values.astype(np.uint64))
+            return Summed(self.opening.number, (), np.zeros(0, np.uint64))
+        return Summed(self.opening.number, done.clients, done.values.astype(np.uint64))
 
     def blame(self, done: Opened | Void) -> None:
         """Name who has done what he must not, and say why a sum is not opened."""
@@ -247,21 +254,11 @@ class LiveSums(LiveKernel[S, M]):
     it, and is asked again in the next round.
     """
 
-    def __init__(
-        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
-    ) -> None:
-        super().__init__(world, moment, watcher, options)
-        assert options.sums is not None
-        self._sums = options.sums
-        self._missed: set[int] = set()
-        self._tardy: set[int] = set()  # to be left out for a while
-        self._opening: Open | None = None
-
     def begin(self) -> None:
         """Count in again who has missed a step."""
-        for site in sorted(self._missed & self._there):
+        for site in sorted(self._sums.missed & self._there):
             self.tell(Joined(site))
-        self._missed.clear()
+        self._sums.missed.clear()
         super().begin()
 
     def ask(self, site: int, task: Task) -> None:
@@ -272,7 +269,6 @@ class LiveSums(LiveKernel[S, M]):
 
     def open(self, effect: Open) -> None:
         """Ask who is in the sum to sign that, and to reveal the shares."""
-        self._opening = effect
         self._sums.counted(effect)
         self._advance()
 
@@ -281,7 +277,6 @@ class LiveSums(LiveKernel[S, M]):
         self.forget_alarms(_SUM)
         self._sums.unopened()
         self._sums.forget()
-        self._opening = None
         super().close(number, log)
 
     def _take(self, each: Input) -> None:
@@ -294,7 +289,7 @@ class LiveSums(LiveKernel[S, M]):
         else:
             super()._take(each)
         if each.kind == "down":
-            self._tardy.discard(each.site)
+            self._sums.tardy.discard(each.site)
         for site in self._sums.waiting - self._there:
             self._sums.without(site)
         while self._sums.due:
@@ -309,7 +304,7 @@ class LiveSums(LiveKernel[S, M]):
             self.session.note(site, "slow", "its step of a secure sum has not come in time")
             self._sums.slow[site] += GRACE
             if self._sums.slow[site] >= FAILURES * GRACE:
-                self._tardy.add(site)
+                self._sums.tardy.add(site)
             self._sums.without(site)
 
     def _heard(self) -> Input | None:
@@ -321,7 +316,7 @@ class LiveSums(LiveKernel[S, M]):
                 why = f"it has failed {times} secure sums, and is left out"
                 self.session.exclude(site, why)
                 return self._noted("refused", why.encode(), site)
-            if site in self._tardy and len(self._there) > self._minimum:
+            if site in self._sums.tardy and len(self._there) > self._minimum:
                 again = self._sums.slow[site] // GRACE - FAILURES
                 self.session.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
                 return self._noted("down", site=site)
@@ -330,7 +325,7 @@ class LiveSums(LiveKernel[S, M]):
     def _advance(self) -> None:
         """End a step that everybody has taken who is left."""
         self.forget_alarms(_SUM)
-        effect, before = self._opening, self._sums.sum
+        before = self._sums.sum
         done = self._sums.advance()
         if isinstance(done, list):
             self._out(done)
@@ -338,8 +333,8 @@ class LiveSums(LiveKernel[S, M]):
                 self._wait()
             return
         self._sums.blame(done)
-        if effect is not None:
-            self.tell(self._sums.summed(effect, done))
+        if self._sums.opening is not None:
+            self.tell(self._sums.summed(done))
         elif self._sums.sum is before:
             everybody = sorted(self._sums.tasks)
             self._sums.forget()
@@ -349,7 +344,7 @@ class LiveSums(LiveKernel[S, M]):
         """These take no part in the round's sum: nobody waits for them."""
         for site in sites:
             if site in self._there:
-                self._missed.add(site)
+                self._sums.missed.add(site)
             self.tell(Left(site, final=True))
 
     @property
@@ -369,8 +364,6 @@ class ScriptedSums(ScriptedKernel[S, M]):
         self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
     ) -> None:
         super().__init__(world, moment, watcher, options)
-        assert options.sums is not None
-        self._sums = options.sums
         self._steps = {
             (each.site, each.number, PHASES.index(type(step_of(each.body)))): each.body
             for each in self.journal.after(0)
@@ -391,8 +384,9 @@ class ScriptedSums(ScriptedKernel[S, M]):
         self._sums.counted(effect)
         done = self._play(len(PHASES))
         assert done is not None
+        summed = self._sums.summed(done)
         self._sums.forget()
-        self.tell(self._sums.summed(effect, done))
+        self.tell(summed)
 
     def _play(self, until: int) -> Opened | Void | None:
         """The steps up to this phase; what came of the sum, at its end."""
