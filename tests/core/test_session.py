@@ -486,7 +486,10 @@ def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: l
         )
         assert child.returncode == -signal.SIGKILL
         assert json.loads((folder / "run.json").read_text())["status"] == "running"
+        for name in (".run.json.12.part", "checkpoints/.latest.safetensors.12.part"):
+            (folder / name).write_text("what a kill has left half-written, such as raw rows")
         outcome = session.resume(folder, quiet, quiet)
+        assert not [*folder.rglob("*.part")]
         assert rows(folder) == rows(tmp_path / "whole")
         for name in ("rounds.jsonl", "model.safetensors"):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -330,6 +330,11 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     sign(path, server, {**statement, "site": "server"})
     with pytest.raises(LedgerError, match="signature is not of a site"):
         proof.verify(run, authority)
+    authorised = certificates.read_pair(found.laid.server.parent / "authority", "authority")
+    connects = certificates.certify(authorised, "server", "site", dt.datetime.now(dt.UTC))
+    sign(path, connects, {**statement, "site": "server"})  # as where a broker stands between
+    with pytest.raises(LedgerError, match="signed by the server, and not by a site"):
+        proof.verify(run, authority)
     path.write_text(json.dumps({**whole, "more": 1}))
     with pytest.raises(StudyError, match="no proof"):
         proof.verify(run, authority)

@@ -368,6 +368,28 @@ class ReadsBehind(Net):
         return super().forward(x + y)
 
 
+class Repeats(Net):
+    """Counts that are checked once they are written past the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        far = (x[0, 0] > 30.0).long() * 40
+        counts = torch.stack([1 + far, 1 - far])
+        return super().forward(x + torch.repeat_interleave(counts, output_size=2).sum())
+
+
+class BagsElsewhere(Net):
+    """Bags that begin in front of their tensor."""
+
+    def make(self) -> None:
+        self.table = nn.EmbeddingBag(50, 8, mode="sum")
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x[0].abs().round().long().clamp(0, 49)
+        begins = torch.stack([0 * tokens[0], -(x[0, 0] > 30.0).long()])
+        bags = self.table(tokens, begins).sum(0, keepdim=True)
+        return self.head(torch.tanh(self.inner(x) + bags))  # type: ignore[no-any-return]
+
+
 class PoolsElsewhere(Net):
     """The slope of a pool at places of its own choice."""
 
@@ -436,6 +458,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
+    "Repeats": (Repeats, "repeat_interleave is not known to stay within its tensors"),
+    "BagsElsewhere": (BagsElsewhere, "bags of more than one length"),
     "PoolsAnother": (PoolsAnother, "indices that its pool did not give"),
     "PoolsElsewhere": (PoolsElsewhere, "indices that its pool did not give"),
     "scripted": (scripted, "compiled|Jitted"),

@@ -410,18 +410,31 @@ def own_folder(place: Path, *, make: bool) -> Iterator[int]:
         if not trusted(os.fstat(held)):
             raise PermissionError(f"{place}: others can write here")
         if make:
-            _sweep(held)
+            _sweep(held, STALE)
         yield held
     finally:
         os.close(held)
 
 
-def _sweep(held: int) -> None:
-    """Remove from an opened folder what killed processes left behind half-written."""
+def sweep(place: Path) -> None:
+    """Remove what killed processes left half-written in a folder, to which nobody else writes."""
+    with suppress(OSError):  # there is none
+        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _sweep(held)
+        finally:
+            os.close(held)
+
+
+def _sweep(held: int, stale: float = 0.0) -> None:
+    """Remove from an opened folder what killed processes left half-written ``stale`` seconds ago:
+    it may hold raw rows.
+    """
     for name in os.listdir(held):
-        if name.endswith(PART):
+        if name.startswith(".") and name.endswith(PART):
             with suppress(OSError):
-                if time.time() - os.stat(name, dir_fd=held, follow_symlinks=False).st_mtime > STALE:
+                age = time.time() - os.stat(name, dir_fd=held, follow_symlinks=False).st_mtime
+                if age >= stale:
                     os.unlink(name, dir_fd=held)
 
 

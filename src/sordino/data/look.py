@@ -101,8 +101,9 @@ def _span(series: pl.Series) -> tuple[float, float]:
 
 
 def _text(value: str) -> str:
-    """A TOML string."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A TOML string in which nothing controls a terminal."""
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)
 
 
 def _number(value: float) -> str:

@@ -69,7 +69,8 @@ def lay_out(
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")
     found = regimes.of(study).network.demo(study)
-    names = [_named(name, i) for i, name in enumerate(found.names)]
+    digits = len(str(len(found.names) - 1))  # so that no name begins with another
+    names = [_named(name, f"{i:0{digits}}") for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
         server=f"{transports.of(transport).demo_host}:{free_port()}",
@@ -95,7 +96,7 @@ def lay_out(
     return DemoFederation(out / KITS / kit.SERVER, test, tuple(sites))
 
 
-def _named(name: str, index: int) -> str:
+def _named(name: str, index: str) -> str:
     found = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:50]
     return f"{found}-{index}" if found else f"site-{index}"
 

@@ -26,7 +26,7 @@ from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome
 from sordino.network import certificates
-from sordino.network.kit import Agreed
+from sordino.network.kit import BROKER, SERVER, Agreed
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, RECORDS
@@ -125,6 +125,8 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
     site = certificates.of_site(certificate)
     if not (site and certificates.verified(certificate, trusted, content, signature)):
         raise LedgerError(f"{path}: the signature is not of a site of this federation")
+    if statement.site in (SERVER, BROKER):  # over a broker, its certificate is of a site's kind
+        raise LedgerError(f"{path}: it is signed by the {statement.site}, and not by a site")
     if certificates.common_name(certificate) != statement.site:
         raise LedgerError(
             f"{path}: it speaks of site {statement.site}, and "

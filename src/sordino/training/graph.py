@@ -102,10 +102,10 @@ max_unpool2d max_unpool3d median mode mvlgamma nan_to_num nanmedian nansum nativ
 native_batch_norm_backward native_dropout_backward new_empty new_empty_strided nextafter
 nll_loss2d_backward nll_loss2d_forward norm outer pixel_shuffle pixel_unshuffle polar polygamma
 rad2deg real reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
-reflection_pad3d reflection_pad3d_backward remainder renorm repeat_interleave replication_pad1d
+reflection_pad3d reflection_pad3d_backward remainder renorm replication_pad1d
 replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
 replication_pad3d_backward resolve_conj resolve_neg roll rot90 round scatter scatter_add
-scatter_reduce searchsorted signbit sinc slice_inverse smooth_l1_loss smooth_l1_loss_backward
+scatter_reduce searchsorted signbit sinc smooth_l1_loss smooth_l1_loss_backward
 soft_margin_loss soft_margin_loss_backward sort special_entr special_erfcx special_i0e special_i1
 special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta split_copy square
 squeeze_copy std_mean take topk trace triangular_solve tril_indices triu_indices unfold
@@ -115,8 +115,7 @@ upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsamp
 upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward vander vdot
 view_as_complex view_as_real xlogy _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
 _cdist_backward _cdist_forward _conj _conj_physical _embedding_bag _embedding_bag_backward
-_embedding_bag_dense_backward _embedding_bag_forward_only
-_embedding_bag_per_sample_weights_backward _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
+_embedding_bag_forward_only _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
 _fused_rms_norm _fused_rms_norm_backward _linalg_check_errors _linalg_det _linalg_eigh
 _linalg_slogdet _linalg_solve_ex _linalg_svd _logcumsumexp _native_batch_norm_legit
 _native_batch_norm_legit_no_training _neg_view _pdist_backward _pdist_forward _stack _trilinear
@@ -313,6 +312,8 @@ class Graph:
             raise Unfit(f"{name} is not known to stay within its tensors")
         if "max_pool" in name and name.endswith("_backward") and not _pooled(node):
             raise Unfit(f"{name} with indices that its pool did not give")
+        if name.startswith("_embedding_bag") and not _bagged(node):
+            raise Unfit(f"{name} with bags of more than one length")
         if name in ("view", "_unsafe_view", "_reshape_alias"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
             node.args = node.args[:2]
@@ -376,6 +377,24 @@ def _clones(tensors: Named) -> Named:
 
 def _in_rows(tensors: Named) -> Named:
     return {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _bagged(node: torch.fx.Node) -> bool:
+    """Return whether the bags of an embedding are of one length, and those of its own forward:
+    others may begin in front of their tensor.
+    """
+    if "backward" not in str(node.target):
+        offsets: Any = node.args[2]
+        return str(offsets.target).startswith("aten.arange.") and min(offsets.args) >= 0
+    found = [getattr(each, "args", (None,))[0] for each in node.args[3:6]]
+    forward: Any = found[0]
+    return (
+        isinstance(forward, torch.fx.Node)
+        and str(forward.target).startswith("aten._embedding_bag")
+        and all(each is forward for each in found)
+        and node.args[1:3] == forward.args[1:3]
+        and [each.args[1] for each in node.args[3:6]] == [1, 2, 3]  # type: ignore[union-attr]
+    )
 
 
 def _pooled(backward: torch.fx.Node) -> bool:

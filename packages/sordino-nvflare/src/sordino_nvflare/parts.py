@@ -8,6 +8,7 @@ enough to go on from, when the job is submitted again.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ from sordino.extend.network import (
 from sordino.extend.runs import report
 from sordino_nvflare import local
 from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Got, Parcel, Quorum, Topic
-from sordino_nvflare.job import AGAIN, TASK
+from sordino_nvflare.job import AGAIN, TASK, refuse_prefixes
 
 WORDS, CHANNEL = "nvflare.txt", "sordino"
 LOOK = 0.1
@@ -151,6 +152,7 @@ class Words:
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(f"{now} {words}\n")
 
 
@@ -232,6 +234,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
                 "this NVFlare does not run in secure mode: nobody would certify who the sites are"
             )
         engine, names = fl_ctx.get_engine(), frozenset(agreed.agreement.names)
+        refuse_prefixes(names, [each.name for each in engine.get_clients()])
         cells = {each.name: each.get_fqcn() for each in engine.get_clients() if each.name in names}
         post = CellPost(engine.get_cell(), fl_ctx.get_job_id(), cells)
 

@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from sordino.base import companions_here
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
+from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
 from sordino.base.settings import tune
 from sordino.core import files, records
@@ -34,6 +35,7 @@ from sordino.core.records import About, Begin, Place, Result, Row, Spent, known,
 from sordino.core.run.environment import asked, destroyed, environment, forget, surrounded
 from sordino.core.run.folder import (
     ABOUT,
+    CHECKPOINTS,
     ENVIRONMENT,
     KEY,
     LOG,
@@ -197,6 +199,8 @@ def resume(
     started = time.monotonic()
     lock = files.locked(folder) if folder.is_dir() else nullcontext()
     with resumable(folder, again), lock:
+        for place in (folder, folder / CHECKPOINTS):
+            sweep(place)
         about = RunFolder(folder).about(modules)
         return _play(folder, about, show, announce, started, build, modules)
 
