@@ -6,9 +6,9 @@ given here is kept in a file that the study names, and a run leaves the same fol
     study         a study, from a file or from keyword arguments
     given         data in memory: frames, arrays, data sets of other libraries
     running       runs, and their folders
-    planning      methods to choose from, prices, and how data is divided
+    planning      methods to choose from, and prices
     comparing     several studies with the same seeds
-    ledgers       what was released, and charges of training loops elsewhere
+    ledgers       what was released, and charges and noise of training loops elsewhere
     shown         records as data frames, and as a notebook shows them
     synchronous, asynchronous, vertical
                   the tables of a study of each regime, as typed classes

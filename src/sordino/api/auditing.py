@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,7 @@ from typing import Any
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
 from sordino.audit.canaries import own_mechanism
-from sordino.audit.intervals import (
-    Interval,
-    IntervalsRecord,
-    Row,
-    failed,
-    intervals_figure,
-    lira_figure,
-    rows,
-)
+from sordino.audit.intervals import Interval, Row, intervals_figure, lira_figure, rows
 from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
 from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
 from sordino.base import HOME
@@ -58,147 +50,89 @@ Progress = Callable[[int, int], None]
 """Told how many of how many runs are done."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Audit:
-    """Attacks, and what they came to.
+def attacked(
+    attack: str,
+    study: Study | None,
+    picture: Path,
+    *,
+    canaries: int,
+    scale: str,
+    seed: int,
+    shadows: int | None,
+    jobs: int | None,
+    modules: Path | None,
+    progress: Progress,
+) -> tuple[list[Interval], list[Inferred]]:
+    """Attack, and draw what that came to.
 
-    Attributes:
-        attack: its name: "mechanism", "canaries", "lira" or "all".
+    Rows share the chance of error (Bonferroni). Runs say less than releases by the thousand:
+    where there are both, half of the chance is theirs.
+
+    Args:
+        attack: "mechanism", "canaries", "lira" or "all".
         study: under attack; None for all mechanisms, and small studies.
+        picture: where it goes; all else goes beside it.
         canaries: most of them in a run.
         scale: "quick" or "full".
         seed: of the releases of mechanisms.
         shadows: shadow runs; None for as many as the scale has.
         jobs: runs at once; None for as many as there are cores.
         modules: where modules lie that the study names.
-        picture: where it goes; all else goes beside it.
-        intervals: the rows of the table.
-        inferred: curves of attacks with shadow runs.
+
+    Returns:
+        the rows of the table, and curves of attacks with shadow runs.
+
+    Raises:
+        StudyError: if the attack cannot be made on this study.
     """
-
-    attack: str
-    study: Study | None = None
-    canaries: int = 16_000
-    scale: str = "quick"
-    seed: int = 0
-    shadows: int | None = None
-    jobs: int | None = None
-    modules: Path | None = None
-    picture: Path
-    intervals: list[Interval] = field(default_factory=list)
-    inferred: list[Inferred] = field(default_factory=list)
-
-    @property
-    def wants_shadows(self) -> bool:
-        """True if shadow runs are made: many of them, so not of a study by "all" alone."""
-        return self.attack == "lira" or (
-            self.attack == "all" and (self.study is None or self.shadows is not None)
-        )
-
-    @property
-    def count(self) -> int:
-        """Shadow runs."""
-        if self.shadows is not None:
-            return self.shadows
-        return FEW_SHADOWS if self.scale == "quick" else MANY_SHADOWS
-
-    @property
-    def failed(self) -> list[Interval]:
-        """Ledgers that are contradicted, and false claims that are not caught."""
-        return failed(self.intervals)
-
-    @property
-    def curves(self) -> Path | None:
-        """The picture of hits over false alarms, where shadow runs were made."""
-        return self.picture.with_name(ROC) if self.inferred else None
-
-    def record(self) -> IntervalsRecord:
-        """Return the table for machines."""
-        return IntervalsRecord(
-            attack=self.attack,
-            seed=self.seed,
-            confidence=1.0 - ALPHA,
-            picture=str(self.picture),
-            intervals=tuple(self.intervals),
-            verdicts=tuple(one.verdict for one in self.intervals),
-            inferred=tuple(self.inferred),
-        )
-
-    def run(self, progress: Progress) -> None:
-        """Make all attacks, and draw what they came to.
-
-        Rows share the chance of error (Bonferroni). Runs say less than releases by the thousand:
-        where there are both, half of the chance is theirs.
-
-        Raises:
-            StudyError: if the attack cannot be made on this study.
-        """
-        self._check()
-        subjects = self._subjects()
-        made = [*self._canaries(), *self._shadows(progress)]
-        part = ALPHA / 2.0 if subjects and made else ALPHA
-        effort = mechanisms.Effort() if self.scale == "quick" else mechanisms.FULL
-        if subjects:
-            self.intervals.extend(mechanisms.table(subjects, effort, self.seed, part))
-        for row in made:
-            self.intervals.append(row(part / len(made)))
-        with said_clearly(self.picture):
-            self.picture.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.picture, draw(intervals_figure(self.intervals)).encode())
-        if self.curves is not None:
-            replace_file(self.curves, draw(lira_figure(self.inferred)).encode())
-
-    def _check(self) -> None:
-        if self.scale not in SCALES:
-            raise StudyError(f"--scale {self.scale!r} is not known: one of {', '.join(SCALES)}")
-        if self.canaries < 1:
-            raise StudyError(f"--canaries must be from 1; got {self.canaries}")
-        if self.wants_shadows:
-            attacked_runs(self.count)
-        elif self.shadows is not None:
-            raise StudyError(
-                f"--shadows does not go with --attack {self.attack}; give --attack lira"
-            )
-
-    def _subjects(self) -> list[mechanisms.Subject]:
-        if self.attack not in ("mechanism", "all"):
-            return []
-        known_ones = mechanisms.subjects() if self.study is None or self.attack == "all" else []
-        if self.study is None:
-            return known_ones
-        return [own_mechanism(_horizontal(self.study)), *known_ones]
-
-    def _canaries(self) -> Iterator[Row]:
-        """Yield rows of runs with canaries: of the study, or of small ones."""
-        if self.attack not in ("canaries", "all"):
-            return
-        if self.study is not None:
-            yield from rows(self.study, self.canaries, _name(self.study))
-            return
-        most = min(self.canaries, FEW) if self.scale == "quick" else self.canaries
-        for study in [small(unit, self.scale) for unit in SMALL]:
-            yield from rows(study, most, study.name)
-
-    def _shadows(self, progress: Progress) -> list[Row]:
-        """Make shadow runs, and return a row for each form of the attack with them."""
-        if not self.wants_shadows:
-            return []
-        study = small("samples", self.scale) if self.study is None else self.study
+    quick = scale == "quick"
+    # many runs, so not of a study by "all" alone
+    shadowing = attack == "lira" or (attack == "all" and (study is None or shadows is not None))
+    count = shadows if shadows is not None else FEW_SHADOWS if quick else MANY_SHADOWS
+    if scale not in SCALES:
+        raise StudyError(f"--scale {scale!r} is not known: one of {', '.join(SCALES)}")
+    if canaries < 1:
+        raise StudyError(f"--canaries must be from 1; got {canaries}")
+    if shadowing:
+        attacked_runs(count)
+    elif shadows is not None:
+        raise StudyError(f"--shadows does not go with --attack {attack}; give --attack lira")
+    subjects: list[mechanisms.Subject] = []
+    if attack in ("mechanism", "all"):
+        subjects += [] if study is None else [own_mechanism(_horizontal(study))]
+        subjects += mechanisms.subjects() if study is None or attack == "all" else []
+    made: list[Row] = []
+    if attack in ("canaries", "all"):
+        most = min(canaries, FEW) if study is None and quick else canaries
+        for one in [small(unit, scale) for unit in SMALL] if study is None else [study]:
+            made += rows(one, most, _name(one))
+    inferred: list[Inferred] = []
+    if shadowing:
+        own = _horizontal(small("samples", scale) if study is None else study)
         seen = shadowed(
-            _horizontal(study),
-            self.count,
-            self.picture.parent / SHADOWS,
-            modules=folder() if self.study is None else self.modules,
-            jobs=self.jobs,
+            own,
+            count,
+            picture.parent / SHADOWS,
+            modules=folder() if study is None else modules,
+            jobs=jobs,
             told=progress,
         )
 
         def row(form: Form, alpha: float) -> Interval:
-            found = seen.inferred(form, alpha)
-            self.inferred.append(found)
-            return seen.interval(found, _name(study))
+            inferred.append(seen.inferred(form, alpha))
+            return seen.interval(inferred[-1], _name(own))
 
-        return [partial(row, form) for form in FORMS]
+        made += [partial(row, form) for form in FORMS]
+    part = ALPHA / 2.0 if subjects and made else ALPHA
+    effort = mechanisms.Effort() if quick else mechanisms.FULL
+    intervals = list(mechanisms.table(subjects, effort, seed, part)) if subjects else []
+    intervals += [one(part / len(made)) for one in made]
+    with said_clearly(picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(picture, draw(intervals_figure(intervals)).encode())
+    if inferred:
+        replace_file(picture.with_name(ROC), draw(lira_figure(inferred)).encode())
+    return intervals, inferred
 
 
 def small(unit: str, scale: str) -> Study:

@@ -11,8 +11,9 @@ from sordino.api import shown
 from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_stored
 from sordino.comparison import result, runner, tables
-from sordino.comparison.result import At, Difference, Member
+from sordino.comparison.result import At
 from sordino.comparison.schedule import Reads, slug
+from sordino.comparison.tables import PAGE
 from sordino.core import study as studies
 
 if TYPE_CHECKING:
@@ -24,35 +25,20 @@ if TYPE_CHECKING:
 class Comparison(shown.Tabular):
     """Results of several studies with the same seeds: means, spreads, differences to the first.
 
-    A notebook shows its tables and figures; ``page`` is the whole page.
+    A notebook shows its tables and figures.
+
+    Attributes:
+        folder: where all runs lie.
+        page: the whole page.
+        members: each study with its runs by seed.
+        differences: of each study to the first, with the same seed.
+        failures: the failures, and their reasons.
     """
 
     def __init__(self, found: result.Comparison) -> None:
-        self._found = found
-
-    @property
-    def folder(self) -> Path:
-        """Where all runs lie."""
-        return self._found.folder
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "comparison.html"
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Each study with its runs by seed."""
-        return self._found.members
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """Of each study to the first, with the same seed."""
-        return self._found.differences
-
-    @property
-    def failures(self) -> list[str]:
-        """The failures, and their reasons."""
-        return self._found.failures
+        self._found, self.folder, self.page = found, found.folder, found.folder / PAGE
+        self.members, self.differences = found.members, found.differences
+        self.failures = found.failures
 
     def runs(self) -> dict[str, list[Run]]:
         """The runs of each study, by its name, in the order of the seeds."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +39,9 @@ from sordino.privacy import (
     Repeated,
     Selected,
 )
-from sordino.privacy.chain import BEGIN, RECORDS
+from sordino.privacy.chain import RECORDS
 from sordino.privacy.parts import expected
 from sordino.privacy.rounding import epsilon_text
-from sordino.privacy.session import data_ledger
 
 if TYPE_CHECKING:
     import numpy as np
@@ -427,16 +425,6 @@ def fingerprint(data: bytes, *, public: bool = False) -> str:
     return found if public else keyed(found)
 
 
-def last_entries(ledger: privacy.Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:
-    """Return the last ``most`` entries (0: all), and how many there are."""
-    kept: deque[Entry] = deque(maxlen=most or None)
-    count = 0
-    for entry in ledger.entries(unit):
-        kept.append(entry)
-        count += 1
-    return list(kept), count
-
-
 def event_text(event: object) -> str:
     """Return an event in words."""
 
@@ -462,50 +450,3 @@ def event_text(event: object) -> str:
             return f"NOT private: {reason}"
         case _:
             return repr(event)
-
-
-def end_run(folder: Path, run: str) -> None:
-    """End a run that will not go on: its guarantee no longer limits runs over the same records.
-
-    Args:
-        folder: of a ledger of the data, as in ``privacy.ledger``.
-        run: its name, 16 digits, as in its run.json.
-
-    Raises:
-        StudyError: if there is no ledger, or no such run.
-    """
-    from sordino.privacy.records import close_sets
-
-    path = data_ledger(folder)
-    if not path.is_file():
-        raise StudyError(f"{folder}: there is no data ledger here")
-    with privacy.Ledger.open(path) as ledger:
-        if ledger.noted(BEGIN, run) is None:
-            raise StudyError(f"{path}: no run {run} began in this ledger")
-        close_sets(ledger, run)
-
-
-def link(folder: Path, first: Path, second: Path, on: str | None) -> tuple[int, int]:
-    """Declare that rows of two files are about the same people, who then share one budget.
-
-    Args:
-        on: the column that says who a row is about; None for the order of the files.
-
-    Returns:
-        pairs of rows, and records that are now linked with another one.
-
-    Raises:
-        StudyError: if there is no ledger of the data in ``folder``.
-    """
-    from sordino.data.table import paired
-    from sordino.privacy.records import link as join_records
-
-    path = data_ledger(folder)
-    if not path.is_file():
-        raise StudyError(
-            f"{folder}: there is no data ledger here; the first run with privacy.ledger = "
-            f"{str(folder)!r} makes one"
-        )
-    one, other = paired(first, second, on)
-    with privacy.Ledger.open(path) as ledger:
-        return len(one), join_records(ledger, one, other)

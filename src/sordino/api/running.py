@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from sordino.api.given import Data
     from sordino.api.ledgers import Ledger
-    from sordino.core.records import Metrics
     from sordino.core.run.session import Outcome
     from sordino.core.run.verify import Verdict
     from sordino.live.observers import Observers
@@ -39,10 +38,32 @@ class Run(shown.Tabular):
 
     A notebook shows its key numbers and figures. Everything is read from the folder, so a run of
     yesterday is the same as one of now: ``so.Run.open("runs/NAME-001")``.
+
+    Attributes:
+        folder: where it lies.
+        name, method: of the study.
+        unit: who is protected.
+        done: whether the run has ended; :func:`resume` goes on with one that has not.
+        ended: the reason of its end, in words.
+        accuracy: of the final model on the test set, in [0, 1]; None where nothing was measured, or
+            labels are numbers: ``metrics`` has their errors.
+        metrics: of the final model on public test rows, by class and by client; None if it was
+            measured on none.
+        epsilon: the guaranteed one, a proven upper bound; infinite without privacy.
+        spent: the ledger's epsilon, of the client that spent most.
+        delta: of both.
+        rounds: the rows of the log, typed.
+        warnings: to read with the numbers.
     """
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+        self._folder, about = folder, folder.about
+        self.folder, self.name = folder.folder, folder.name
+        self.method, self.unit = known(about.method) or "", known(about.unit) or ""
+        self.done, self.ended = folder.done, folder.ended
+        self.accuracy, self.metrics = folder.accuracy, folder.metrics
+        self.epsilon, self.spent, self.delta = folder.guaranteed, folder.spent, known(about.delta)
+        self.rounds, self.warnings = folder.rounds, tuple(known(about.warnings) or ())
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
@@ -52,70 +73,6 @@ class Run(shown.Tabular):
             StudyError: if it is no run folder.
         """
         return cls(load(Path(folder)))
-
-    @property
-    def folder(self) -> Path:
-        return self._folder.folder
-
-    @property
-    def name(self) -> str:
-        return self._folder.name
-
-    @property
-    def method(self) -> str:
-        return known(self._folder.about.method) or ""
-
-    @property
-    def done(self) -> bool:
-        """True if the run has ended; :func:`resume` goes on with one that has not."""
-        return self._folder.done
-
-    @property
-    def ended(self) -> str | None:
-        """The reason of its end, in words."""
-        return self._folder.ended
-
-    @property
-    def accuracy(self) -> float | None:
-        """Of the final model on the test set, in [0, 1]; None where nothing was measured, or
-        labels are numbers: ``metrics`` has their errors.
-        """
-        return self._folder.accuracy
-
-    @property
-    def metrics(self) -> Metrics | None:
-        """Metrics of the final model on public test rows, by class and by client; None if it
-        was measured on none.
-        """
-        return self._folder.metrics
-
-    @property
-    def epsilon(self) -> float | None:
-        """The guaranteed epsilon: a proven upper bound; infinite without privacy."""
-        return self._folder.guaranteed
-
-    @property
-    def spent(self) -> float | None:
-        """The ledger's epsilon, of the client that spent most."""
-        return self._folder.spent
-
-    @property
-    def delta(self) -> float | None:
-        return known(self._folder.about.delta)
-
-    @property
-    def unit(self) -> str:
-        """The unit that is protected."""
-        return known(self._folder.about.unit) or ""
-
-    @property
-    def rounds(self) -> tuple[Round, ...]:
-        """The rows of the log, typed."""
-        return self._folder.rounds
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(known(self._folder.about.warnings) or ())
 
     @property
     def study(self) -> Study:

@@ -143,33 +143,44 @@ def audit(
                 "inversion"
             )
     from sordino.api import auditing
+    from sordino.audit.intervals import IntervalsRecord, failed
 
     study = None if path is None else auditing.attacked_study(path, tuple(change or ()))
-    attacks = auditing.Audit(
-        attack=name,
-        study=study,
-        canaries=canaries,
-        scale=scale,
-        seed=seed,
-        shadows=shadows,
-        jobs=jobs,
-        modules=None if path is None or path.is_dir() else path.parent,
-        picture=auditing.picture_place(out, auditing.PICTURE, path),
-    )
+    picture = auditing.picture_place(out, auditing.PICTURE, path)
     with say.stoppable():
-        attacks.run(say.Waiting("runs are done"))
-    _show_intervals(
-        attacks.intervals, 1.0 - auditing.ALPHA, used=study is not None and name != "mechanism"
-    )
-    if attacks.inferred:
-        _show_membership(attacks.inferred)
-    say.result(f"Picture: {attacks.picture}")
-    if attacks.curves is not None:
-        say.result(f"Picture of hits over false alarms: {attacks.curves}")
+        intervals, inferred = auditing.attacked(
+            name,
+            study,
+            picture,
+            canaries=canaries,
+            scale=scale,
+            seed=seed,
+            shadows=shadows,
+            jobs=jobs,
+            modules=None if path is None or path.is_dir() else path.parent,
+            progress=say.Waiting("runs are done"),
+        )
+    confidence = 1.0 - auditing.ALPHA
+    _show_intervals(intervals, confidence, used=study is not None and name != "mechanism")
+    if inferred:
+        _show_membership(inferred)
+    say.result(f"Picture: {picture}")
+    if inferred:
+        say.result(f"Picture of hits over false alarms: {picture.with_name(auditing.ROC)}")
     if as_json:
-        say.machine(attacks.record())
-    if attacks.failed:
-        say.people(f"FAILED: {', '.join(one.name for one in attacks.failed)}")
+        say.machine(
+            IntervalsRecord(
+                attack=name,
+                seed=seed,
+                confidence=confidence,
+                picture=str(picture),
+                intervals=tuple(intervals),
+                verdicts=tuple(one.verdict for one in intervals),
+                inferred=tuple(inferred),
+            )
+        )
+    if wrong := failed(intervals):
+        say.people(f"FAILED: {', '.join(one.name for one in wrong)}")
         raise typer.Exit(1)
 
 

@@ -103,8 +103,9 @@ def compare(
         say.result(f"LaTeX: {latex}")
     if as_json:
         from sordino.comparison.result import recorded
+        from sordino.comparison.tables import PAGE
 
-        page = str(comparison.folder / "comparison.html")
+        page = str(comparison.folder / PAGE)
         say.machine(recorded(comparison) | {"page": page})
     if comparison.failures:
         raise typer.Exit(1)
@@ -137,4 +138,4 @@ def _show_comparison(comparison: Comparison) -> None:
         say.warn(warning)
     for failure in comparison.failures:
         say.people(f"failed: {failure}")
-    say.result(f"Report: {comparison.folder / 'comparison.html'}")
+    say.result(f"Report: {comparison.folder / tables.PAGE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +41,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """List the entries."""
-    from sordino.api.ledgers import event_text, last_entries
+    from sordino.api.ledgers import event_text
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
 
@@ -49,8 +50,10 @@ def show(
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
-            chosen, count = last_entries(ledger, unit, last)
+            numbered = enumerate(ledger.entries(unit), start=1)
+            pairs = deque(numbered, maxlen=last or None)  # entries may be more than memory holds
             labels = ledger.labels()
+        chosen, count = [entry for _, entry in pairs], pairs[-1][0] if pairs else 0
         if as_json:
             entries += map(entry_record, chosen)
             continue
@@ -163,9 +166,18 @@ def end(
 
     What it has spent stays spent.
     """
-    from sordino.api.ledgers import end_run
+    from sordino.privacy import Ledger
+    from sordino.privacy.chain import BEGIN
+    from sordino.privacy.records import close_sets
+    from sordino.privacy.session import data_ledger
 
-    end_run(folder, _clean(run))
+    path = data_ledger(folder)
+    if not path.is_file():
+        raise StudyError(f"{folder}: there is no data ledger here")
+    with Ledger.open(path) as ledger:
+        if ledger.noted(BEGIN, _clean(run)) is None:
+            raise StudyError(f"{path}: no run {_clean(run)} began in this ledger")
+        close_sets(ledger, _clean(run))
     say.result(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
 
 
@@ -217,9 +229,20 @@ def link(
         raise StudyError(
             "say how rows belong together: --on COLUMN, or --rows for the order of the files"
         )
-    from sordino.api import ledgers
+    from sordino.data.table import paired
+    from sordino.privacy import Ledger
+    from sordino.privacy.records import link as join
+    from sordino.privacy.session import data_ledger
 
-    pairs, joined = ledgers.link(folder, first, second, on)
+    path = data_ledger(folder)
+    if not path.is_file():
+        raise StudyError(
+            f"{folder}: there is no data ledger here; the first run with privacy.ledger = "
+            f"{str(folder)!r} makes one"
+        )
+    one, other = paired(first, second, on)
+    with Ledger.open(path) as ledger:
+        pairs, joined = len(one), join(ledger, one, other)
     if as_json:
         say.machine({"pairs": pairs, "joined": joined})
         return

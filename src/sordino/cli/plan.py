@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 MOST_CLIENTS = 8
 EMBEDDED = "embedded"
+NOISE = (
+    ("own", "each client (or the aggregator) adds all of the noise; every regime"),
+    ("shared", "clients add parts of it, and only their sum is opened; rounds, kind gaussian"),
+)
 data = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=True)
 
 
@@ -86,8 +90,9 @@ def _without_study(
     accountant: str,
     as_json: bool,
 ) -> None:
-    from sordino.api.planning import price_steps
-
+    """Show what steps of the sampled Gaussian mechanism cost: those that are given, or as many as
+    the budget pays for.
+    """
     if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
         raise StudyError(
             "give a study file, or --epsilon, --delta, --sampling-rate and one of "
@@ -97,28 +102,66 @@ def _without_study(
         target = float(epsilon)
     except ValueError:
         raise StudyError(f"--epsilon must be a number or 'inf'; got {epsilon!r}") from None
-    found = price_steps(
-        target, delta, rate, sigma=sigma, steps=steps, accountant=accountant, compare=not as_json
+    from sordino import privacy
+    from sordino.core.plan import ACCOUNTANTS, step_event
+
+    _check(target, delta, rate, sigma, steps)
+    privacy.accountant(accountant)  # an unknown name is refused before anything is computed
+    if sigma is None:
+        assert steps is not None
+        if math.isinf(target):
+            raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
+        sigma = privacy.noise_multiplier(
+            sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant
+        )
+    event = step_event(rate, sigma)
+    asked = (accountant,) if as_json else ACCOUNTANTS
+    most = {name: privacy.Budget(target, delta, name).remaining_steps(event, ()) for name in asked}
+    taken = steps if steps is not None else most[accountant]
+    spent = (
+        math.inf
+        if taken is None
+        else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
     )
     if as_json:
         say.machine(
             {
-                "steps": found.most[accountant],
-                "epsilon": found.epsilon,
-                "noise_multiplier": found.noise_multiplier,
+                "steps": most[accountant],
+                "epsilon": spent,
+                "noise_multiplier": sigma,
                 "delta": delta,
                 "accountant": accountant,
             }
         )
         return
-    sigma = found.noise_multiplier
     say.result(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
-    say.result(f"epsilon {say.bound(found.epsilon)} after {found.taken} steps ({accountant})")
+    say.result(f"epsilon {say.bound(spent)} after {taken} steps ({accountant})")
     say.table(
         "Most steps within the budget (R_c)",
         ["accountant", "steps"],
-        [[name, say.number(n, 10)] for name, n in found.most.items()],
+        [[name, say.number(n, 10)] for name, n in most.items()],
     )
+
+
+def _check(
+    epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None
+) -> None:
+    if not epsilon > 0:
+        raise StudyError(f"--epsilon must be positive; got {epsilon}")
+    if not 0 < delta < 1:
+        raise StudyError(
+            "--delta must lie between 0 and 1, below one over the number of examples; got "
+            f"{delta:g}"
+        )
+    if not 0 < rate <= 1:
+        raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
+    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
+        raise StudyError(
+            "--noise-multiplier must be a positive number for a finite epsilon; got "
+            f"{sigma:g}. Leave it out and give --steps to calibrate"
+        )
+    if steps is not None and steps < 1:
+        raise StudyError(f"--steps must be at least 1; got {steps}")
 
 
 def _advise(study: Study, as_json: bool) -> None:
@@ -209,8 +252,9 @@ def _show_left(priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.api.planning import NOISE, front_ends, mechanisms
     from sordino.core.method import known
+    from sordino.data.features import FRONT_ENDS
+    from sordino.mechanisms.kinds import MECHANISMS
 
     found = sorted(
         ((name, kind.about) for name, kind in known().items()), key=lambda each: each[1].regime
@@ -250,19 +294,24 @@ def methods(as_json: AsJson = False) -> None:
             [
                 name,
                 ", ".join(
-                    f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms
+                    f"{form} ({'NOT private' if form == 'paper' else 'private'})"
+                    for form in get_args(kind.model_fields["form"].annotation)
                 ),
-                does,
+                _first_line(kind),
             ]
-            for name, forms, does in mechanisms()
+            for name, kind in MECHANISMS.known().items()
         ],
     )
     say.table("Whose noise (privacy.noise)", ["noise", "what it does"], NOISE)
     say.table(
         "Front ends: what a model sees in the place of an example (data.features)",
         ["kind", "what it does"],
-        front_ends(),
+        [[name, _first_line(kind)] for name, kind in FRONT_ENDS.known().items()],
     )
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def _privacy(about: About, *, sound: bool) -> str:
@@ -400,25 +449,51 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study partitions its data: label counts of public data, else sizes only."""
-    from sordino.api.planning import division
+    from sordino.clients.division import examples, federation
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core import study as studies
 
-    found = division(study, change or ())
+    read = studies.read(study, change or ())
+    if not isinstance(read, HorizontalStudy):
+        raise StudyError(
+            f"{study}: its parties hold different features of the same entities, and no "
+            "examples of their own; see data.parts"
+        )
+    divided = federation(examples(read))
+    private = not read.data.published and read.privacy.unit != "none"
+    counted = not private and divided.test.span is None  # numbers are counted nowhere
+    names = divided.names or tuple(f"client {i}" for i in range(len(divided.parts)))
+    sizes = None if private and read.hides_sizes else divided.sizes
     if out is not None:
-        found.draw(out)
+        if not counted:
+            raise StudyError(
+                "--out draws how many examples of each label a client has, which is private data. "
+                "Leave --out out, or, if the data is public, set privacy.unit = 'none' with a "
+                "method that adds no noise"
+            )
+        from sordino.clients.report import division
+        from sordino.core.files import replace_file
+        from sordino.report.drawing import draw
+
+        figure = division(divided.counts.tolist(), divided.test.classes)
+        replace_file(out, draw(figure).encode())
         say.people(f"Picture: {out}")
-    if as_json:
-        say.machine(found.record())
-    elif found.counts is not None and out is None:
+    if as_json and counted:
+        say.machine({"classes": divided.test.classes, "counts": divided.counts.tolist()})
+    elif as_json:
+        say.machine({"clients": names, "sizes": sizes})
+    elif counted and out is None:
         rows = [
             [name, str(sum(row)), *map(str, row)]
-            for name, row in zip(found.names, found.counts, strict=True)
+            for name, row in zip(names, divided.counts.tolist(), strict=True)
         ]
-        say.table("Examples of each label", ["", "all", *found.classes], rows)
-    elif found.counts is None and found.sizes is None:
+        say.table("Examples of each label", ["", "all", *divided.test.classes], rows)
+    elif sizes is None:
         say.result(
-            f"{len(found.names)} clients: {', '.join(found.names)}. Whole clients are protected "
+            f"{len(names)} clients: {', '.join(names)}. Whole clients are protected "
             "and weigh the same, so how many examples each has is private"
         )
-    elif found.counts is None:
-        rows = [[name, str(n)] for name, n in zip(found.names, found.sizes or (), strict=True)]
-        say.table(f"Examples ({found.why})", ["", "all"], rows)
+    elif not counted:
+        why = "labels are private and not counted" if private else "labels are numbers"
+        rows = [[name, str(n)] for name, n in zip(names, sizes, strict=True)]
+        say.table(f"Examples ({why})", ["", "all"], rows)

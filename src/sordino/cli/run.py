@@ -136,8 +136,10 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
+    from sordino.core.run.reading import load
     from sordino.report import write, write_comparison
     from sordino.report.page import write_figures
+    from sordino.report.words import ends_early
 
     if figures is not None and (len(runs) > 1 or out is not None):
         raise StudyError("--figures is for one run, and makes no page: leave out --out")
@@ -155,10 +157,13 @@ def report(
             say.machine({"figures": [str(file) for file in files]})
         return
     page = (
-        write(runs[0], say.warn)
+        write(runs[0])
         if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"), say.warn)
+        else write_comparison(runs, out or Path("comparison.html"))
     )
+    for folder in runs:
+        if damaged := load(folder).damaged:
+            say.warn(f"{folder}: {ends_early(damaged)}")
     say.result(f"Report: {page}")
     if as_json:
         say.machine({"report": str(page)})

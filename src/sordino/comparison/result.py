@@ -17,9 +17,11 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import field, structs
 
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
@@ -43,8 +45,7 @@ class Spread(Record, frozen=True):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
+class Paired(Record, frozen=True):
     """Differences, second minus first, over the seeds that both have.
 
     Attributes:
@@ -275,22 +276,19 @@ class Member:
         return self.claimed if at == "claimed" else self.epsilon
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Difference:
+class Difference(Paired, frozen=True, kw_only=True):
     """A study against the first.
 
     Attributes:
-        paired: the numbers.
-        verdict: what they mean.
+        verdict: what the numbers mean.
         equal: whether both truly have the same epsilon, delta and unit.
         notes: what makes the two unequal.
     """
 
-    label: str
+    study: str
     against: str
-    paired: Paired
     verdict: str
-    equal: bool
+    equal: bool = field(name="equal_privacy")
     notes: tuple[str, ...]
 
 
@@ -386,14 +384,13 @@ def difference(first: Member, other: Member, at: At) -> Difference:
     shown = [*inequalities(first, other, at)]
     if at == "claimed" and not shown and unequal:
         shown.append(f"at the claimed epsilon only; in truth {unequal[0]}")
-    equal = not unequal and bool(found.seeds)
     return Difference(
-        label,
-        first.side.label,
-        found,
-        verdict(label, found, scale_of(other.measured)),
-        equal,
-        (*shown, *_remarks(first, other)),
+        *structs.astuple(found),
+        study=label,
+        against=first.side.label,
+        verdict=verdict(label, found, scale_of(other.measured)),
+        equal=not unequal and bool(found.seeds),
+        notes=(*shown, *_remarks(first, other)),
     )
 
 
@@ -576,17 +573,7 @@ def recorded(comparison: Comparison) -> dict[str, object]:
         "seeds": comparison.seeds,
         "confidence": CONFIDENCE,
         "studies": [_study(member) for member in comparison.members],
-        "differences": [
-            {
-                "study": each.label,
-                "against": each.against,
-                **asdict(each.paired),
-                "equal_privacy": each.equal,
-                "notes": each.notes,
-                "verdict": each.verdict,
-            }
-            for each in comparison.differences
-        ],
+        "differences": comparison.differences,
         "not_private_as_claimed": [
             member.side.label for member in comparison.members if member.overclaims
         ],

@@ -4,6 +4,7 @@ along. Every run that is not done yet, then the page.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TextIO
@@ -287,6 +288,7 @@ class Progress(Screen):
     ) -> None:
         super().__init__("comparison", stream, clock)
         self.tasks, self.going = tasks, list[Task]()
+        self.failed = dict[Task, str]()  # and why
         self.ends: dict[Task, str] = {
             task: "done" for task, state in zip(tasks, states, strict=True) if state == "done"
         }
@@ -300,7 +302,9 @@ class Progress(Screen):
 
     def ended(self, task: Task, why: str | None) -> None:
         """A run ended, or failed for a reason."""
-        self.ends[task] = "done" if why is None else "failed"
+        self.ends[task] = "done"
+        if why is not None:
+            self.ends[task], self.failed[task] = "failed", why
         if self.live is None:
             self.say(
                 f"{len(self.ends)}/{len(self.tasks)}  {task.side.label}, seed {task.seed}: "
@@ -422,39 +426,22 @@ def play_tasks(
     refuse_file(folder)
     at_once = jobs_at_once(jobs, [task.study.execution.threads for task in tasks])
     states(tasks)  # what holds something else is refused before anything is made
-    with locked(folder, make=True):
-        sweep(task.folder for task in tasks)
-        return _play_tasks(tasks, at_once, quiet)
-
-
-def _play_tasks(tasks: Sequence[Task], at_once: int, quiet: bool) -> dict[Task, str]:
-    before = states(tasks)
-    failed: dict[Task, str] = {}
-    progress = None if quiet else Progress(tasks, before, sys.stderr)
-
-    def ended(task: Task, why: str | None) -> None:
-        if why is not None:
-            failed[task] = why
-        if progress is not None:
-            progress.ended(task, why)
-
-    def tick(going: Sequence[Task]) -> None:
-        if progress is not None:
-            progress.tick(going)
-
     with (
+        locked(folder, make=True),
         tempfile.TemporaryDirectory(prefix="sordino-") as scratch,
         terminated_like_interrupted(),
-        progress or nullcontext(),
     ):
+        sweep(task.folder for task in tasks)
+        before = states(tasks)
         todo = [
             job(task, state, Path(scratch))
             for task, state in zip(tasks, before, strict=True)
             if state != "done"
         ]
-        try:
-            play(todo, at_once, ended=ended, tick=tick)
-        except KeyboardInterrupt as stopped:
-            stopped.add_note(STOPPED)
-            raise
-    return failed
+        with Progress(tasks, before, io.StringIO() if quiet else sys.stderr) as progress:
+            try:
+                play(todo, at_once, ended=progress.ended, tick=progress.tick)
+            except KeyboardInterrupt as stopped:
+                stopped.add_note(STOPPED)
+                raise
+    return progress.failed

@@ -22,6 +22,8 @@ from sordino.core.records import dumped
 from sordino.report import words
 from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, figures_of, render
 
+PAGE = "comparison.html"
+
 
 def content(comparison: Comparison) -> Content:
     """Content of the page."""
@@ -158,7 +160,7 @@ def differences(comparison: Comparison) -> Table:
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
     """In words: what each difference means, and what makes the two unequal."""
     return [
-        (_sentence(each.label, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "")
+        (_sentence(each.study, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "")
         for each in comparison.differences
     ]
 
@@ -211,24 +213,18 @@ def write(comparison: Comparison) -> None:
         comparison.folder / "comparison.json", dumped(recorded(comparison), indent=1).encode()
     )
     replace_file(
-        comparison.folder / "comparison.html",
+        comparison.folder / PAGE,
         render(content(comparison)).encode("utf-8", "replace"),
     )
 
 
 def _difference(each: Difference, scale: Scale) -> list[str]:
-    found = each.paired
-    interval = (
-        "-"
-        if found.interval is None
-        else f"{_signed(found.interval[0], scale)} to {_signed(found.interval[1], scale)}"
-    )
     return [
-        each.label,
-        "-" if found.mean is None else f"{_signed(found.mean, scale)}{scale.unit}",
-        "-" if found.sd is None else _size(found.sd, scale),
-        interval,
-        ", ".join(_signed(difference, scale) for difference in found.differences) or "-",
+        each.study,
+        "-" if each.mean is None else f"{_signed(each.mean, scale)}{scale.unit}",
+        "-" if each.sd is None else _size(each.sd, scale),
+        "-" if each.interval is None else " to ".join(_signed(end, scale) for end in each.interval),
+        ", ".join(_signed(difference, scale) for difference in each.differences) or "-",
     ]
 
 

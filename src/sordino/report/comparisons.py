@@ -13,11 +13,11 @@ from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
 from sordino.core.regimes import Vocabulary, shared
-from sordino.core.run.reading import Run
+from sordino.core.run.reading import Run, load
 from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series
 from sordino.report import curves, words
 from sordino.report.canvas import clean
-from sordino.report.page import Say, loaded, picture_of, silent, template
+from sordino.report.page import picture_of, template
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
 GRADIENTS = (
@@ -100,11 +100,8 @@ def _active(group: Sequence[Costs]) -> str:
     return f", active {100 * fmean(active):.1f} %" if active else ""
 
 
-def write_comparison(folders: Sequence[Path], out: Path, say: Say = silent) -> Path:
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """Write one page that compares several runs.
-
-    Args:
-        say: is told of each log that is damaged.
 
     Raises:
         StudyError: if a folder is no run folder, or ``out`` cannot be written.
@@ -113,7 +110,7 @@ def write_comparison(folders: Sequence[Path], out: Path, say: Say = silent) -> P
         raise StudyError("nothing to compare: give at least one run folder")
     if out.is_dir() or not out.parent.is_dir():
         raise StudyError(f"{out}: cannot be written; give a file name in a folder that exists")
-    runs = [loaded(folder, say) for folder in folders]
+    runs = [load(folder) for folder in folders]
     replace_file(out, render_comparison(runs).encode("utf-8", "replace"))
     return out
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from sordino.core.regimes import Vocabulary
 from sordino.core.statements import (
     DASHES,
     PALETTE,
@@ -427,11 +426,6 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
 
 
 LONG = 1e5  # from this count on, digits are grouped
-
-
-def label_of(words: Vocabulary, over: str) -> str:
-    """Return the label of the x axis of "round" or "steps"."""
-    return {"round": words.round, "steps": words.steps_of_one}[over]
 
 
 def from_zero(axis: Axes, last: float, label: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -36,35 +36,17 @@ FEW_CLIENTS = 12
 MOST_TAU = 24
 KINDS = ("svg", "pdf", "png")
 
-Say = Callable[[str], None]
 
-
-def silent(text: str) -> None:
-    """Ignore what is told."""
-
-
-def write(folder: Path, say: Say = silent) -> Path:
+def write(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and say where it is.
-
-    Args:
-        say: is told if the log is damaged.
 
     Raises:
         StudyError: if ``folder`` is no run folder, or a process is writing there.
     """
     out = folder / PAGE
     with locked(folder) if folder.is_dir() else nullcontext():
-        run = loaded(folder, say)
-        replace_file(out, render(run).encode("utf-8", "replace"))
+        replace_file(out, render(load(folder)).encode("utf-8", "replace"))
     return out
-
-
-def loaded(folder: Path, say: Say) -> Run:
-    """Return the run in a folder; ``say`` is told if its log is damaged."""
-    run = load(folder)
-    if run.damaged:
-        say(f"{folder}: {words.ends_early(run.damaged)}")
-    return run
 
 
 def render(run: Run) -> str:

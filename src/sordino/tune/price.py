@@ -42,7 +42,6 @@ class Price:
     """
 
     studies: tuple[SynchronousStudy, ...]
-    titles: tuple[str, ...]
     grid: tuple[str, ...]
     measure: str
     law: str
@@ -104,7 +103,6 @@ def price(
     plain = calibrated(first).privacy.noise_multiplier
     return Price(
         studies=studies,
-        titles=tuple(each.title for each in candidates),
         grid=tuple(grid),
         measure=measure,
         law=kind,
