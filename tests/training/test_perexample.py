@@ -39,6 +39,12 @@ class Residual(nn.Module):
         return self.head((h + F.relu(self.norm(self.second(h)))).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+def twice() -> nn.Module:
+    """One layer in two places."""
+    layer = nn.Linear(12, 12)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(12, 4))
+
+
 class Tied(nn.Module):
     """One weight, used twice."""
 
@@ -175,6 +181,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "prelu": (sequence(nn.Linear(6, 8), nn.PReLU(8)), (6,), False),
     "residual": (Residual, (2, 5, 5), False),
     "tied weights": (Tied, (12,), False),
+    "one layer twice": (twice, (12,), False),
     "own parameter": (Own, (12,), False),
     "recurrent": (Recurrent, (12,), False),
     "embedding": (Words, (6,), False),

@@ -187,11 +187,13 @@ class Graphs:
             with ExitStack() as stack:  # until gradients are there: a checkpoint calls it again
 
                 def module(own: Named, *inputs: Tensor) -> Any:
-                    stack.enter_context(_reparametrize_module(self._module, dict(own), True))
+                    placed = {name: own[first] for name, first in places.items()}
+                    stack.enter_context(_reparametrize_module(self._module, placed))
                     return self._module(*inputs)
 
                 return function(module, tensors, *given)
 
+        places = _places(self._module)
         tried, failed = [], None
         for tensors, made_up in product((self._copies(), self._made_up()), _made_up(like)):
             try:
@@ -377,6 +379,22 @@ def _clones(tensors: Named) -> Named:
 
 def _in_rows(tensors: Named) -> Named:
     return {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Every name of a tensor, and the first name of the same one: weights may be tied. A module
+    that stands in two places has one name.
+    """
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(tensor), name)
+        for prefix, each in module.named_modules()
+        for name, tensor in (
+            (f"{prefix}.{own}".lstrip("."), tensor)
+            for own, tensor in (*each._parameters.items(), *each._buffers.items())
+            if tensor is not None
+        )
+    }
 
 
 def _bagged(node: torch.fx.Node) -> bool:
