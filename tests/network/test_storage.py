@@ -53,6 +53,7 @@ def test_a_journal_with_a_changed_byte_ends_before_it(tmp_path: Path) -> None:
         journal.close()
         assert found == INPUTS[: len(found)]
         assert len(found) < 3
+        assert "bytes are damaged" in journal.damage
 
 
 def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: Path) -> None:

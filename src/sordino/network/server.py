@@ -283,14 +283,17 @@ class ServerRun:
             replace_file(self.folder / LAST, frames.encode(_bye(moment, world.hands_out)))
 
         summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
+        # The aggregator replays its noise, which must not meet other inputs than before.
+        journal = Journal(
+            self.folder,
+            durable=own.durable or world.charges_everybody,
+            history=world.history if secret else None,
+        )
+        if journal.damage:
+            own.noted("", "journal", journal.damage)
         options = KernelOptions(
             session=session,
-            # The aggregator replays its noise, which must not meet other inputs than before.
-            journal=Journal(
-                self.folder,
-                durable=own.durable or world.charges_everybody,
-                history=world.history if secret else None,
-            ),
+            journal=journal,
             within=own.within or agreed.agreement.answer_within,
             reports=own.reports,
             ends=ends,

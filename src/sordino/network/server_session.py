@@ -484,18 +484,18 @@ class ServerSession:
             case frames.Stepped() if self.steps is not None:
                 return self.steps(site, said)
             case frames.Stepped():
-                self.note(site, "unasked", "a step of a secure sum, where there are none")
+                raise RemoteProtocolError("a step of a secure sum, where there are none", "unasked")
             case frames.Booked(number):
                 if number in standing.books:
                     return Heard("booked", site, number=number)
-                self.note(site, "unasked", f"a booking of round {number}")
+                raise RemoteProtocolError(f"a booking of round {number}", "unasked")
             case frames.Refuse(number, why):
                 asked = standing.ask is not None and standing.ask.number == number
                 if standing.there and (asked or number == 0 or number in standing.books):
                     return Heard("refused", site, why.encode(errors="replace"), number)
-                self.note(site, "unasked", "a refusal of what it was not asked")
+                raise RemoteProtocolError("a refusal of what it was not asked", "unasked")
             case frames.Done():
-                self.note(site, "unasked", "the end of a run that has not ended")
+                raise RemoteProtocolError("the end of a run that has not ended", "unasked")
         return None
 
     def _answer(self, site: int, number: int, body: bytes) -> Heard | None:

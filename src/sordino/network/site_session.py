@@ -184,6 +184,8 @@ class SiteSession:
         history = self._world.history if secret else None
         remembers = self._world.remembers
         self._tasks = Journal(site.folder, history=history) if remembers else None
+        if self._tasks is not None and self._tasks.damage:
+            self._incidents.note("", "journal", self._tasks.damage)
         self._count, self._due = moment.count, False
         try:
             self._again(moment)

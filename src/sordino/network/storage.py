@@ -125,6 +125,10 @@ class Journal:
         durable: whether each input waits for the disk, so that it also outlives a power failure. A
             killed process loses none in either case.
         history: takes in every input that is acted on, and so is the same after a kill.
+
+    Attributes:
+        damage: what was left out, in words: a record that a kill or the disk has damaged, and all
+            that followed; empty where nothing was.
     """
 
     def __init__(
@@ -135,6 +139,8 @@ class Journal:
         self._before = list(self._read())
         self._file = append_below(folder, JOURNAL)
         os.fchmod(self._file.fileno(), 0o600)
+        lost = os.fstat(self._file.fileno()).st_size - self._intact
+        self.damage = f"its last {lost} bytes are damaged, and left out" if lost else ""
         self._file.truncate(self._intact)
         self._count, self._bytes = len(self._before), self._intact
 
