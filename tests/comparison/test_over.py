@@ -10,12 +10,12 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.comparison import result, tables
-from sordino.comparison.result import Over, goal, line, over
+from sordino.comparison.result import goal, line, over
 from sordino.comparison.schedule import Side
 from sordino.core import study as studies
 from sordino.core.records import simple
 from sordino.core.run.reading import load
-from sordino.report.curves import EDGES, EPSILON, Goal
+from sordino.report.curves import EDGES, EPSILON, Goal, Sweep
 
 STUDY = """
 name = "{name}"
@@ -86,9 +86,9 @@ def test_what_differs_can_be_drawn_over(tmp_path: Path) -> None:
         side(tmp_path, "b", epsilon=2.0),
         side(tmp_path, "c", "asgd", None),
     ]
-    assert over(EPSILON, None, sides) == Over(EPSILON)
+    assert over(EPSILON, None, sides) == Sweep(EPSILON)
     sides = [side(tmp_path, "a", clients=5), side(tmp_path, "b", clients=50)]
-    assert over(EDGES, "0.75", sides) == Over(EDGES, Goal("accuracy", 0.75))
+    assert over(EDGES, "0.75", sides) == Sweep(EDGES, goal=Goal("accuracy", 0.75))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_who_is_active_tells_lines_of_events_apart(tmp_path: Path) -> None:
     ]
     asked = over(EPSILON, None, sides)  # the same method at the same epsilon, twice
     assert asked is not None
-    assert [(line(side.study), asked.value(side)) for side in sides] == [
+    assert [(line(side.study), result.KEYS[asked.key](side.study)) for side in sides] == [
         ("DLR-Full", 1),
         ("DLR-Full", 3),
         ("DLR-Random", 1),

@@ -17,7 +17,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,7 @@ from sordino.core.regimes import ON_TEST_SET, Accuracy
 from sordino.core.run.reading import Run, load
 from sordino.core.study.base import Study
 from sordino.report.comparisons import cost_of
-from sordino.report.curves import EDGES, EPSILON, Goal, Lines, Sweep
+from sordino.report.curves import EDGES, EPSILON, Goal, Sweep
 from sordino.report.words import bound, ends_early
 
 CONFIDENCE = 0.95
@@ -213,18 +213,6 @@ KEYS: dict[str, Callable[[Study], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A key to draw over, and for a figure of how long it took, a goal."""
-
-    key: str
-    goal: Goal | None = None
-
-    def value(self, side: Side) -> float:
-        """Of the key, in a study."""
-        return KEYS[self.key](side.study)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """One study with its runs, in the order of the seeds; a seed is in ``runs`` or ``failed``."""
@@ -300,7 +288,7 @@ class Comparison:
         overclaims: which studies are not private at the epsilon they claim.
         notes: what all differences have in common.
         warnings: of the studies.
-        over: a key to draw the studies over, or None.
+        sweep: a key that the studies are drawn over, and their runs at each value; or None.
     """
 
     folder: Path
@@ -311,7 +299,7 @@ class Comparison:
     overclaims: tuple[str, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    over: Over | None = None
+    sweep: Sweep | None = None
 
     @property
     def failures(self) -> list[str]:
@@ -331,7 +319,7 @@ def collect(
     at: At,
     tasks: Sequence[Task],
     failed: Mapping[Task, str],
-    over: Over | None = None,
+    sweep: Sweep | None = None,
 ) -> Comparison:
     """Read what the runs left."""
     members: list[Member] = []
@@ -347,7 +335,7 @@ def collect(
             except StudyError as error:
                 reasons[task.seed] = str(error)
         members.append(Member(side, runs, reasons))
-    return compared(folder, at, tuple(dict.fromkeys(task.seed for task in tasks)), members, over)
+    return compared(folder, at, tuple(dict.fromkeys(task.seed for task in tasks)), members, sweep)
 
 
 def compared(
@@ -355,23 +343,35 @@ def compared(
     at: At,
     seeds: tuple[int, ...],
     members: Sequence[Member],
-    over: Over | None = None,
+    sweep: Sweep | None = None,
 ) -> Comparison:
     """The differences of all members to the first, and what must be said with them."""
     first, *others = members
     notes = [INTERVALS] if others and len(seeds) > 1 else []
     notes += [MANY] if len(others) > 1 and len(seeds) > 1 else []
     notes += [CHOOSING] if others else []
+    if sweep is not None:
+        lines: dict[str, dict[float, list[Run]]] = {}
+        for member in (each for each in members if each.runs):
+            value = KEYS[sweep.key](member.side.study)
+            lines.setdefault(line(member.side.study), {})[value] = list(member.runs.values())
+        sweep = replace(sweep, lines=lines)
     return Comparison(
         folder=folder,
         at=at,
         seeds=seeds,
         members=tuple(members),
         differences=tuple(difference(first, other, at) for other in others),
-        overclaims=tuple(_overclaim(member) for member in members if member.overclaims),
+        overclaims=tuple(
+            f"{member.side.label} is NOT private at the epsilon of {bound(member.claimed)} that it "
+            "claims: its true epsilon is "
+            f"{'infinite' if member.epsilon == math.inf else bound(member.epsilon)}."
+            for member in members
+            if member.overclaims
+        ),
         notes=tuple(notes),
         warnings=_warnings(members),
-        over=over,
+        sweep=sweep,
     )
 
 
@@ -454,14 +454,6 @@ def _remarks(first: Member, other: Member) -> list[str]:
     return found
 
 
-def _overclaim(member: Member) -> str:
-    true = "infinite" if member.epsilon == math.inf else bound(member.epsilon)
-    return (
-        f"{member.side.label} is NOT private at the epsilon of {bound(member.claimed)} that it "
-        f"claims: its true epsilon is {true}."
-    )
-
-
 def _warnings(members: Sequence[Member]) -> tuple[str, ...]:
     """Warnings of all runs, those that differ in numbers only as one, with its studies; and each
     damaged log.
@@ -480,8 +472,8 @@ def _warnings(members: Sequence[Member]) -> tuple[str, ...]:
     return (*told, *damaged)
 
 
-def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | None:
-    """Return the meaning of ``--over`` and ``--until``.
+def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Sweep | None:
+    """Return the meaning of ``--over`` and ``--until``, without runs yet.
 
     Raises:
         StudyError: if that cannot be drawn of these studies.
@@ -499,21 +491,22 @@ def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | No
             if key == EDGES
             else f"--over {key} draws final accuracies: --until goes with --over {EDGES}"
         )
-    asked = Over(key, None if until is None else goal(until))
-    if without := next((side for side in sides if math.isnan(asked.value(side))), None):
+    value = KEYS[key]
+    asked = Sweep(key, goal=None if until is None else goal(until))
+    if without := next((side for side in sides if math.isnan(value(side.study))), None):
         raise StudyError(
             f"--over {key}: {without.path} has no {key}; give studies that do, or --over {EPSILON}"
         )
-    values = {asked.value(side) for side in sides}
-    if len({value for value in values if math.isfinite(value)}) < 2:
-        told = ", ".join(f"{value:g}" for value in sorted(values))
+    values = {value(side.study) for side in sides}
+    if len(list(filter(math.isfinite, values))) < 2:
+        told = ", ".join(f"{each:g}" for each in sorted(values))
         raise StudyError(
             f"--over {key}: the studies do not differ in it (it is {told}); there is nothing "
             "to draw over"
         )
     taken: dict[tuple[str, float], Side] = {}
     for side in sides:
-        place = line(side.study), asked.value(side)
+        place = line(side.study), value(side.study)
         if place in taken:
             raise StudyError(
                 f"--over {key}: {taken[place].path} and {side.path} both have method {place[0]} "
@@ -548,22 +541,6 @@ def line(study: Study) -> str:
     return study.method.title + (", paper's form: NOT private" if study.form == "paper" else "")
 
 
-def lines(asked: Over, members: Sequence[Member]) -> Lines:
-    """The runs of each method at each value."""
-    found: dict[str, dict[float, list[Run]]] = {}
-    for member in members:
-        if member.runs:
-            found.setdefault(line(member.side.study), {})[asked.value(member.side)] = list(
-                member.runs.values()
-            )
-    return found
-
-
-def sweep(asked: Over | None, members: Sequence[Member]) -> Sweep | None:
-    """The picture that was asked for."""
-    return None if asked is None else Sweep(asked.key, lines(asked, members), asked.goal)
-
-
 def recorded(comparison: Comparison) -> dict[str, object]:
     """Return all figures, for ``comparison.json`` and ``--json``."""
     found: dict[str, object] = {
@@ -581,29 +558,24 @@ def recorded(comparison: Comparison) -> dict[str, object]:
         "notes": comparison.notes,
         "warnings": comparison.warnings,
     }
-    if comparison.over is not None:
-        found["over"] = _over(comparison.over, comparison.members)
+    if (asked := comparison.sweep) is not None:
+        goal = asked.goal
+        found["over"] = {
+            "key": asked.key,
+            "until": None if goal is None else {goal.key: goal.value},
+            "points": [
+                {
+                    "method": line(member.side.study),
+                    "value": KEYS[asked.key](member.side.study),
+                    "by_seed": {  # None where the goal was not reached
+                        seed: run.accuracy if goal is None else goal.of(run)
+                        for seed, run in member.runs.items()
+                    },
+                }
+                for member in comparison.members
+            ],
+        }
     return found
-
-
-def _over(asked: Over, members: Sequence[Member]) -> dict[str, object]:
-    """The numbers of a picture by seed; None where the goal was not reached."""
-    goal = asked.goal
-    return {
-        "key": asked.key,
-        "until": None if goal is None else {goal.key: goal.value},
-        "points": [
-            {
-                "method": line(member.side.study),
-                "value": asked.value(member.side),
-                "by_seed": {
-                    seed: run.accuracy if goal is None else goal.of(run)
-                    for seed, run in member.runs.items()
-                },
-            }
-            for member in members
-        ],
-    }
 
 
 def _study(member: Member) -> dict[str, object]:

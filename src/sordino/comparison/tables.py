@@ -11,10 +11,8 @@ from sordino.comparison.result import (
     Difference,
     Member,
     Scale,
-    Spread,
     recorded,
     scale_of,
-    sweep,
 )
 from sordino.core import regimes
 from sordino.core.files import replace_file
@@ -36,7 +34,6 @@ def content(comparison: Comparison) -> Content:
     )
     labels = [member.side.label for member in members]
     groups = [list(member.runs.values()) for member in members]
-    drawn_over = sweep(comparison.over, members)
     return Content(
         title=f"{len(labels)} {'study' if len(labels) == 1 else 'studies'} compared",
         sub=which,
@@ -56,7 +53,7 @@ def content(comparison: Comparison) -> Content:
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
         runs=runs(comparison),
-        figures=figures_of(groups, labels, claimed=claimed, sweep=drawn_over),
+        figures=figures_of(groups, labels, claimed=claimed, sweep=comparison.sweep),
     )
 
 
@@ -247,23 +244,12 @@ def _size(value: float, scale: Scale) -> str:
 def measure(member: Member) -> str:
     """Mean and standard deviation over the seeds."""
     found = member.measure
-    if member.measured.percent or found.mean is None:
-        return _accuracy(found)
-    return words.plain(found.mean) + ("" if found.sd is None else f" ± {words.plain(found.sd)}")
-
-
-def _accuracy(found: Spread) -> str:
-    """
-    >>> [_accuracy(Spread(*seen)) for seen in ((0.7, 0.0125, 3), (0.7, None, 1), (None, None, 0))]
-    ['70.00 ± 1.25 %', '70.00 %', '-']
-    """
     if found.mean is None:
         return "-"
-    return (
-        words.percent(found.mean)
-        if found.sd is None
-        else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f} %"
-    )
+    if not member.measured.percent:
+        return words.plain(found.mean) + ("" if found.sd is None else f" ± {words.plain(found.sd)}")
+    spread = "" if found.sd is None else f" ± {100 * found.sd:.2f}"
+    return f"{100 * found.mean:.2f}{spread} %"
 
 
 def _epsilon(value: float | None) -> str:

@@ -12,7 +12,7 @@ from sordino.base.errors import StudyError
 from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
-from sordino.core.regimes import Vocabulary, shared
+from sordino.core.regimes import shared
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series
 from sordino.report import curves, words
@@ -60,10 +60,11 @@ def costs(
         places = range(len(shown))
         series.append(Series(kind="bar", name=name, colour=colour, x=places, y=parts, base=base))
         base = [low + part for low, part in zip(base, parts, strict=True)]
-    texts = [
-        f"{words.amount(length)} MiB{_active(group)}"
-        for length, (_, group) in zip(base, shown, strict=True)
-    ]
+    texts = []
+    for length, (_, group) in zip(base, shown, strict=True):
+        active = [each.activity for each in group if each.activity is not None]
+        share = f", active {100 * fmean(active):.1f} %" if active else ""
+        texts.append(f"{words.amount(length)} MiB{share}")
     series[-1] = replace(series[-1], texts=texts)
     yield Figure(
         key="costs",
@@ -95,11 +96,6 @@ def cost_cells(runs: Sequence[Run]) -> list[str]:
 COST_HEAD = ("payload MiB", "active", "party s")
 
 
-def _active(group: Sequence[Costs]) -> str:
-    active = [each.activity for each in group if each.activity is not None]
-    return f", active {100 * fmean(active):.1f} %" if active else ""
-
-
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """Write one page that compares several runs.
 
@@ -120,14 +116,26 @@ def render_comparison(runs: Sequence[Run]) -> str:
     labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
     spoken = shared(run.vocabulary for run in runs)
     alone = [[run] for run in runs]
-    title, caption = f"Over {spoken.rounds}", _reading(runs, spoken)
+    title = f"Over {spoken.rounds}"
+    caption = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
+    if curves.rising(runs):
+        caption += (
+            " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
+            "is the same."
+        )
+    caption += words.estimated(runs)
     drawn = [curves.together(alone, labels, "round", title=title, caption=caption)]
     if not spoken.accuracy.streamed:  # nothing is paid for by the activation
         caption = f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}"
         title = f"Over {spoken.steps}"
         drawn.append(curves.together(alone, labels, "steps", title=title, caption=caption))
     cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
-    columns = zip(_head(spoken), *cells, strict=True)
+    names = (
+        *("run", "method", "status", spoken.accuracy.told, "best", "epsilon", "budget", "delta"),
+        *("accountant", spoken.rounds, spoken.steps.removeprefix("local "), "clip", "noise"),
+        *("sampling", "learning rate", *COST_HEAD),
+    )
+    columns = zip(names, *cells, strict=True)
     kept = [column for column in columns if set(column[1:]) != {"-"}]
     head, *rows = map(list, zip(*kept, strict=True))
     return render(
@@ -139,34 +147,6 @@ def render_comparison(runs: Sequence[Run]) -> str:
             final=Table(head, rows),
             figures=[*filter(None, drawn), *costs(alone, labels)],
         )
-    )
-
-
-def _reading(runs: Sequence[Run], spoken: Vocabulary) -> str:
-    """Return the caption of the curves over rounds."""
-    said = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
-    below = (
-        " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
-        "is the same."
-    )
-    return said + (below if curves.rising(runs) else "") + words.estimated(runs)
-
-
-def _head(spoken: Vocabulary) -> tuple[str, ...]:
-    counted = (spoken.rounds, spoken.steps.removeprefix("local "))
-    return (
-        *(
-            "run",
-            "method",
-            "status",
-            spoken.accuracy.told,
-            "best",
-            "epsilon",
-            "budget",
-            "delta",
-            "accountant",
-        ),
-        *(*counted, "clip", "noise", "sampling", "learning rate", *COST_HEAD),
     )
 
 

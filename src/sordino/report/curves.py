@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
@@ -89,7 +89,12 @@ def together(
         measure = f"{words.accuracy.told} (%)" if words.accuracy.percent else words.accuracy.told
     spent = over != "epsilon" and rising(run for runs in groups for run in runs)
     curves = [band([_measured(run, over, claimed, key) for run in runs]) for runs in groups]
-    prices = [_price(runs, over) if spent else band([]) for runs in groups]
+    prices = [  # of groups in which every run makes a promise
+        band([points(run.rounds, over, "epsilon") for run in runs])
+        if spent and all(run.private for run in runs)
+        else band([])
+        for runs in groups
+    ]
     if not any(curve.xs for curve in curves):
         return None
     end = 1.02 * max(x for each in (*curves, *prices) for x in each.xs) or 1.0
@@ -142,13 +147,6 @@ def _series(number: int, found: Band, name: str = "", factor: float = 1.0) -> Se
 def rising(runs: Iterable[Run]) -> bool:
     """Return whether epsilon is worth a curve: some private run spends as it goes on."""
     return any(len(set(run.values("epsilon"))) > 1 for run in runs if run.private)
-
-
-def _price(runs: Sequence[Run], over: str) -> Band:
-    """The epsilon spent by a group in which every run makes a promise."""
-    if not all(run.private for run in runs):
-        return band([])
-    return band([points(run.rounds, over, "epsilon") for run in runs])
 
 
 def _measured(run: Run, over: str, claimed: bool, key: str) -> Curve:
@@ -225,7 +223,7 @@ class Sweep:
     """A key to draw over, and its runs; with a goal, how long it took, else final accuracy."""
 
     key: str
-    lines: Lines
+    lines: Lines = field(default_factory=dict)
     goal: Goal | None = None
 
     @property
@@ -264,7 +262,8 @@ def _title(sweep: Sweep) -> str:
     words = sweep.words
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
     rounds = words.rounds.capitalize()
-    what = _final(words) if sweep.goal is None else f"{rounds} until {sweep.goal}"
+    final = words.accuracy.told.capitalize() if words.accuracy.streamed else "Final accuracy"
+    what = final if sweep.goal is None else f"{rounds} until {sweep.goal}"
     return f"{what} against {over}"
 
 
@@ -284,10 +283,6 @@ def _caption(sweep: Sweep) -> str:
         f"the end of the run, as far as it was evaluated. {bars} An open triangle: not every seed "
         "got there, and those that did not count with all they did."
     )
-
-
-def _final(words: Vocabulary) -> str:
-    return words.accuracy.told.capitalize() if words.accuracy.streamed else "Final accuracy"
 
 
 def over_key(sweep: Sweep) -> Figure | None:

@@ -85,7 +85,10 @@ def _drawing(figure: Figure | Matrix) -> Drawing:
     names = _legend(figure)
     longest = max(map(len, names), default=0)
     columns = 1 if longest > WORDY else 2 if longest > WORDY // 2 else 3
-    height = _height(figure) + (0.06 + 0.19 * -(-len(names) // columns) if names else 0.0)
+    height = 0.9 + figure.height * len(figure.panels)
+    if figure.lying:
+        height = 1.1 + 0.38 * len(figure.names)
+    height += 0.06 + 0.19 * -(-len(names) // columns) if names else 0.0
     drawn, axes = empty(len(figure.panels), height, width=figure.width)
     for axis, panel in zip(axes, figure.panels, strict=True):
         for series in panel.series:
@@ -117,13 +120,6 @@ def _legend(figure: Figure) -> list[str]:
 
 def _short(name: str, longest: int = LONGEST) -> str:
     return shortened(clean(name, 1000), longest)
-
-
-def _height(figure: Figure) -> float:
-    """Inches, without the legend."""
-    if figure.lying:
-        return 1.1 + 0.38 * len(figure.names)
-    return 0.9 + figure.height * len(figure.panels)
 
 
 # One function for each kind of series
@@ -283,7 +279,11 @@ def _numbers_below(axes: Sequence[Axes], figure: Figure) -> list[dict[str, Any]]
         series = [
             {
                 "name": each.name or colours.get(each.colour, panel.label),
-                "x": numbers_of(_middles(each)),
+                "x": numbers_of(
+                    [(low + high) / 2 for low, high in pairwise(each.x)]
+                    if each.kind == "histogram"
+                    else each.x
+                ),
                 "y": numbers_of(each.y, spent=spent),
             }
             for each in shown
@@ -291,12 +291,6 @@ def _numbers_below(axes: Sequence[Axes], figure: Figure) -> list[dict[str, Any]]
         ]
         found.append({**axes_of(axis), "series": series})
     return found
-
-
-def _middles(series: Series) -> Sequence[float]:
-    if series.kind != "histogram":
-        return series.x
-    return [(low + high) / 2 for low, high in pairwise(series.x)]
 
 
 def _table(figure: Figure) -> dict[str, Any] | None:
@@ -319,6 +313,8 @@ def _table(figure: Figure) -> dict[str, Any] | None:
 
 def _limit(axis: Axes, panel: Panel, figure: Figure) -> None:
     """The axis of values: x where bars lie, else y."""
+    from matplotlib.ticker import MaxNLocator
+
     values = [y for series in panel.series for y in _tops(series) if math.isfinite(y)]
     values += [y for series in panel.series for ends in series.spread or () for y in ends]
     values += [mark.at for mark in panel.marks if mark.axis == ("x" if figure.lying else "y")]
@@ -339,14 +335,18 @@ def _limit(axis: Axes, panel: Panel, figure: Figure) -> None:
             min(bottom, 1.05 * lowest) if bottom is not None else None,
             (1.1 * highest if highest > 0 else 1.0) if top is None else top,
         )
-    if panel.percent:
-        of_percent(axis)
+    low, high = axis.dataLim.intervaly
+    if panel.percent and low >= 0 and high <= 100:  # estimates beyond shares are shown as they are
+        bottom, top = axis.get_ylim()
+        axis.set_ylim(max(bottom, 0.0), min(top, 100.0))
     if panel.whole:
-        whole_numbers(axis)
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _place(axes: Sequence[Axes], figure: Figure) -> None:
-    """The other axis: of places, or of counts from 0 on."""
+    """The other axis: of places, or of counts from 0 on, long ones in groups of three digits."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     axis, room = axes[-1], round(NAMED * figure.width)
     names = [_short(name, room) for name in figure.names]
     if figure.lying:
@@ -359,7 +359,13 @@ def _place(axes: Sequence[Axes], figure: Figure) -> None:
         axis.grid(False, axis="x")
         axis.set_xlim(*(figure.limits or (-0.6, len(names) - 0.4)))
     elif figure.limits is None:
-        from_zero(axis, figure.end, figure.x)
+        axis.set_xlim(0, 1.02 * max(figure.end, 1.0))
+        axis.set_xlabel(figure.x)
+        if figure.end >= LONG:
+            axis.xaxis.set_major_locator(MaxNLocator(5))
+            axis.xaxis.set_major_formatter(
+                FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
+            )
     elif figure.log:
         logarithmic(axis, *figure.limits, "x")
     else:
@@ -426,37 +432,6 @@ def _mark_places(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
 
 
 LONG = 1e5  # from this count on, digits are grouped
-
-
-def from_zero(axis: Axes, last: float, label: str) -> None:
-    """An x axis of counts; long ones in groups of three digits."""
-    axis.set_xlim(0, 1.02 * max(last, 1.0))
-    axis.set_xlabel(label)
-    if last >= LONG:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-        axis.xaxis.set_major_locator(MaxNLocator(5))
-        axis.xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
-        )
-
-
-def of_percent(axis: Axes) -> None:
-    """A y axis of shares that ends where they end: no number below 0 % or above 100 %.
-
-    What lies beyond them, as estimates may, is shown all the same.
-    """
-    low, high = axis.dataLim.intervaly
-    bottom, top = axis.get_ylim()
-    if low >= 0 and high <= 100:
-        axis.set_ylim(max(bottom, 0.0), min(top, 100.0))
-
-
-def whole_numbers(axis: Axes) -> None:
-    """A y axis whose numbers are whole."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
