@@ -409,10 +409,12 @@ def list_data(as_json: AsJson = False) -> None:
 @data.command("find")
 def find_data(name: str, as_json: AsJson = False) -> None:
     """Say where a data set is, or every way to get it (exit status 2)."""
+    from sordino.data.notices import noticed
     from sordino.data.sets import NAMES
     from sordino.data.sets import find as locate
 
-    path = Path(EMBEDDED) if name in NAMES else locate(name)
+    with noticed(say.people):
+        path = Path(EMBEDDED) if name in NAMES else locate(name)
     say.result(str(path))
     if as_json:
         say.machine({"name": name, "path": str(path)})

@@ -128,11 +128,6 @@ class Source:
         if self.read(1):
             raise self.damaged(f"expected the end of the file after {what}", "more bytes follow")
 
-    def drain(self) -> None:
-        """Read to the end, so that a compressed file's own checksum is verified."""
-        while self.read(_PIECE):
-            pass
-
     def whole(self) -> bytes:
         """Everything that is left, if it is not too much."""
         if self._most is None:
@@ -392,7 +387,8 @@ def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple
         raise
     except Exception as error:  # tarfile has its own errors, and damaged headers bring others
         raise source.damaged("expected a tar archive of batches", str(error)) from error
-    source.drain()
+    while source.read(_PIECE):
+        pass  # to the end, so that a compressed file's own checksum is verified
 
 
 def _assemble(

@@ -266,7 +266,12 @@ def filters(
             ]
         )
     window = np.fft.fft2(_gabor(height, width, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)).real
-    return psi, [_smoothing(_periodised(window, r), scales - r) for r in range(scales)]
+    low = []
+    for r in range(scales):
+        whole = _periodised(window, r)  # a product of a window for rows and one for columns
+        rows, columns = (side / math.sqrt(whole[0, 0]) for side in (whole[:, 0], whole[0, :]))
+        low.append((_smoothed(rows, scales - r), _smoothed(columns, scales - r)))
+    return psi, low
 
 
 def _gabor(
@@ -305,13 +310,6 @@ def _periodised(fourier: NDArray[np.float64], level: int) -> NDArray[np.float64]
     parts, (h, w) = 1 << level, fourier.shape
     found: NDArray[np.float64] = kept.reshape(parts, h // parts, parts, w // parts).sum((0, 2))
     return found
-
-
-def _smoothing(window: NDArray[np.float64], left: int) -> tuple[Real, Real]:
-    """The window, which is a product of one for rows and one for columns, as two linear maps."""
-    root = math.sqrt(window[0, 0])
-    rows, columns = window[:, 0] / root, window[0, :] / root
-    return _smoothed(rows, left), _smoothed(columns, left)
 
 
 def _smoothed(window: NDArray[np.float64], left: int) -> Real:

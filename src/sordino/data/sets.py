@@ -382,18 +382,18 @@ def is_published(name: str) -> bool:
     """Return whether rows of this name are what this program names so: those of other files that
     lie where it looks are private.
     """
-    return is_ours(name) and (name in NAMES or not_published(PUBLISHED[name]) is None)
+    return is_ours(name) and not_published(name) is None
 
 
-def not_published(published: Published) -> str | None:
+def not_published(name: str) -> str | None:
     """Return what is to be said where the files that lie under a published name are others."""
-    folder = where(published.name)
-    if folder is None or published.genuine(folder):
+    folder = where(name) if is_ours(name) else None
+    if folder is None or PUBLISHED[name].genuine(folder):
         return None
     return (
-        f"{folder}: these are not the files that are published as {published.name}, so their rows "
-        f"count as private. Name your own rows in data.file; for the published ones, remove these "
-        f"files, and: sordino data fetch {published.name}"
+        f"{folder}: these are not the files that are published as {name}, so their rows count as "
+        "private. Name your own rows in data.file; for the published ones, remove these files, "
+        f"and: sordino data fetch {name}"
     )
 
 
@@ -465,7 +465,7 @@ def find(name: str) -> Path:
     folder = where(name)
     if folder is None:
         raise DataError(missing_message(published))
-    if is_ours(name) and (warning := not_published(published)) is not None:
+    if (warning := not_published(name)) is not None:
         notice(f"warning: {warning}")
     return folder
 
