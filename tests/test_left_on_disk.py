@@ -275,3 +275,25 @@ def test_published_files_count_as_published_under_whatever_ending(
     installed = Path("/usr/share/datasets/fashion-mnist")
     if installed.is_dir():
         assert sets.is_published("fashion-mnist")  # Debian has packed it anew
+
+
+def test_a_bad_row_under_a_published_name_ends_no_run_in_the_middle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORDINO_DATA", str(folder / "data"))
+    place = folder / "data" / "susy" / "SUSY.csv"
+    place.parent.mkdir(parents=True)
+    rows = [f"{row % 2},{','.join(['0.5'] * 18)}" for row in range(1400)]
+    place.write_text("\n".join([*rows[:1350], rows[1350].replace("0.5", "weird"), *rows[1351:]]))
+    study = asked(
+        folder,
+        "vertical",
+        'data={name="susy", parties=2, stream="file"}',
+        'model={name="mlp", embedding=4}',
+        'method={name="ogd", learning_rate=0.01}',
+        'privacy={unit="label", epsilon=3.0, delta=1e-4}',
+        "budget.events=1400",
+    )
+    with pytest.raises(DataError, match=r"SUSY\.csv: row 1350"):
+        session.begin(study, folder / "run", quiet, quiet)
+    assert not list(folder.glob("run/rounds.jsonl"))

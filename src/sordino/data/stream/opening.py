@@ -27,7 +27,7 @@ from sordino.data import identity
 from sordino.data.dataset import Corpus
 from sordino.data.labels import notice_classes
 from sordino.data.readers import load
-from sordino.data.sets import PUBLISHED, find
+from sordino.data.sets import PUBLISHED, find, is_published
 from sordino.data.stream.piece import Stream
 from sordino.data.stream.stored import Deformed, Replayed
 from sordino.data.stream.table import TableStream
@@ -222,7 +222,8 @@ def _gone_through(
         DataError: for a row that cannot be read, or an entity with two labels where it may have
             one.
     """
-    if not wanted.private or (wanted.file is None and not wanted.identify):
+    published_rows = wanted.file is None and is_published(wanted.name or "")
+    if not wanted.private or (published_rows and not wanted.identify):
         return None, None
     stream, words = _table(wanted, 1.0), [np.empty((0, 2), np.uint64)]
     owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
