@@ -196,7 +196,7 @@ class Assembly(Generic[H]):
         steps = self.plan.steps
         if steps is None:
             return None
-        if ledgers.prices is None or self.study.form == "paper":
+        if not ledgers.run or self.study.form == "paper":
             return (steps,) * len(dict.fromkeys(self.units))
         alone = (
             self.study.data.person is None

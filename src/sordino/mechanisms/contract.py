@@ -85,18 +85,11 @@ def check_noise(
     """
     entropy = Seeded(20230814)
     first, again, other = (draw(entropy.at(*address)) for address in (("a",), ("a",), ("b",)))
-    if not torch.equal(first, again):
-        raise ContractBroken("the same randomness gave two different releases")
-    if (first == other).float().mean() > 1e-3:
-        raise ContractBroken("different addresses of randomness gave equal noise")
-    noise = torch.cat([first, other])
-    scale = booked * sensitivity
-    if not looks_standard_normal(noise / scale):
-        raise ContractBroken(
-            f"the noise is not N(0, {scale:g}^2): its standard deviation is "
-            f"{float(noise.double().std()):g}"
-        )
-    _rejects_other_scales(lambda wrong: looks_standard_normal(noise / (scale * wrong)))
+    _hold_randomness(torch.equal(first, again), float((first == other).float().mean()) <= 1e-3)
+    noise, scale = torch.cat([first, other]), booked * sensitivity
+    deviation = float(noise.double().std())
+    wrong = f"is not N(0, {scale:g}^2): its standard deviation is {deviation:g}"
+    _hold_scale(noise / scale, looks_standard_normal, wrong)
 
 
 def check_pure_noise(
@@ -119,22 +112,26 @@ def check_pure_noise(
     """
     entropy = Seeded(20230814)
     noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
-    if not torch.equal(noise[0], draw(entropy.at(0))):
-        raise ContractBroken("the same randomness gave two different releases")
     # in one dimension, a few of thousands meet on the grid
-    if len(torch.unique(noise, dim=0)) < 0.98 * draws:
-        raise ContractBroken("different addresses of randomness gave equal noise")
+    apart = len(torch.unique(noise, dim=0)) >= 0.98 * draws
+    _hold_randomness(torch.equal(noise[0], draw(entropy.at(0))), apart)
     scale = sensitivity / booked
-    if not looks_k_norm(noise / scale):
-        length = float(torch.linalg.vector_norm(noise.double(), dim=1).mean()) / noise.shape[1]
-        raise ContractBroken(
-            f"the noise has not the density ~ exp(-|x| / {scale:g}): its mean length over d "
-            f"is {length:g}"
-        )
-    _rejects_other_scales(lambda wrong: looks_k_norm(noise / (scale * wrong)))
+    length = float(torch.linalg.vector_norm(noise.double(), dim=1).mean()) / noise.shape[1]
+    wrong = f"has not the density ~ exp(-|x| / {scale:g}): its mean length over d is {length:g}"
+    _hold_scale(noise / scale, looks_k_norm, wrong)
 
 
-def _rejects_other_scales(accepts: Callable[[float], bool]) -> None:
-    for wrong in (2.0 / 3.0, 1.5):
-        if accepts(wrong):
-            raise ContractBroken(f"the test has no power: it also accepts {wrong:g} of the scale")
+def _hold_randomness(same: bool, apart: bool) -> None:
+    if not same:
+        raise ContractBroken("the same randomness gave two different releases")
+    if not apart:
+        raise ContractBroken("different addresses of randomness gave equal noise")
+
+
+def _hold_scale(noise: Tensor, looks_right: Callable[[Tensor], bool], wrong: str) -> None:
+    """Hold noise, in units of what is booked, against a distribution, and against other scales."""
+    if not looks_right(noise):
+        raise ContractBroken(f"the noise {wrong}")
+    for factor in (2.0 / 3.0, 1.5):
+        if looks_right(noise / factor):
+            raise ContractBroken(f"the test has no power: it also accepts {factor:g} of the scale")

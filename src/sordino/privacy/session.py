@@ -41,14 +41,14 @@ class LedgerSession:
     Attributes:
         ledger: the one file.
         names: of each unit in it.
-        prices: of records, where the ledger knows them.
-        run: who opened its sets, in a ledger of the data.
+        prices: of its units, and of the records in them where the ledger knows records.
+        run: who opened its sets, in a ledger of the data; empty in a run's own.
         data: a fingerprint of all rows of the run, in their order.
     """
 
     ledger: Ledger
     names: Mapping[str, str]
-    prices: Prices | None = None
+    prices: Prices
     run: str = ""
     data: str = ""
 
@@ -71,12 +71,19 @@ class LedgerSession:
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
         """
-        if begun:
+        from sordino.privacy.records import Prices  # arrays take a while to import
+
+        if not begun:
+            ledger = Ledger.open_or_create(path, units, labels)
+        else:
             _refuse_missing(path)
-        ledger = (
-            _begun(path, units, run, data) if begun else Ledger.open_or_create(path, units, labels)
-        )
-        return cls(ledger, {unit: unit for unit in units}, data=data)
+            with closed_if_refused(Ledger.open(path)) as ledger:
+                kept, called = ledger.units(), ledger.labels()
+                for unit in (*kept, *units):
+                    who = f"{unit} ({called[unit]})" if unit in called else unit
+                    refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
+                ledger.refuse_other_data(run, data)
+        return cls(ledger, {unit: unit for unit in units}, Prices(ledger), data=data)
 
     @classmethod
     def for_data(
@@ -100,7 +107,6 @@ class LedgerSession:
             ResumeError: for a run that has ``begun`` with other data, or where there is no ledger,
                 or none that knows its records.
         """
-        # Here, because prices are asked for without records, and arrays take a while to import.
         from sordino.privacy.records import Prices, open_sets
 
         path = data_ledger(folder)
@@ -113,10 +119,10 @@ class LedgerSession:
                 f"privacy.ledger: {folder}: no folder for ledgers can be made here "
                 f"({error.strerror}). Name another folder"
             ) from error
-        told = dict(others or {})
-        units = {name: name for name in told.values()}
+        names = dict(others or {})
+        units = {name: name for name in names.values()}
         with closed_if_refused(Ledger.open_or_create(path, units, secret=True)) as ledger:
-            names = open_sets(ledger, run, records, known=begun, key=key, data=data) | told
+            names = open_sets(ledger, run, records, known=begun, key=key, data=data) | names
         return cls(ledger, names, Prices(ledger), run, data)
 
     def charge(
@@ -125,7 +131,7 @@ class LedgerSession:
         """Book the charges, durably, all or none: within one budget, or that of each unit."""
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
         units = {name: unit for unit, name in self.names.items()}
-        admit = None if self.prices is None else partial(self.prices.admit, units, self.run)
+        admit = partial(self.prices.admit, units, self.run) if self.run else None
         most = budget if isinstance(budget, Budget) else self._least(budget)
         permits = self.ledger.charge(named, most, admit)
         return tuple(
@@ -148,8 +154,6 @@ class LedgerSession:
 
     def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
         """Return the histories of its records; the unit's price is the highest of theirs."""
-        if self.prices is None:
-            return (self.spent(unit, until),)
         return tuple(self.prices.histories(self._name(unit), until))
 
     def epsilon(self, unit: str, delta: float, name: str) -> float:
@@ -167,22 +171,19 @@ class LedgerSession:
         """Return how often each unit's event may still be charged on all units alike, for what each
         holds; None where nothing limits it. Of units that are kept elsewhere nothing is said.
         """
+        charged: dict[str, list[Event]] = {}
+        for unit, event in events.items():
+            if unit in self.names:
+                charged.setdefault(self.names[unit], []).append(event)
         here = [unit for unit in events if unit in self.names]
-        if self.prices is None:
-            return {
-                unit: budgets[unit].remaining_steps(events[unit], self.spent(unit)) for unit in here
-            }
-        own: dict[str, list[Event]] = {}
-        for unit in here:
-            own.setdefault(self.names[unit], []).append(events[unit])
-        found = self.prices.remaining(own, self._least({unit: budgets[unit] for unit in here}))
-        return {unit: found[self.names[unit]] for unit in here}
+        left = self.prices.remaining(charged, self._least({unit: budgets[unit] for unit in here}))
+        return {unit: left[self.names[unit]] for unit in here}
 
     def blame(self, units: Iterable[str]) -> str | None:
         """Why nothing can be paid for on one of these units after a release without a bound;
         :meth:`Prices.blame`.
         """
-        if self.prices is None:
+        if not self.run:
             return None
         here = [unit for unit in units if unit in self.names]
         found = (self.prices.blame(spent) for unit in here for spent in self.histories(unit))
@@ -194,10 +195,9 @@ class LedgerSession:
 
     def finish(self) -> None:
         """The run has ended: its charges are history. A ledger of the run alone stays as it is."""
-        if self.prices is not None:
-            from sordino.privacy.records import close_sets
+        from sordino.privacy.records import close_sets
 
-            close_sets(self.ledger, self.run)
+        close_sets(self.ledger, self.run)
 
     def begin(self, run: str, facts: Mapping[str, Any], promised: Mapping[str, Budget]) -> None:
         """Note in the ledger what a run begins with, and what its units are promised.
@@ -206,21 +206,13 @@ class LedgerSession:
         records' histories exceed already binds nobody.
         """
         units = {unit: self._name(unit) for unit in promised}
-        kept = {}
-        if self.prices is not None:
-            for name, most in self._least(promised).items():
-                if math.isfinite(most.epsilon) and self.prices.within(name, most):
-                    kept[name] = [most.epsilon, most.delta, most.accountant]
-        self.ledger.note(
-            BEGIN,
-            run,
-            {
-                **facts,
-                "units": units,
-                DATA: self.data,
-                **({} if self.prices is None else {PROMISED: kept}),
-            },
-        )
+        kept = {
+            name: [most.epsilon, most.delta, most.accountant]
+            for name, most in (self._least(promised) if self.run else {}).items()
+            if math.isfinite(most.epsilon) and self.prices.within(name, most)
+        }
+        noted = {**facts, "units": units, DATA: self.data}
+        self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
     def begun(self, run: str) -> dict[str, Any]:
         """Return what the run began with.
@@ -327,17 +319,6 @@ def refuse_closed(folder: Path) -> None:
         raise LedgerError(
             f"{folder}: no permission to read this folder. Give this user read and write permission"
         ) from error
-
-
-def _begun(path: Path, units: Mapping[str, str], run: str, data: str) -> Ledger:
-    """The ledger of a run that has begun, which must be there and of the same data."""
-    with closed_if_refused(Ledger.open(path)) as ledger:
-        kept, labels = ledger.units(), ledger.labels()
-        for unit in (*kept, *units):
-            who = f"{unit} ({labels[unit]})" if unit in labels else unit
-            refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
-        ledger.refuse_other_data(run, data)
-    return ledger
 
 
 def _refuse_missing(path: Path) -> None:

@@ -115,18 +115,17 @@ def frozen(counts: Counts) -> Frozen:
     return tuple(sorted((+counts).items(), key=place))
 
 
-def of_group(group: Group, totals: Totals) -> Counts:
-    """Return the counts of a group: the largest of its sets, event by event."""
-    sets, size = group
-    found = Counts()
-    for kind, spent in map(totals, sets):
-        found |= Counter({(event, kind, size): count for event, count in spent.items()})
-    return found
-
-
 def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
-    """Return the counts of several groups, which add up."""
-    return sum((of_group(group, totals) for group in groups), Counts())
+    """Return the counts of several groups, which add up; of a group the largest of its sets, event
+    by event.
+    """
+    found = Counts()
+    for sets, size in groups:
+        largest = Counts()
+        for kind, spent in map(totals, sets):
+            largest |= Counter({(event, kind, size): count for event, count in spent.items()})
+        found += largest
+    return found
 
 
 def history(of: Class, totals: Totals) -> Counts:
@@ -248,17 +247,12 @@ def _cost(event: Event) -> float:
             return sum(map(_cost, events))
         case Repeated(event=inside, count=count):
             return count * _cost(inside)
-        case Chosen(event=inside):
-            return _cost(inside)
         case Grouped(event=inside, size=size):
             return size**2 * _cost(inside)
-        case Selected(event=inside):
+        case Chosen(event=inside) | Selected(event=inside):
             return 2.0 * _cost(inside)
-        case NonPrivate():
-            return 1e12
-        case Nothing():
-            return 0.0
-    raise TypeError(f"{event!r} is no event")
+        case NonPrivate() | Nothing():
+            return 1e12 if isinstance(event, NonPrivate) else 0.0
 
 
 def maximal(histories: Iterable[Counts], at_most: int) -> list[Counts]:

@@ -171,15 +171,20 @@ def _translated(event: Event, size: int, booked: str, kind: str) -> Event | None
 def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
     """The history of a client: what was booked for it, and what its records were in besides.
 
-    ``others``: of each of its records' histories (without what was booked for this client), the
-    counts and how many records share it. All records together are one group; and each release that
-    touches one of them may be another one.
+    ``others``: of each of its records' histories, the counts and how many records share it. All
+    records together are one group; and each release that touches one of them may be another one.
     """
+    booked = dict(own)
     sizes: dict[tuple[Event, str], int] = {}
     times: dict[tuple[Event, str], int] = {}
     for counts, records in others:
+        # Where a person is at several clients, the columns do not tell which of the releases were
+        # this client's.
+        several = {event for event, kind, size in counts if kind == CLIENT and size > 1}
         for (event, kind, size), count in counts.items():
-            if count and kind != LABEL:
+            if kind == CLIENT and size == 1 and event not in several:
+                count -= booked.get(event, 0)
+            if count > 0 and kind != LABEL:
                 key = (event, kind)
                 sizes[key] = sizes.get(key, 0) + records * size
                 times[key] = times.get(key, 0) + records * count

@@ -177,7 +177,14 @@ def groups(
                 summed, size = [*summed, number], size + one.units
                 continue
             if rows > one.most:
-                raise _too_many(one, rows)
+                what = "rows" if one.kind == SAMPLE else "entities"
+                named = one.kind == SAMPLE and one.people is not None
+                raise LedgerError(
+                    f"{one.unit}: one person, as the ledger knows people by name or by `sordino "
+                    f"ledger link`, counts as {rows} {what} here, and everybody is priced as "
+                    f"{one.most}. Leave out all but {one.most} of them"
+                    + (", or raise data.person_rows" if named else "")
+                )
             if one.summed:
                 summed, size = [*summed, number], size + one.most * one.units
             else:
@@ -185,14 +192,3 @@ def groups(
         if summed:
             found.add((tuple(sorted(summed)), size))
     return frozenset(found)
-
-
-def _too_many(one: Records, rows: int) -> LedgerError:
-    """The refusal of a person with more rows than the price of the set allows."""
-    what = "rows" if one.kind == SAMPLE else "entities"
-    remedy = ", or raise data.person_rows" if one.kind == SAMPLE and one.people is not None else ""
-    return LedgerError(
-        f"{one.unit}: one person, as the ledger knows people by name or by `sordino ledger link`, "
-        f"counts as {rows} {what} here, and everybody is priced as {one.most}. Leave out all but "
-        f"{one.most} of them{remedy}"
-    )

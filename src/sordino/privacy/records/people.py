@@ -19,7 +19,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -153,7 +153,7 @@ def open_sets(
         names = {name: _set_name(ledger, sets, name, run, known=known) for name in distinct}
         ledger.register({name: name for name in names.values()})
         free = max((one.number for one in sets.values()), default=0) + 1
-        fresh = []
+        fresh: dict[int, Records] = {}
         for members_name, records in distinct.items():
             name = names[members_name]
             old = sets.get(name)
@@ -164,14 +164,14 @@ def open_sets(
             # what a unit of this name was charged before it was a set counts for every record
             counts = () if old is None else ledger.spent(name)
             store.put_set(db, Set(number, name, records.kind, True, counts, (run,)))
-            fresh.append((number, records))
+            fresh[number] = records
         if fresh:
             opening = int(store.meta(db, "openings"))
             store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
             index = _counted(ledger, sets, before, pool)
-            opened = _Opening(fresh, opening, pool, apart=apart).entered(index)
-            _keep(ledger, opened, before, pool, ledger.head()[0])
+            opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart)
+            _keep(ledger, opened.entered(index), before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
 
 
@@ -299,25 +299,29 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
     return replace(index, classes=np.array(numbers, np.uint32)[index.classes])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Opening:
     """Sets that are opened together; the key is kept ``apart`` of the ledger of one run, which
     others see.
     """
 
-    def __init__(
-        self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool, *, apart: bool
-    ) -> None:
-        self.records = [records for _, records in fresh]
-        self.numbers = [number for number, _ in fresh]
-        self.named = [records.people is not None for records in self.records]
-        self.opening, self.pool = opening, pool
-        # No later run asks for the rows of persons there, and rows that look the same would show.
-        self.rows = not (apart and all(self.named))
+    numbers: Sequence[int]
+    records: Sequence[Records]
+    opening: int
+    pool: Pool
+    apart: bool
+
+    @property
+    def named(self) -> list[bool]:
+        """Which of the sets name the person of each row."""
+        return [records.people is not None for records in self.records]
 
     def entered(self, before: Index) -> Index:
         """The index with everybody in the classes that follow."""
         pool, records = self.pool, self.records
-        rows = [one.rows if self.rows else one.rows[:0] for one in records]
+        # No later run asks for the rows of persons there, and rows that look the same would show.
+        shown = slice(0 if self.apart and all(self.named) else None)
+        rows = [one.rows[shown] for one in records]
         index, owners, same = rows_found(before, stacked(rows), pool.blank)
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
@@ -331,11 +335,12 @@ class _Opening:
             places = np.repeat(np.arange(len(records)), many)
             if len(owners):
                 mixed = np.unique(people[loose[owners[np.array(self.named)[at]]]])
-                lost = {
-                    number: pool.put(_lost(pool.classes[number]))
-                    for number in np.unique(classes[mixed]).tolist()
-                }
-                classes[mixed] = [lost[number] for number in classes[mixed].tolist()]
+                lost = np.arange(len(pool.classes), dtype=np.uint32)
+                for number in np.unique(classes[mixed]).tolist():
+                    one = pool.classes[number]
+                    counts = one.counts + Counter({(MIXED, SAMPLE, 1): 1})
+                    lost[number] = pool.put(replace(one, frozen=frozen(counts)))
+                classes[mixed] = lost[classes[mixed]]
             self._move(classes, self._membership(people, places, people))
         if len(owners):
             names = people if all(self.named) else owners
@@ -374,10 +379,6 @@ class _Opening:
                 )
             )
         classes[found.entities] = fresh[places]
-
-
-def _lost(one: Class) -> Class:
-    return replace(one, frozen=frozen(one.counts + Counter({(MIXED, SAMPLE, 1): 1})))
 
 
 def _merged(

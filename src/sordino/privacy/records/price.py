@@ -370,7 +370,7 @@ class Prices:
 
     def _refreshed(self) -> _Tables:
         db = self.ledger.connection
-        version = store.meta(db, "version")
+        version = store.meta(db, "version") if store.knows_records(db) else ""
         if self._tables.version != version:
             self.ledger.refuse_changed_records()
             sets = {one.number: one for one in store.sets(db, live=True)}
@@ -404,20 +404,6 @@ def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
     alike = store.alike(ledger.connection, unit)
     found = sum((_spent(ledger, each, until) for each in alike), Counter[Event]())
     return tuple(found.items())
-
-
-def of_own_client(own: Spent, known: Shared) -> Spent:
-    """A client's history: its own, and what its records' histories hold besides."""
-    others = []
-    for each, size in known:
-        counts = each.copy()
-        for event, count in own:
-            # Where a person is at several clients, the columns do not tell which of the releases
-            # were this client's.
-            if not any(booked == event and kind == CLIENT and k > 1 for booked, kind, k in counts):
-                counts[event, CLIENT, 1] = max(0, counts[event, CLIENT, 1] - count)
-        others.append((counts, size))
-    return of_client(own, others)
 
 
 def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
@@ -498,5 +484,5 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
 def bound(kind: str, own: Spent, among: Shared, at_most: int = SHOWN) -> tuple[Spent, ...]:
     """Return histories that bound records of this kind, which share those in ``among``."""
     if kind == CLIENT:
-        return (of_own_client(own, among),)
+        return (of_client(own, among),)
     return tuple(translated(one, kind) for one in maximal([counts for counts, _ in among], at_most))
