@@ -66,7 +66,8 @@ class Site:
             case KeyList():
                 self.record, said = client.share(setting, self.record, told, self.verify)
             case Delivered():
-                self.record, said, _ = client.mask(setting, self.record, told, values)
+                opened, _ = client.open_shares(setting, self.record, told)
+                self.record, said = client.mask(setting, opened, values)
             case Included():
                 self.record, said = client.sign(setting, self.record, told, self.sign)
             case Signatures():

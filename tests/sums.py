@@ -89,7 +89,8 @@ class Party:
             case KeyList():
                 kept, made = client.share(self.setting, self.record, told, self.signers.verify)
             case Delivered():
-                kept, made, self.failed = client.mask(self.setting, self.record, told, self.vector)  # type: ignore[arg-type]
+                opened, self.failed = client.open_shares(self.setting, self.record, told)
+                kept, made = client.mask(self.setting, opened, self.vector)  # type: ignore[arg-type]
             case Included():
                 kept, made = client.sign(self.setting, self.record, told, self._sign)
             case Signatures():

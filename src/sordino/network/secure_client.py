@@ -138,8 +138,8 @@ class SecureSumClient:
             )
         return self._record
 
-    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
-        """Return what the others have sealed for this site, which comes with a task.
+    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Record:
+        """Open what the others have sealed for this site, which comes with a task.
 
         Raises:
             RemoteProtocolError: if the server has not gone through the steps before, or too few of
@@ -149,9 +149,9 @@ class SecureSumClient:
         if not isinstance(found, Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
         facts = self._setting(kept, number)
-        opened, self._failed = client.open_shares(facts, record, found)
-        client.refuse_unopened(facts, opened, self._failed)
-        return found
+        self._record, self._failed = client.open_shares(facts, record, found)
+        client.refuse_unopened(facts, self._record)
+        return self._record
 
     def lacking(self, number: int) -> bytes:
         """Return whose shares of a round's sum this site could not open, to be said where it takes
@@ -169,8 +169,8 @@ class SecureSumClient:
         """
         if not isinstance(answer, Masked):
             raise LocalProtocolError(f"{type(answer).__name__} does not go into a secure sum")
-        message = self.refuse_unready(kept, answer.round, shares)
+        record = self.refuse_unready(kept, answer.round, shares)
         facts = self._setting(kept, answer.round)
         values = residues.unpacked(answer.values, facts.dimension, facts.bits)
-        self._record, hidden, failed = client.mask(facts, self._of(answer.round), message, values)
-        return msgspec.structs.replace(answer, values=hidden.values), failed
+        self._record, hidden = client.mask(facts, record, values)
+        return msgspec.structs.replace(answer, values=hidden.values), self._failed

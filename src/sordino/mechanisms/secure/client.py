@@ -133,16 +133,15 @@ def share(setting: Setting, record: Record, told: KeyList, verify: Verify) -> tu
     return msgspec.structs.replace(record, listed=told.keys), made
 
 
-def open_shares(
-    setting: Setting, record: Record, told: Delivered
-) -> tuple[list[tuple[int, bytes, bytes]], dict[int, str]]:
-    """The shares that were sealed for this client, as :attr:`Record.shares`; and whose do not open.
+def open_shares(setting: Setting, record: Record, told: Delivered) -> tuple[Record, dict[int, str]]:
+    """Open the shares that were sealed for this client; and whose do not open, and why.
 
     Raises:
-        RemoteProtocolError: as :func:`mask`, but that too few open.
+        RemoteProtocolError: if too few have dealt shares, or this is a second delivery.
     """
     _refuse_round(setting, told.round)
-    if record.delivered and record.delivered != fingerprint(encode(told)):
+    delivered = fingerprint(encode(told))
+    if record.delivered and record.delivered != delivered:
         raise RemoteProtocolError("a second delivery in one round", "second delivery")
     known = {each.client: each for each in record.listed}
     _refuse_senders(setting, record, told, known)
@@ -156,41 +155,40 @@ def open_shares(
             found.append((sender, *opened(key, packet)))
         except RemoteProtocolError as error:
             failed[sender] = str(error)
-    return found, failed
+    kept = msgspec.structs.replace(
+        record, senders=told.senders, shares=tuple(found), delivered=delivered
+    )
+    return kept, failed
 
 
-def refuse_unopened(
-    setting: Setting, found: Sequence[tuple[int, bytes, bytes]], failed: dict[int, str]
-) -> None:
+def refuse_unopened(setting: Setting, record: Record) -> None:
     """Refuse a sum in which fewer than t clients, this one included, have shown to be there.
 
     Raises:
         RemoteProtocolError: naming the others.
     """
-    if len(found) + 1 < setting.threshold:
+    there = {sender for sender, _, _ in record.shares}
+    if len(there) + 1 < setting.threshold:
+        others = [each for each in record.senders if each not in there]
         raise RemoteProtocolError(
-            f"shares of {len(found)} clients open, and {setting.threshold - 1} must: the others "
-            f"({_names(failed)}) may not be there",
+            f"shares of {len(there)} clients open, and {setting.threshold - 1} must: the others "
+            f"({_names(others)}) may not be there",
             "shares",
         )
 
 
-def mask(
-    setting: Setting, record: Record, told: Delivered, values: Residues
-) -> tuple[Record, MaskedInput, dict[int, str]]:
-    """Mask this client's vector (d,) of whole numbers; and whose shares did not open, and why.
+def mask(setting: Setting, record: Record, values: Residues) -> tuple[Record, MaskedInput]:
+    """Mask this client's vector (d,) of whole numbers, once shares are opened.
 
     Raises:
-        RemoteProtocolError: if too few have dealt shares, fewer than t of them open (their clients
-            may not be there at all), or this is a second delivery.
+        RemoteProtocolError: if shares of fewer than t clients have opened: the others may not be
+            there at all.
         LocalProtocolError: if another vector was masked before.
     """
-    found, failed = open_shares(setting, record, told)
-    refuse_unopened(setting, found, failed)
-    delivered = fingerprint(encode(told))
+    refuse_unopened(setting, record)
     own, known = record.own, {each.client: each for each in record.listed}
     mine = secrets(setting, own.client, record.seed)
-    pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in told.senders}
+    pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in record.senders}
     hidden = masked(
         residues.reduced(values, setting.bits),
         setting.bits,
@@ -198,19 +196,11 @@ def mask(
         + [key for other, key in pairs.items() if other > own.client],
         minus=[key for other, key in pairs.items() if other < own.client],
     )
-    made = MaskedInput(
-        client=own.client, round=setting.round, values=residues.packed(hidden, setting.bits)
-    )
-    if record.input and record.input != fingerprint(made.values):
+    packed = residues.packed(hidden, setting.bits)
+    if record.input and record.input != fingerprint(packed):
         raise LocalProtocolError("two inputs to one secure sum")
-    kept = msgspec.structs.replace(
-        record,
-        senders=told.senders,
-        shares=tuple(found),
-        delivered=delivered,
-        input=fingerprint(made.values),
-    )
-    return kept, made, failed
+    kept = msgspec.structs.replace(record, input=fingerprint(packed))
+    return kept, MaskedInput(client=own.client, round=setting.round, values=packed)
 
 
 def sign(setting: Setting, record: Record, told: Included, signs: Sign) -> tuple[Record, Signed]:
@@ -354,7 +344,7 @@ def _refuse_few(setting: Setting, count: int, what: str) -> None:
         )
 
 
-def _names(clients: Sequence[int] | dict[int, str]) -> str:
+def _names(clients: Sequence[int]) -> str:
     return ", ".join(f"client {each}" for each in clients) or "nobody"
 
 
