@@ -109,9 +109,11 @@ class Ledger:
     def _notes(self, where: str, *values: str) -> tuple[Note, ...]:
         if "notes" not in self.format.tables:
             return ()
+        return tuple(Note(*row) for row in self._ask(f"SELECT * FROM notes WHERE {where}", *values))
+
+    def _ask(self, query: str, *values: object) -> list[Row]:
         with self._said():
-            found = self.connection.execute(f"SELECT * FROM notes WHERE {where}", values).fetchall()
-            return tuple(Note(*row) for row in found)
+            return self.connection.execute(query, values).fetchall()
 
     def _said(self) -> AbstractContextManager[None]:
         return said(self.path, self._clock)
@@ -119,7 +121,7 @@ class Ledger:
     def _new_walk(self) -> Walk:
         return Walk(self.path, self.format, self.format.units(self.connection))
 
-    def refresh(self) -> None:
+    def refresh(self) -> Walk:
         """Bring memory up to the file, which other processes may have written, along the chain."""
         with self._said():
             if not self._stands(self._walk.head):
@@ -127,36 +129,29 @@ class Ledger:
             # The head is read first: what another process adds between the two queries is then
             # next time's news.
             until = self.head()
-            if until == self._walk.head:
-                return
             try:
-                deque(self._walk.over(self._links(self._walk.head[0], until[0])), maxlen=0)
+                if until != self._walk.head:
+                    deque(self._walk.over(self._links(self._walk.head[0], until[0])), maxlen=0)
             except BaseException:
                 self._walk = self._new_walk()
                 raise
+            return self._walk
 
     def _stands(self, head: Head) -> bool:
         if head[0] == 0:
             return head[1] == self.format.start
-        found = self.connection.execute(
-            f"SELECT digest FROM ({self.format.heads}) WHERE seq = ?", head[:1]
-        )
-        return bool(found.fetchall() == [(head[1],)])
+        found = self._ask(f"SELECT digest FROM ({self.format.heads}) WHERE seq = ?", head[0])
+        return found == [(head[1],)]
 
     def stands(self, head: Head) -> bool:
         """Tell whether the chain, which is checked, holds just this link, noted elsewhere."""
-        with self._said():
-            self.refresh()
-            return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
+        return 0 <= head[0] <= self.refresh().head[0] and self._stands(head)
 
     def holds(self, digest: str) -> bool:
         """Tell whether a link of the chain, which is checked, has this digest."""
-        with self._said():
-            self.refresh()
-            found = self.connection.execute(
-                f"SELECT 1 FROM ({self.format.heads}) WHERE digest = ?", (digest,)
-            )
-            return digest == self.format.start or found.fetchone() is not None
+        self.refresh()
+        query = f"SELECT 1 FROM ({self.format.heads}) WHERE digest = ?"
+        return digest == self.format.start or bool(self._ask(query, digest))
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
         """Return what a unit has spent: events and how often; up to and with entry ``until`` if
@@ -167,11 +162,11 @@ class Ledger:
                 name must not read as "nothing spent".
         """
         with self._said():
-            self.refresh()
-            if unit not in self._walk.totals:
+            walk = self.refresh()
+            if unit not in walk.totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
-            if until is None or until >= self._walk.head[0]:
-                return tuple(self._walk.totals[unit].items())
+            if until is None or until >= walk.head[0]:
+                return tuple(walk.totals[unit].items())
             totals = self.connection.execute(
                 "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
                 "event ORDER BY MIN(seq)",
@@ -200,17 +195,12 @@ class Ledger:
 
     def units(self) -> dict[str, str]:
         """Every unit and the fingerprint of its data."""
-        with self._said():
-            self.refresh()
-            return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
+        return {unit: fingerprint for unit, (fingerprint, _) in self.refresh().units.items()}
 
     def labels(self) -> dict[str, str]:
         """Return the units' names for people, of those that have one."""
-        with self._said():
-            self.refresh()
-            return {
-                unit: label for unit, (_, label) in self._walk.units.items() if label is not None
-            }
+        units = self.refresh().units.items()
+        return {unit: label for unit, (_, label) in units if label is not None}
 
     def head(self) -> Head:
         """Number and digest of the last link."""
@@ -474,12 +464,10 @@ class Ledger:
         Raises:
             LedgerError: for a set that takes no such charge.
         """
-        found = self.connection.execute(
-            "SELECT live FROM record_sets WHERE unit = ?", (unit,)
-        ).fetchone()
-        if found is None:
+        found = self._ask("SELECT live FROM record_sets WHERE unit = ?", unit)
+        if not found:
             return False
-        if not found[0]:
+        if not found[0][0]:
             raise LedgerError(
                 f"{self.path}: {unit} is a set of records that was closed, for its run had ended; "
                 "open it again with `sordino run --resume`"
@@ -529,20 +517,16 @@ class Ledger:
 
     def charged_by(self, run: str, unit: str) -> bool:
         """Tell whether a run has booked anything on a unit; its keys begin with its name."""
-        found = self.connection.execute(
-            "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1",
-            (f"{run}/", f"{run}0", unit),
-        )
-        return found.fetchone() is not None
+        query = "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1"
+        return bool(self._ask(query, f"{run}/", f"{run}0", unit))
 
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""
         names = self.format.names
-        found = self.connection.execute(
-            f"SELECT {', '.join(names)} FROM entries WHERE key = ?", (charge.key,)
-        ).fetchone()
-        if found is None:
+        rows = self._ask(f"SELECT {', '.join(names)} FROM entries WHERE key = ?", charge.key)
+        if not rows:
             return None
+        (found,) = rows
         # The words of "why" may change between versions without making it another release.
         said = [name not in ("seq", "why", "key", "prev", "digest") for name in names]
         before, content = (

@@ -337,14 +337,6 @@ class HaarGaussian(Scaled):
             expected: q_c d (examples), public.
             discount: as in :meth:`literal`.
         """
-        for name, value in (
-            ("clip", clip),
-            ("bound", bound),
-            ("weight", weight),
-            ("expected", expected),
-        ):
-            if not (value > 0 and math.isfinite(value)):
-                raise StudyError(f"{name} must be a positive number; got {value}")
         return cls(
             clip=weight * bound / expected,
             noise_multiplier=noise_multiplier,
