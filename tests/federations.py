@@ -246,7 +246,7 @@ class Federation:
         )
         done = self._played("server", agreed.study, prepare_server(options))
         if not opened:
-            farewell(agreed, self.server, opens, noted, 1.0)
+            farewell(self.server, options, 1.0)
         return done
 
     def _opened(self, name: str) -> Any:

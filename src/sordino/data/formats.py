@@ -66,6 +66,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -96,12 +97,20 @@ class Source:
             whole: whether its content is to be held in memory, and hence must not expand without
                 limit.
         """
-        self.path = path
-        self.expands = 1
-        self._most = self._allowed() if whole else None
-        self._pieces = self._open()
-        self._rest = b""
-        self._at = 0
+        self.path, self._expands, self._rest, self._at = path, 1, b"", 0
+        with self._readable():
+            self._size = path.stat().st_size
+            with open_plain(path) as file:
+                head = file.read(4)
+        self._most = allowed(self._size) if whole else None
+        if head.startswith(_GZIP):
+            self._expands = _GZIP_EXPANDS
+            self._pieces = self._expanded(lambda file: gzip.GzipFile(fileobj=file), "gzip")
+        elif head.startswith(_BZIP2):
+            self._expands = _BZIP2_EXPANDS
+            self._pieces = self._expanded(bz2.BZ2File, "bzip2")
+        else:
+            self._pieces = self._stored()
 
     def read(self, size: int) -> bytes:
         """Up to ``size`` bytes; fewer only at the end of the file."""
@@ -130,17 +139,15 @@ class Source:
 
     def whole(self) -> bytes:
         """Everything that is left, if it is not too much."""
-        if self._most is None:
-            self._most = self._allowed()
+        self._most = allowed(self._size)
         return b"".join([self._rest[self._at :], *self._pieces])
 
     def check_room(self, size: int, what: str) -> None:
         """Refuse a header that announces more than the file can possibly hold."""
-        held = self.path.stat().st_size
-        if size > held * self.expands:
+        if size > self._size * self._expands:
             raise self.damaged(
                 f"expected {size} bytes of {what}, as the header says",
-                f"the file has only {held} bytes",
+                f"the file has only {self._size} bytes",
             )
 
     def damaged(self, expected: str, found: str) -> DataError:
@@ -160,34 +167,17 @@ class Source:
             self._at += take
         return filled
 
-    def _allowed(self) -> int:
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
         try:
-            return allowed(self.path.stat().st_size)
+            yield
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
-
-    def _open(self) -> Iterator[bytes]:
-        # Not a generator itself: the file's kind must be known before the first read.
-        try:
-            with open_plain(self.path) as file:
-                head = file.read(4)
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if head.startswith(_GZIP):
-            self.expands = _GZIP_EXPANDS
-            return self._expanded(lambda file: gzip.GzipFile(fileobj=file), "gzip")
-        if head.startswith(_BZIP2):
-            self.expands = _BZIP2_EXPANDS
-            return self._expanded(bz2.BZ2File, "bzip2")
-        return self._stored()
 
     def _stored(self) -> Iterator[bytes]:
-        try:
-            with open_plain(self.path) as file:
-                while piece := file.read(_PIECE):
-                    yield piece
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+        with self._readable(), open_plain(self.path) as file:
+            while piece := file.read(_PIECE):
+                yield piece
 
     def _expanded(
         self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str

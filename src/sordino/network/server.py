@@ -131,7 +131,7 @@ def serve(
         done = _served(run, options, shown, travels.again)
         with locked(run):
             if not opened:
-                heard = farewell(agreed, run, opens, incidents.note, FAREWELL)
+                heard = farewell(run, options)
                 shown.words(f"the run had ended; {heard} sites were told so")
             conclude(run, done.rounds, done.spent, done.why)
     return done
@@ -151,13 +151,7 @@ def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outc
         raise
 
 
-def farewell(
-    agreed: Agreed,
-    folder: Path,
-    opens: Callable[[int, Mailbox], Hub],
-    noted: Callable[[str, str, str], object],
-    seconds: float,
-) -> int:
+def farewell(folder: Path, options: ServerOptions, seconds: float = FAREWELL) -> int:
     """Tell the sites of a run that has ended how it ended; how many have heard it. A journal that
     a kill has left is removed.
 
@@ -173,8 +167,10 @@ def farewell(
         raise StudyError(f"{folder / LAST}: this is no farewell")
     dimension, mailbox = len(bye.model) // 4, Mailbox()
     run = str(known(reading.load(folder).about.run))
-    with closing(opens(frames.limit(dimension), mailbox)) as hub:
-        session = ServerSession(hub, mailbox, agreed, dimension=dimension, run=run, noted=noted)
+    with closing(options.opens(frames.limit(dimension), mailbox)) as hub:
+        session = ServerSession(
+            hub, mailbox, options.agreed, dimension=dimension, run=run, noted=options.noted
+        )
         return session.bye(bye, seconds)
 
 
