@@ -12,8 +12,8 @@ is such a release.
 
 whatever the images are. Features that are already numbers (``float32``) stay as they
 were given. If their ranges differ wildly, divide by constants that are known without
-looking at the data, such as a sensor's full scale or a legal maximum: the argument
-``scale`` of :func:`sordino.data.load` does so.
+looking at the data, such as a sensor's full scale or a legal maximum: the setting ``scale``
+of :class:`~sordino.data.table.ReadOptions` does so.
 
 **Shapes.** ``x`` is (examples, channels, height, width) for images and (examples,
 features) for tables; ``y`` is (examples,). Pixels stay ``uint8`` for as long as possible:

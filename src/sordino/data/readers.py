@@ -133,9 +133,8 @@ def _own(
         [each.y for each in both], str(file), how.target, how.label_range, how.classes
     )
     span = how.label_range if how.target == "number" else None
-    clients = [each.client for each in both if each.client is not None]
-    if train.client is None or len(clients) < len(both):
-        clients = [] if train.client is None else clients[:1]
+    whole = all(raw.client is not None for raw in both)
+    clients = [raw.client for raw in (both if whole else both[:1]) if raw.client is not None]
     numbers, owners = encode_clients(clients) if clients else ((), ())
     sets = [
         Dataset(

@@ -166,10 +166,12 @@ class Published:
         A damaged one is none.
         """
         try:
+            if not self.begins:
+                return all(remote.there(folder) is not False for remote in self.remote)
             return all(
                 _digest(self.file(folder, name), "sha256", size).startswith(digest)
                 for name, size, digest in self.begins
-            ) and (bool(self.begins) or all(r.there(folder) is not False for r in self.remote))
+            )
         except (DataError, OSError):
             return False
 
