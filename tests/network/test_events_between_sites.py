@@ -396,9 +396,9 @@ def test_a_site_that_has_answered_stays_even_if_the_rules_drop_its_answer(ends: 
     assert world.expects(world.state, 0, 2)
     broken = Embedding(0, 1, True, 32, np.full(4, np.nan, "<f4").tobytes())
     world.step(world.state, Arrived(broken))
-    assert world.model.state.dropped == 1
+    assert world.player.state.dropped == 1
     assert [world.expects(world.state, site, 2) for site in range(3)] == [False, True, True]
-    assert not world.model.away
+    assert not world.player.away
 
 
 def test_a_broker_carries_the_largest_frame_of_events(tmp_path: Path) -> None:

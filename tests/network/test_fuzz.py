@@ -308,7 +308,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     world, moment = agreed.network.world(serving.inner, made.first)
     feeder = Feeder(agreed, count, seed=count)
     feeder.dimension = moment.model.size
-    feeder.sizes = list(world.model.rules.sizes) if isinstance(world, VerticalServer) else []
+    feeder.sizes = list(world.player.rules.sizes) if isinstance(world, VerticalServer) else []
     courier = Guarded(
         feeder,
         feeder,

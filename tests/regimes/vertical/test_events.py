@@ -325,9 +325,9 @@ def test_random_activates_each_party_as_often_as_it_says_and_by_itself(
     if p < 1:
         share = silent[~active].mean()
         assert abs(share - 0.2) <= 5 * math.sqrt(0.16 / (~active).sum())
-    payload = world.sizes.weigh(1, active, np.ones(n, bool))
-    full = world.sizes.weigh(1, np.ones_like(active), np.ones(n, bool))
-    ratio = (payload.up + payload.down) / (full.up + full.down)
+    payload = world.sizes.traffic(1, active, np.ones(n, bool))
+    full = world.sizes.traffic(1, np.ones_like(active), np.ones(n, bool))
+    ratio = (payload[0] + payload[1]) / (full[0] + full[1])
     assert abs(ratio - (1 + p) / 2) <= 5 * deviation / 2 / math.sqrt(3)
     assert watch.rounds[-1]["steps"] == active.sum(0).max()
 
@@ -410,7 +410,7 @@ def test_every_byte_that_is_counted_was_sent(
 
 @pytest.mark.parametrize("first", [1, 120, 250, 2**16 - 5, 2**32 - 5])
 def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
-    sizes = Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16)
+    sizes = Sizes((6, 128, 80_000), bits=16)
     rng = np.random.default_rng(first)
     active = rng.random((12, 3)) < 0.5
     learned = rng.random(12) < 0.7
@@ -426,8 +426,7 @@ def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
             if active[i, m] and learned[i]:
                 down += size
                 framing += len(encode(Derivative(m, first + i, 16, bytes(size)))) - size
-    found = sizes.weigh(first, active, learned)
-    assert (found.up, found.down, found.framing) == (up, down, framing)
+    assert sizes.traffic(first, active, learned) == (up, down, framing)
 
 
 def test_traffic_is_that_of_the_paper() -> None:
@@ -436,13 +435,11 @@ def test_traffic_is_that_of_the_paper() -> None:
     """
     everybody = np.ones((100_000, 4), bool)
     for resends, expected in ((1, 1953.125), (40, 78125.0)):
-        sizes = Sizes.of((64,) * 4, resends=resends, batch=1, bits=16)
-        found = sizes.weigh(1, everybody, np.ones(100_000, bool))
-        assert (found.up + found.down) * 20 / 2**20 == expected
-    wide = Sizes.of((64,) * 4, resends=1, batch=3, bits=32).weigh(
-        1, everybody, np.ones(100_000, bool)
-    )
-    assert wide.up == 6 * 100_000 * 4 * 64 * 2
+        sizes = Sizes((64 * resends,) * 4, bits=16)
+        up, down, _ = sizes.traffic(1, everybody, np.ones(100_000, bool))
+        assert (up + down) * 20 / 2**20 == expected
+    wide, *_ = Sizes((64 * 3,) * 4, bits=32).traffic(1, everybody, np.ones(100_000, bool))
+    assert wide == 6 * 100_000 * 4 * 64 * 2
 
 
 # What is told
@@ -539,7 +536,8 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(
                 )
             world, _ = made(folder, *changes)
             if name == "other":
-                world = replace(world, stream=Other(world.stream, labels=True, features=features))
+                other: Any = Other(world.stream, labels=True, features=features)
+                world = replace(world, stream=other)
             heard, watch = Overheard(patch), Watch()
             end = world.run(world.first(), watch)
             ends.append((watch.rows, end.model.tobytes(), heard.said, booked(world)))
@@ -593,7 +591,8 @@ def test_the_error_that_is_logged_is_unbiased(
     )
     world, _ = made(tmp_path, *changes)
     spy, watch = Nobody(says), Watch()
-    world = replace(world, engine=lambda: spy, stream=Knows(world.stream, False, False))
+    knows: Any = Knows(world.stream, False, False)
+    world = replace(world, engine=lambda: spy, stream=knows)
     world.run(world.first(), watch)
     mechanism = RandomisedResponse(epsilon=2.0, classes=10)
     spread = mechanism.deviation(mechanism.keep * 0.75 + mechanism.other * 0.25, n) + math.sqrt(

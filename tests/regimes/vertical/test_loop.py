@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.regimes.vertical.halves import Played, Rates
+from sordino.regimes.vertical.halves import Played
 from sordino.regimes.vertical.loop import BLOCK, Array, Loop, Rule, _half
 from sordino.regimes.vertical.models import Chain, Net
 
@@ -26,17 +26,30 @@ Bools = NDArray[np.bool_]
 Labels = NDArray[np.int64]
 Events = tuple[Array, Labels, Bools]
 
-SMALL = Net((Chain((3, 5), True), Chain((7, 9, 4), True), Chain((4, 6, 17))), Chain((26, 11, 5)))
-ONE = Net((Chain((2, 3), True),), Chain((3, 2)))
-DEEP = Net(
-    (Chain((9, 32, 64, 98, 128), True), Chain((9, 32, 64, 98, 128), True)),
-    Chain((256, 256, 128, 64, 32, 2)),
+SMALL = (
+    Chain((3, 5), True),
+    Chain((7, 9, 4), True),
+    Chain((4, 6, 17)),
+    Chain((26, 11, 5)),
 )
-WIDE = Net(
-    (Chain((20, 40)), Chain((1, 1), True), Chain((33, 16, 31), True), Chain((16, 16), True)),
+ONE = (Chain((2, 3), True), Chain((3, 2)))
+DEEP = (*(Chain((9, 32, 64, 98, 128), True),) * 2, Chain((256, 256, 128, 64, 32, 2)))
+WIDE = (
+    Chain((20, 40)),
+    Chain((1, 1), True),
+    Chain((33, 16, 31), True),
+    Chain((16, 16), True),
     Chain((88, 3)),
 )
-PAPER = Net((Chain((196, 64), True),) * 4, Chain((256, 256, 10)))
+PAPER = (*(Chain((196, 64), True),) * 4, Chain((256, 256, 10)))
+
+
+def features(net: Net) -> tuple[int, ...]:
+    return tuple(chain.widths[0] for chain in net[:-1])
+
+
+def sent_by(net: Net) -> tuple[int, ...]:
+    return tuple(chain.widths[-1] for chain in net[:-1])
 
 
 def weights(net: Net, seed: int) -> tuple[Array, list[Array]]:
@@ -50,7 +63,7 @@ def weights(net: Net, seed: int) -> tuple[Array, list[Array]]:
         ]
         return np.concatenate(parts).astype(np.float32)
 
-    return of(net.server), [of(party) for party in net.parties]
+    return of(net[-1]), [of(party) for party in net[:-1]]
 
 
 def named(server: Array, parties: list[Array]) -> dict[str, Array]:
@@ -59,16 +72,14 @@ def named(server: Array, parties: list[Array]) -> dict[str, Array]:
 
 def stream(net: Net, n: int, seed: int, share: float = 1.0) -> Events:
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, sum(net.features))).astype(np.float32)
-    return x, rng.integers(0, net.server.widths[-1], n), rng.random((n, len(net.parties))) < share
+    x = rng.standard_normal((n, sum(features(net)))).astype(np.float32)
+    return x, rng.integers(0, net[-1].widths[-1], n), rng.random((n, len(net[:-1]))) < share
 
 
-def rates(net: Net, seed: int, size: float = 0.1) -> Rates:
+def rates(net: Net, seed: int, size: float = 0.1) -> tuple[float, ...]:
     rng = np.random.default_rng(seed)
-    return Rates(
-        float(rng.uniform(0.1, 1) * size),
-        tuple(float(rate) for rate in rng.uniform(0.1, 1, len(net.parties)) * size),
-    )
+    server, *parties = rng.uniform(0.1, 1, len(net[:-1]) + 1) * size
+    return (*map(float, parties), float(server))
 
 
 def half(values: Double) -> Double:
@@ -81,7 +92,7 @@ class Twin:
 
     net: Net
     rule: Rule
-    rates: Rates
+    rates: tuple[float, ...]
     half: bool
     w: list[Double]  # parties, then the server
     running: bool = (
@@ -92,7 +103,12 @@ class Twin:
 
     @staticmethod
     def of(
-        net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, running: bool = False
+        net: Net,
+        rule: Rule,
+        rates: tuple[float, ...],
+        seed: int,
+        half: bool = False,
+        running: bool = False,
     ) -> Twin:
         server, parties = weights(net, seed)
         return Twin(
@@ -104,28 +120,24 @@ class Twin:
         sent = half if self.half else np.array
         passes = [
             forward(c, w, part)
-            for c, w, part in zip(
-                self.net.parties, self.w, split(x, self.net.features), strict=False
-            )
+            for c, w, part in zip(self.net[:-1], self.w, split(x, features(self.net)), strict=False)
         ]
         embeddings = np.concatenate([sent(outputs[-1]) for outputs in passes])
-        served = forward(self.net.server, self.w[-1], embeddings)
+        served = forward(self.net[-1], self.w[-1], embeddings)
         scores = served[-1]
         p = np.exp(scores - scores.max())
         p /= p.sum()
         slope = p.copy()
         slope[label] -= 1
-        g_server, v = backward(self.net.server, self.w[-1], served, slope)
+        g_server, v = backward(self.net[-1], self.w[-1], served, slope)
         gradients = []
         for m, (chain, w, outputs, down) in enumerate(
-            zip(self.net.parties, self.w, passes, split(v, self.net.embeddings), strict=False)
+            zip(self.net[:-1], self.w, passes, split(v, sent_by(self.net)), strict=False)
         ):
             g, _ = backward(chain, w, outputs, sent(down))
             gradients.append(g if active[m] else 0 * g)
         averaged = self.averaged([*gradients, g_server])
-        for m, (step, average) in enumerate(
-            zip((*self.rates.parties, self.rates.server), averaged, strict=True)
-        ):
+        for m, (step, average) in enumerate(zip(self.rates, averaged, strict=True)):
             if m == len(active) or active[m]:
                 self.w[m] = self.w[m] - step * average
         return int(scores.argmax()), float(-np.log(p[label])), float(sum(a @ a for a in averaged))
@@ -198,7 +210,7 @@ def backward(
 def begun(
     net: Net,
     rule: Rule,
-    rates: Rates,
+    rates: tuple[float, ...],
     seed: int,
     half: bool = False,
     block: int = BLOCK,
@@ -294,7 +306,7 @@ def modules(net: Net, seed: int) -> list[nn.Sequential]:
     """Parties, then the server, in float64."""
     server, parties = weights(net, seed)
     made = []
-    for chain, w in zip((*net.parties, net.server), (*parties, server), strict=True):
+    for chain, w in zip(net, (*parties, server), strict=True):
         parts: list[nn.Module] = []
         for number, (inputs, outputs) in enumerate(chain.layers):
             parts += [
@@ -316,7 +328,7 @@ def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
     whole = sum(alpha**i for i in range(length))
     kept = [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)]
     for t in range(len(y)):
-        parts = torch.split(torch.from_numpy(x[t]).double(), list(net.features))
+        parts = torch.split(torch.from_numpy(x[t]).double(), list(features(net)))
         scores = server(
             torch.cat([party(part) for party, part in zip(parties, parts, strict=True)])
         )
@@ -327,7 +339,7 @@ def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
                 [p.grad.ravel() for p in module.parameters() if p.grad is not None]
             )
             kept[m].appendleft(gradient if learns else torch.zeros_like(gradient))
-            step = (*steps.parties, steps.server)[m] / whole
+            step = steps[m] / whole
             if learns:
                 change = torch.stack([alpha**i * g for i, g in enumerate(kept[m])]).sum(0)
                 with torch.no_grad():
@@ -377,9 +389,9 @@ def test_half_overflows_and_vanishes() -> None:
     """An embedding too large for 16 bits is infinite, one too small zero; a zero's slope is still
     sent down.
     """
-    net = Net((Chain((1, 2), True),), Chain((2, 2)))
+    net = (Chain((1, 2), True), Chain((2, 2)))
     w = np.array([1, 2, 0, 0], np.float32), np.array([1, 0, 0, 1, 0, 0], np.float32)
-    loop = Loop(net, Rule(1, 1.0), Rates(0.0, (1.0,)), half=True)
+    loop = Loop(net, Rule(1, 1.0), (1.0, 0.0), half=True)
     loop.start(named(w[1], [w[0]]))
     events = np.array([[1e-9]], np.float32), np.array([0]), np.array([[True]])
     assert loop.play(*events).losses[0] == pytest.approx(np.log(2))
@@ -457,7 +469,7 @@ def test_what_is_not_finite_shows_and_spares_the_passive(value: float) -> None:
 
 
 def test_first_of_equal_scores_is_predicted() -> None:
-    loop = Loop(ONE, Rule(1, 1.0), Rates(0.0, (0.0,)), half=False)
+    loop = Loop(ONE, Rule(1, 1.0), (0.0, 0.0), half=False)
     loop.start(named(np.zeros(8, np.float32), [np.zeros(9, np.float32)]))
     seen = loop.play(*stream(ONE, 3, 0))
     assert seen.predictions.tolist() == [0, 0, 0]

@@ -161,21 +161,16 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
         delta=0.0 if privacy.unit == "label" else privacy.delta or 1e-5,
         accountant=privacy.accountant,
     )
-    if privacy.unit == "label":
-        return _without_delta(told, answers, coins, alpha)
+    if privacy.unit == "label":  # guesses where an answer speaks; both bounds are the same one
+        speaks = answers != 0.0
+        right = int(((answers > 0.0) == coins)[speaks].sum())
+        low = one_run(m, int(speaks.sum()), right, 0.0, alpha)
+        return told.told(low, low, m)
     scores = label_epsilon(study) * answers
     for each in covers.values():
         longest = float(each.bounded(torch.tensor([[1e3 * each.clip]]))[0, 0])
         scores += 2.0 * longest / each.deviation**2 * np.array(each.seen[:m])
     return told.interval(scores, coins, alpha)
-
-
-def _without_delta(told: Promised, answers: Scores, coins: Coins, alpha: float) -> Interval:
-    """Guesses about all labels whose answer says something; both bounds are the same one."""
-    m, speaks = len(coins), answers != 0.0
-    r, right = int(speaks.sum()), int(((answers > 0.0) == coins)[speaks].sum())
-    low = one_run(m, r, right, 0.0, alpha)
-    return told.told(low, low, m)
 
 
 def _covered(engine: Engine, coins: Coins, covers: dict[int, Replaced]) -> Engine:

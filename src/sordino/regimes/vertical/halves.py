@@ -62,14 +62,6 @@ Rows = NDArray[np.float32]
 Classes = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Learning rates: eta_0 of the server, eta_m of each party."""
-
-    server: float
-    parties: tuple[float, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
     """Results of n events of b examples each.
@@ -120,6 +112,12 @@ class Engine:
     def weights(self) -> Weights:
         """Return flat weights of "server", "party0", "party1" and so on."""
         raise NotImplementedError
+
+    @property
+    def model(self) -> Vector:
+        """All weights in one vector (d,), the server's first."""
+        found: Vector = np.concatenate(list(self.weights().values()))
+        return found
 
     def pack(self) -> Arrays:
         """Return everything that a later :meth:`unpack` needs."""
@@ -173,21 +171,15 @@ class HalfSettings:
         """Examples that one event goes through."""
         return self.method.batch * (self.method.window if self.method.replays else 1)
 
-    def window(self, flat: Flat, rate: float) -> Window:
-        """Return the server's window of gradients: of one, where examples are kept instead."""
-        method = self.method
-        length = 1 if method.replays else method.window
-        return Window(flat, length, method.attenuation, rate, fades=method.fades)
-
-    def party_window(self, flat: Flat, rate: float) -> Window:
-        """Return a party's: as the server's, or of its newest gradient over the server's W
-        (Algorithm 3 as printed).
+    def window(self, flat: Flat, rate: float, *, of_party: bool = False) -> Window:
+        """Return a window of gradients: of one, where examples are kept instead. A party's may be
+        of its newest gradient over the server's W (Algorithm 3 as printed).
         """
-        method = self.method
-        if method.buffered:
-            return self.window(flat, rate)
-        whole = total(method.window, method.attenuation)
-        return Window(flat, 1, method.attenuation, rate, whole=whole, fades=method.fades)
+        method, whole = self.method, None
+        length = 1 if method.replays else method.window
+        if of_party and not method.buffered:
+            length, whole = 1, total(method.window, method.attenuation)
+        return Window(flat, length, method.attenuation, rate, whole=whole, fades=method.fades)
 
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
         """Put an event's examples (b, width), or labels (b,), in front of a window (rows, ...)."""
@@ -295,11 +287,14 @@ class Party(Half):
         self.index, self.noise, self.frozen = index, noise, frozen
         if noise.embedding is not None and noise.update is None and not frozen:
             unbounded = unbounded or RAW_UPDATES
-        embedding, update = map(_multiplier, (noise.embedding, noise.update))
+        embedding, update = (
+            None if each is None else each.noise_multiplier
+            for each in (noise.embedding, noise.update)
+        )
         times = settings.rows // settings.method.batch
         self.unit, self.price = party_unit(index), released(embedding, update, times, unbounded)
         self._model = model = PartyModule(module, features)
-        window = settings.party_window(model.flat, rate)
+        window = settings.window(model.flat, rate, of_party=True)
         kept = torch.zeros((settings.rows, features), dtype=model.flat.weights.dtype)
         super().__init__(settings, model.flat, model.parameters, window, kept)
         self._made: Tensor | None = None
@@ -333,23 +328,19 @@ class Party(Half):
                 nothing has been computed then.
         """
         paid.covers(self.unit, self.price)
-        learns = active and not self.frozen
-        made = self._shortened(self._model(self.rows(features), learns), learns)
+        learns, noise = active and not self.frozen, self.noise
+        made = self._model(self.rows(features), learns)
+        if noise.embedding is not None:
+            with torch.set_grad_enabled(learns):
+                norms = torch.linalg.vector_norm(made, dim=1, keepdim=True).clamp_min(1e-30)
+                made = made * (noise.embedding.clip / norms).clamp_max(1.0)
         self._made, self._event = (made, event) if learns else (None, 0)
         sent = made.detach()
-        if self.noise.embedding is not None and self.noise.embedding_draws is not None:
-            draws = self.noise.embedding_draws.over(event, self._contents(sent))
-            sent = self.noise.embedding.release_rows(sent, draws)
+        if noise.embedding is not None and noise.embedding_draws is not None:
+            draws = noise.embedding_draws.over(event, self._contents(sent))
+            sent = noise.embedding.release_rows(sent, draws)
         bits = self.settings.bits
         return Embedding(self.index, event, active, bits, _packed(sent, bits))
-
-    def _shortened(self, made: Tensor, learns: bool) -> Tensor:
-        if self.noise.embedding is None:
-            return made
-        with torch.set_grad_enabled(learns):
-            norms = torch.linalg.vector_norm(made, dim=1, keepdim=True).clamp_min(1e-30)
-            found: Tensor = made * (self.noise.embedding.clip / norms).clamp_max(1.0)
-        return found
 
     def rows(self, features: Tensor) -> Tensor:
         """Return the rows that an event with these features (b, f) goes through, (rows, f)."""
@@ -384,10 +375,6 @@ class Party(Half):
     def _contents(self, hidden: Tensor) -> Contents:
         """Return the bytes that noise is drawn over."""
         return self.noise.history.digest, raw(hidden.detach().cpu().numpy())
-
-
-def _multiplier(mechanism: Single | None) -> float | None:
-    return None if mechanism is None else mechanism.noise_multiplier
 
 
 def _packed(values: Tensor, bits: int) -> bytes:
@@ -458,16 +445,14 @@ class Server(Half):
             for m, h in enumerate(embeddings)
         ]
         losses, scores = self.losses(torch.cat(leaves, 1), labels)
-        share = 1.0 / settings.rows
-        wanted = [leaves[m] for m in active]
+        rows, bits, batch = settings.rows, settings.bits, settings.method.batch
+        wanted, count = [leaves[m] for m in active], len(self.parameters)
         slopes = torch.autograd.grad(
-            losses.sum() * share, [*self.parameters, *wanted], allow_unused=True
+            losses.sum() * (1.0 / rows), [*self.parameters, *wanted], allow_unused=True
         )
-        count = len(self.parameters)
         if self.most < math.inf:
             refuse_long(slopes, self.most)
         self.window.learn(event, slopes[:count])
-        rows, bits = settings.rows, settings.bits
         each = (
             torch.zeros_like(leaf) if v is None else v * rows
             for leaf, v in zip(wanted, slopes[count:], strict=True)
@@ -475,9 +460,8 @@ class Server(Half):
         derivatives = tuple(
             Derivative(m, event, bits, _packed(v, bits)) for m, v in zip(active, each, strict=True)
         )
-        batch = settings.method.batch
-        loss = float(losses.detach()[:batch].mean())
-        return Learned(scores.detach()[:batch].argmax(1).numpy(), loss, derivatives)
+        predictions = scores.detach()[:batch].argmax(1).numpy()
+        return Learned(predictions, float(losses.detach()[:batch].mean()), derivatives)
 
     def losses(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses of all examples of an event so far, and scores (rows, classes)."""
@@ -779,10 +763,8 @@ class Graph(InProcessEngine):
     def __init__(self, server: Server, parties: Sequence[Party], columns: Sequence[slice]) -> None:
         self.server, self.parties, self._columns = server, tuple(parties), tuple(columns)
         self._event = 0
-        self._halves: list[tuple[str, Half]] = [
-            ("server", server),
-            *((f"party{party.index}", party) for party in parties),
-        ]
+        self._halves: dict[str, Half] = {"server": server}
+        self._halves |= {f"party{party.index}": party for party in parties}
 
     def play(self, x: Rows, y: Classes, active: Mask) -> Played:
         """Play n events one after another: features (n b, f), labels (n b,), activity (n, M)."""
@@ -793,7 +775,7 @@ class Graph(InProcessEngine):
         for i in range(n):
             scores, losses[i] = self._play(inputs[i], labels[i], active[i].tolist(), played.seconds)
             predictions.append(scores.argmax(1))
-            played.regret[i] = sum(half.window.square for _, half in self._halves)
+            played.regret[i] = sum(half.window.square for half in self._halves.values())
         played.predictions[:] = torch.cat(predictions).numpy()
         played.losses[:] = losses.double().mean(1).numpy()
         return played
@@ -804,11 +786,12 @@ class Graph(InProcessEngine):
         """Play an event; return its own examples' scores (b, classes) and losses (b,)."""
         server, rows = self.server, self.server.settings.rows
         self._event += 1
-        begin = time.perf_counter()
-        sent = [
-            self._embedding(party, features[:, columns], learns)
-            for party, columns, learns in zip(self.parties, self._columns, active, strict=True)
-        ]
+        begin, sent = time.perf_counter(), list[Tensor]()
+        for party, columns, learns in zip(self.parties, self._columns, active, strict=True):
+            inputs = party.rows(features[:, columns])
+            with torch.set_grad_enabled(learns):
+                out: Tensor = party.flat.module(inputs)
+            sent.append(_sent(out) if party.settings.bits == 16 else out)
         middle = time.perf_counter()
         losses, scores = server.losses(torch.cat(sent, 1), labels)
         learning = [party for party, learns in zip(self.parties, active, strict=True) if learns]
@@ -826,20 +809,14 @@ class Graph(InProcessEngine):
         batch = server.settings.method.batch
         return scores.detach()[:batch], losses.detach()[:batch]
 
-    def _embedding(self, party: Party, features: Tensor, learns: bool) -> Tensor:
-        rows = party.rows(features)
-        with torch.set_grad_enabled(learns):
-            out: Tensor = party.flat.module(rows)
-        return _sent(out) if party.settings.bits == 16 else out
-
     def weights(self) -> Weights:
         """Return copies of the flat weights of the server and of each party."""
-        return {name: half.weights for name, half in self._halves}
+        return {name: half.weights for name, half in self._halves.items()}
 
     def pack(self) -> Arrays:
         """Return weights, windows and kept examples, between two events."""
         found: Arrays = {**self.weights(), "window.event": np.array([self._event])}
-        for name, half in self._halves:
+        for name, half in self._halves.items():
             found |= {f"window.{name}.{key}": value for key, value in half.window.pack().items()}
             if half.settings.method.replays:
                 found[f"window.{name}.kept"] = half.kept.numpy().copy()
@@ -849,7 +826,7 @@ class Graph(InProcessEngine):
         """Restore the state that :meth:`pack` returned."""
         self._event, settings = int(kept["window.event"][0]), self.server.settings
         self.server.filled = min(self._event * settings.method.batch, settings.rows)
-        for name, half in self._halves:
+        for name, half in self._halves.items():
             half.flat.load(torch.from_numpy(kept[name]))
             half.window.unpack(below(f"window.{name}.", kept))
             if half.settings.method.replays:

@@ -50,8 +50,7 @@ numbers before rounding. Numbers are float32, shares and sums of the regret floa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple, TypeVar
 
@@ -65,11 +64,10 @@ from sordino.regimes.vertical.halves import (
     Arrays,
     InProcessEngine,
     Played,
-    Rates,
     Weights,
     below,
 )
-from sordino.regimes.vertical.models import Chain, Net
+from sordino.regimes.vertical.models import Net
 
 Array = NDArray[np.float32]
 Kind = TypeVar("Kind", bound=np.generic)
@@ -457,17 +455,17 @@ def _forget(shape: Shape, state: State, done: Any) -> None:
 class Loop(InProcessEngine):
     """Weights and window of one network, with room of its own: one object serves one thread.
 
-    ``half`` says that embeddings and their slopes travel as 16-bit floats. Another ``block``
-    changes results by float32's rounding only.
+    ``rates`` are those of each party and of the server. ``half`` says that embeddings and their
+    slopes travel as 16-bit floats. Another ``block`` changes results by float32's rounding only.
     """
 
     def __init__(
-        self, net: Net, rule: Rule, rates: Rates, *, half: bool, block: int = BLOCK
+        self, net: Net, rule: Rule, rates: Sequence[float], *, half: bool, block: int = BLOCK
     ) -> None:
         self.net, self.rule, self._clock = net, rule, 0
         self._half, self._block = half, block
         powers = rule.alpha ** np.arange(rule.length, dtype=np.float64)
-        self._rates = np.array([*rates.parties, rates.server], np.float64) / powers.sum()
+        self._rates = np.array(rates, np.float64) / powers.sum()
         self._powers = np.append(powers, np.zeros(block))
         self._shape = _shape(net)
         self._state = _state(self._shape, rule.length - 1 + block)
@@ -476,8 +474,7 @@ class Loop(InProcessEngine):
 
     def start(self, weights: Mapping[str, Array]) -> None:
         """Begin with copies of these flat weights, and an empty window."""
-        chains = (*self.net.parties, self.net.server)
-        for (_, name, _), chain in zip(self._participants(), chains, strict=True):
+        for (_, name, _), chain in zip(self._participants(), self.net, strict=True):
             _check(name, weights[name], np.float32, (chain.dim,))
         self._clock, self._state.count[:] = 0, 0
         for _, name, layers in self._participants():
@@ -503,10 +500,11 @@ class Loop(InProcessEngine):
             ValueError: for other types or shapes; nothing has changed then.
             IndexError: for a label that is no class, likewise.
         """
-        n, classes = len(x), self.net.server.widths[-1]
-        _check("features", x, np.float32, (n, sum(self.net.features)))
+        (*parties, server), n = self.net, len(x)
+        classes, features = server.widths[-1], sum(chain.widths[0] for chain in parties)
+        _check("features", x, np.float32, (n, features))
         _check("labels", y, np.int64, (n,))
-        _check("active", active, np.bool_, (n, len(self.net.parties)))
+        _check("active", active, np.bool_, (n, len(parties)))
         if n and not (y.min() >= 0 and y.max() < classes):
             raise IndexError(f"labels must lie in 0..{classes - 1}, found {y.min()}..{y.max()}")
         played = Played.room(n)
@@ -522,10 +520,10 @@ class Loop(InProcessEngine):
         """Play a block."""
         shape, state, work = self._shape, self._state, self._work
         seconds, begun = played.seconds, time.perf_counter()
+        *parties, server = self._participants()
         _before(shape, state, work, x, active, self._clock)
-        for p, _, layers in self._participants():
-            if p < len(shape.slot):
-                self._layers[layers[0]].multiply(len(x), int(state.count[p]))
+        for p, _, layers in parties:
+            self._layers[layers[0]].multiply(len(x), int(state.count[p]))
         seconds[FORWARD] += time.perf_counter() - begun
         _events(
             shape, state, work, y, active, self._clock, self._rates, self._powers, self.rule.alpha,
@@ -533,27 +531,27 @@ class Loop(InProcessEngine):
             seconds,
         )  # fmt: skip
         self._clock += len(x)
-        begun = time.perf_counter()
+        begun, oldest = time.perf_counter(), self._clock - self.rule.length
         done = np.array(
             [
-                np.searchsorted(when[:count], self._clock - self.rule.length, side="right")
+                np.searchsorted(when[:count], oldest, side="right")
                 for when, count in zip(state.when, state.count, strict=True)
             ]
         )
         folded = state.count.copy() if part.stop == len(played.losses) else done
         _scale(shape, state, work, folded)
-        for p, _, layers in self._participants():
-            if p == len(shape.slot):
-                seconds[BACKWARD], begun = (
-                    seconds[BACKWARD] + time.perf_counter() - begun,
-                    time.perf_counter(),
-                )
-            if count := int(folded[p]):
-                for q in layers:
-                    layer = self._layers[q]
-                    layer.weights.addmm_(layer.scaled[:count].T, layer.slopes[:count])
+        for p, _, layers in parties:
+            self._fold(layers, int(folded[p]))
+        middle = time.perf_counter()
+        self._fold(server[2], int(folded[-1]))
         _forget(shape, state, done)
-        seconds[SERVER] += time.perf_counter() - begun
+        seconds[BACKWARD] += middle - begun
+        seconds[SERVER] += time.perf_counter() - middle
+
+    def _fold(self, layers: range, count: int) -> None:
+        """Write the first events of a participant's list into its weights."""
+        for layer in (self._layers[q] for q in layers if count):
+            layer.weights.addmm_(layer.scaled[:count].T, layer.slopes[:count])
 
     def weights(self) -> Weights:
         """Return copies of the flat weights in force, the server's first."""
@@ -678,20 +676,19 @@ class _Layer(NamedTuple):
 
 
 def _shape(net: Net) -> Shape:
-    chains: tuple[Chain, ...] = (*net.parties, net.server)
-    sizes = [size for chain in chains for size in chain.layers]
+    sizes = [size for chain in net for size in chain.layers]
+    counts = [len(chain.layers) for chain in net]
     relu = [
-        chain.last or number < len(chain.layers) - 1
-        for chain in chains
-        for number in range(len(chain.layers))
+        chain.last or number < count
+        for chain, count in zip(net, counts, strict=True)
+        for number in range(1, count + 1)
     ]
-    counts = [len(chain.layers) for chain in chains]
     return Shape(
         np.array([inputs for inputs, _ in sizes]),
         np.array([outputs for _, outputs in sizes]),
         np.array(relu),
-        np.array(list(accumulate(counts, initial=0))),
-        np.array(list(accumulate(net.embeddings, initial=0))[:-1]),
+        np.cumsum([0, *counts]),
+        np.cumsum([0, *(chain.widths[-1] for chain in net[:-2])]),
     )
 
 

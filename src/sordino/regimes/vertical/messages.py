@@ -187,16 +187,11 @@ class Messages(Engine):
         features, labels = torch.from_numpy(x).view(n, batch, -1), y.reshape(n, batch)
         self.server.begin(n)
         for i in range(n):
-            self._play(features[i], tuple(labels[i].tolist()), active[i], silent[i], paid)
+            self._play(features[i], labels[i], active[i], silent[i], paid)
         return self.server.played
 
     def _play(
-        self,
-        features: torch.Tensor,
-        labels: tuple[int, ...],
-        active: Mask,
-        silent: Mask,
-        paid: Allowance,
+        self, features: torch.Tensor, labels: Classes, active: Mask, silent: Mask, paid: Allowance
     ) -> None:
         """Play an event: features (b, f), labels (b,), parties (M,)."""
         server, played = self.server, self.server.played
@@ -204,7 +199,7 @@ class Messages(Engine):
         while waiting:
             match waiting.popleft():
                 case Send(site, Turn() as turn) if site == len(self.parties):
-                    waiting += server.step(Arrived(Labels(turn.event, labels)))
+                    waiting += server.step(Arrived(Labels(turn.event, tuple(labels.tolist()))))
                 case Send(site, Turn() as turn):
                     begun = time.perf_counter()
                     said = self.parties[site].answer(
@@ -228,10 +223,8 @@ class Messages(Engine):
 
     def weights(self) -> Weights:
         """Return flat weights of "server", "party0", "party1" and so on."""
-        found = self.server.weights()
-        for m, party in enumerate(self.parties):
-            found[f"party{m}"] = party.weights
-        return found
+        parties = {f"party{m}": party.weights for m, party in enumerate(self.parties)}
+        return self.server.weights() | parties
 
     def pack(self) -> Arrays:
         """Return everything that a later :meth:`unpack` needs."""

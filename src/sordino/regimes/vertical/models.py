@@ -34,7 +34,6 @@ from sordino.regimes.vertical.halves import (
     Party,
     PartyModule,
     PartyNoise,
-    Rates,
     Server,
     keeps_rows_apart,
 )
@@ -152,24 +151,10 @@ class Chain:
         return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
 
-@dataclass(frozen=True, slots=True)
-class Net:
-    """Chains of a network: parties map features to embeddings, the server maps all embeddings, side
-    by side in the order of parties, to scores.
-    """
-
-    parties: tuple[Chain, ...]
-    server: Chain
-
-    @property
-    def embeddings(self) -> tuple[int, ...]:
-        """Numbers in each party's embedding."""
-        return tuple(party.widths[-1] for party in self.parties)
-
-    @property
-    def features(self) -> tuple[int, ...]:
-        """Numbers in each party's input."""
-        return tuple(party.widths[0] for party in self.parties)
+Net = tuple[Chain, ...]
+"""Chains of a network: each party's maps its features to its embedding; the last, the server's,
+maps all embeddings, side by side in the order of parties, to scores.
+"""
 
 
 def chain_of(module: nn.Module) -> Chain | None:
@@ -186,19 +171,18 @@ def chain_of(module: nn.Module) -> Chain | None:
             if type(layer) is not nn.ReLU:
                 return None
             continue
-        if (
-            type(layer) is not nn.Linear
-            or layer.bias is None
-            or (widths and widths[-1] != layer.in_features)
-        ):
+        if type(layer) is not nn.Linear or layer.bias is None:
             return None
-        if not all(
-            p.requires_grad and p.dtype.itemsize == 4 and p.device.type == "cpu"
+        if any(
+            not p.requires_grad or p.dtype.itemsize != 4 or p.device.type != "cpu"
             for p in layer.parameters()
         ):
             return None
-        widths += [layer.out_features] if widths else [layer.in_features, layer.out_features]
-    if len(widths) < 2 or math.prod(widths) == 0:
+        widths = widths or [layer.in_features]
+        if widths[-1] != layer.in_features:
+            return None
+        widths.append(layer.out_features)
+    if len(widths) < 2 or not math.prod(widths):
         return None
     return Chain(tuple(widths), len(layers) % 2 == 0)
 
@@ -318,10 +302,9 @@ class Split:
     @property
     def net(self) -> Net | None:
         """The network as chains; None if it is something else."""
-        chains = [chain_of(half) for half in self.halves().values()]
-        found = [chain for chain in chains if chain is not None]
-        complete = len(found) == len(chains) and not found[0].last
-        return Net(tuple(found[1:]), found[0]) if complete else None
+        server, *parties = map(chain_of, self.halves().values())
+        found = tuple(each for each in (*parties, server) if each is not None)
+        return found if len(found) > len(parties) and not found[-1].last else None
 
     @property
     def known(self) -> bool:
@@ -346,38 +329,33 @@ def named(flats: Mapping[str, Flat], vector: Vector) -> dict[str, NDArray[Any]]:
     return found
 
 
-def rates(study: VerticalStudy) -> Rates:
-    """Return the learning rates of the server and of each party."""
+def rates(study: VerticalStudy) -> tuple[float, ...]:
+    """Return the learning rate of each party, and of the server."""
     method = study.method
     parties = method.learning_rates or (method.learning_rate,) * study.data.parties
-    return Rates(method.server_learning_rate or method.learning_rate, parties)
+    return (*parties, method.server_learning_rate or method.learning_rate)
 
 
 def make_server(split: Split) -> Server:
     """Return the server over its half of the network."""
     study = split.study
     settings = HalfSettings(study.method, study.world.precision)
-    return Server(split.server(), settings, rates(study).server)
+    return Server(split.server(), settings, rates(study)[-1])
 
 
 def make_party(split: Split, m: int, own: Entropy) -> Party:
     """Return the m-th party over its half of the network, with noise drawn from ``own``."""
     study, privacy = split.study, split.study.privacy
-    return Party(
-        m,
-        split.party(m),
-        split.features[m],
-        HalfSettings(study.method, study.world.precision),
-        rates(study).parties[m],
-        PartyNoise(
-            embedding=mechanism_of(privacy.embedding),
-            update=mechanism_of(privacy.update) if privacy.updates == "noisy" else None,
-            embedding_draws=own.stream("embedding", m),
-            update_draws=own.stream("update", m),
-        ),
-        privacy.updates == "frozen",
-        unprotected(study),
+    settings = HalfSettings(study.method, study.world.precision)
+    frozen = privacy.updates == "frozen"
+    noise = PartyNoise(
+        embedding=mechanism_of(privacy.embedding),
+        update=mechanism_of(privacy.update) if privacy.updates == "noisy" else None,
+        embedding_draws=own.stream("embedding", m),
+        update_draws=own.stream("update", m),
     )
+    module, features, rate = split.party(m), split.features[m], rates(study)[m]
+    return Party(m, module, features, settings, rate, noise, frozen, unprotected(study))
 
 
 def mechanism_of(release: Release | None) -> Single | None:

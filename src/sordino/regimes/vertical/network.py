@@ -41,8 +41,8 @@ that comes later says is dropped. Whatever is dropped or stood in shows in the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy, History, Seeded
+from sordino.base.entropy import History, Seeded
 from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
 from sordino.core.effect import (
@@ -90,11 +90,11 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
 from sordino.core.study.base import Study
-from sordino.core.world import ChargeRequest, ServerSide, SiteSide
+from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSide
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.table import columns_of, in_order, read_arrays
-from sordino.privacy import Allowance, Budget, LedgerSession, Permit
+from sordino.privacy import Allowance, LedgerSession, Permit
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -102,16 +102,13 @@ from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import (
-    AppearanceWorld,
     Block,
     Events,
     State,
-    StreamSimulation,
     appearances,
-    counted,
     prepared,
 )
-from sordino.regimes.vertical.stream import Examples, parts, refuse, source, stream_of, whole
+from sordino.regimes.vertical.stream import Arranged, parts, refuse, source, stream_of, whole
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.training.flat import Flat
 from sordino.training.plausible import CHANCE, LONGEST, ROUNDING, Length, length
@@ -124,8 +121,8 @@ HOLDER = "labels"
 """Name of the site that has the labels, in the files of a demo."""
 
 
-class VerticalServer(StreamSimulation, ServerSide[State]):
-    """One call of a server's run over a network, as the kernel asks for it.
+class VerticalServer(Events, ServerSide[State]):
+    """A server's run over a network, as the kernel asks for it.
 
     To the kernel there is one state, that of the stream; a block of it is no task of an engine
     here, but a row of events.
@@ -133,23 +130,19 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     hands_out = False
     continuous = True
+    player: ServerModel
 
-    def __init__(self, events: Events, state: State) -> None:
-        super().__init__(events, state)
-        assert isinstance(self.engine, ServerModel)
-        self.model: ServerModel = self.engine
-        self.model.server.most = LONGEST
-        self.widest = max(self.model.rules.sizes)
+    def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
+        """Stand at ``moment``, before a block."""
+        found = super().resumed(moment)
+        self.player.server.most = LONGEST
+        self.widest = max(self.player.rules.sizes)
         self._task = EventBlock(1, 0)
         self._silent: Mask = np.zeros((0, 0), bool)
         self._unbooked: Sequence[ChargeRequest] = ()
         self._asked: dict[int, int] = {}
         self._leaving: set[int] | None = None
-
-    @property
-    def budget(self) -> Budget:
-        """The budget of what is promised."""
-        return self.events.budget
+        return found
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """Return what the rules of the stream say, and within a block those of events."""
@@ -161,12 +154,12 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
             case Begin():
                 return super().step(state, event)
             case Joined(site):
-                self.model.away.discard(site)
+                self.player.away.discard(site)
                 return state, ()
             case Left(site):
-                self.model.away.add(site)
+                self.player.away.add(site)
             case Lapsed():
-                self.model.state.dropped += 1  # an answer that comes too late
+                self.player.state.dropped += 1  # an answer that comes too late
                 return state, ()
             case Refused():
                 return state, ()
@@ -174,10 +167,10 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
             return state, ()
         if self._leaving is not None:
             return state, self._left(event, self._leaving)
-        found = self._noted(self.model.step(event))
+        found = self._noted(self.player.step(event))
         if isinstance(event, Learned):
-            over = self.model.count == self._block.used.sum()
-            found += self._over() if over else self._noted(self.model.open())
+            over = self.player.count == self._block.used.sum()
+            found += self._over() if over else self._noted(self.player.open())
         return state, found
 
     @property
@@ -187,15 +180,11 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def _answered(self, message: Said) -> None:
         """Note that a site answers a turn once, whether its answer can be used or not."""
-        match message:
-            case Embedding(party=site, event=event) | Passive(party=site, event=event):
-                pass
-            case Labels(event=event):
-                site = self.model.rules.parties
-            case _:
-                return
-        if self._asked.get(site, 0) // 2 == event:
-            del self._asked[site]
+        if isinstance(message, Embedding | Passive | Labels):
+            parties = self.player.rules.parties
+            site = parties if isinstance(message, Labels) else message.party
+            if self._asked.get(site, 0) // 2 == message.event:
+                del self._asked[site]
 
     def _noted(self, effects: Iterable[Effect]) -> list[Effect]:
         """Note the turns that sites are sent."""
@@ -207,18 +196,18 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def open_block(self, state: State) -> list[Effect]:
         """Read a block, and open its first event."""
-        self._task, events = self._next(state), self.events
-        self._unbooked = self.read(state, self._task)
+        self._task = self._next(state)
+        self._unbooked = self.read_next(state, self._task)
         block = self._block
-        self.model.begin(int(block.used.sum()))
-        silent = events.activity.silent(block.start, len(block.used), events.block)
+        self.player.begin(int(block.used.sum()))
+        silent = self.activity.silent(block.start, len(block.used), self.block_length)
         self._silent = silent[block.used]
-        return self._noted(self.model.open()) if block.used.any() else self._over()
+        return self._noted(self.player.open()) if block.used.any() else self._over()
 
     def _over(self) -> list[Effect]:
         """Close a block. The last one is closed when everybody has the last derivative."""
-        n, model = len(self._block.used), self.model
-        if self.state.position + n < self.events.study.horizon and n == self._task.count:
+        n, model = len(self._block.used), self.player
+        if self.state.position + n < self.study.horizon and n == self._task.count:
             return self._block_played()
         self._leaving = set(range(model.rules.parties + 1)) - model.away
         last = self._noted(model.open(over=True))
@@ -241,7 +230,7 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def _cut_short(self) -> list[Effect]:
         """Count the events of the open block that are over: no more of them will come."""
-        over = self.model.count
+        over = self.player.count
         if not over or self._task.number != self.state.position + 1:
             return []
         stop = int(np.flatnonzero(self._block.used)[over - 1]) + 1
@@ -249,13 +238,11 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def _counted(self, block: Block) -> BlockPlayed:
         """Return what came of a block."""
-        model, events, n = self.model, self.events, len(block.used)
+        model, n = self.player, len(block.used)
         if not n:
             return BlockPlayed(self._task.number, 0, ())
-        tallies = counted(
-            block, model.played, model.active, model.absent, model.labels.reshape(-1),
-            events.sizes, events.study.stride,
-        )  # fmt: skip
+        labels = model.labels.reshape(-1)
+        tallies = self.counted(block, model.played, model.active, model.absent, labels)
         return BlockPlayed(self._task.number, n, tuple(tallies))
 
     def requests(
@@ -267,20 +254,20 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
 
     def learn(self, effect: Learn | Skip) -> Learned:
         """Let the server learn, or only see the labels."""
-        return self.model.learn(effect)
+        return self.player.learn(effect)
 
     def faults(self) -> Sequence[tuple[int, str]]:
         """Return parties whose embeddings could not be learned from, each once."""
-        found, self.model.faults = self.model.faults, []
+        found, self.player.faults = self.player.faults, []
         return found
 
     def latest(self, state: State, site: int) -> int:
         """Return the number of the query of the open event."""
-        return 2 * (self.model.state.closed + 1) + 1
+        return 2 * (self.player.state.closed + 1) + 1
 
     def indispensable(self, site: int) -> bool:
         """Return whether a site holds the labels: nothing goes on without them."""
-        return site == self.model.rules.parties
+        return site == self.player.rules.parties
 
     def expects(self, state: State, site: int, number: int) -> bool:
         """Return whether this is what the site was asked last, and has not answered."""
@@ -290,29 +277,30 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
         """Return how long an answer takes by the simulator's clock: an event takes a second or so,
         and a party that is to be silent answers too late.
         """
-        rules = self.model.rules
+        rules = self.player.rules
         if not isinstance(task, Turn) or not task.asked:
             return 4.0 * rules.patience
-        late = self._silent[self.model.count, site]
+        late = self._silent[self.player.count, site]
         return 1.5 * rules.patience if late else 0.0
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """Return the length of an embedding with noise, and how long noise lets it be."""
-        noise = self.model.noise
+        noise = self.player.noise
         if noise is None or not isinstance(said, Embedding):
             return None
         try:
-            values = numbers(said, self.model.rules.sizes[site])
+            values = numbers(said, self.player.rules.sizes[site])
         except RemoteProtocolError:  # the rules drop it
             return None
-        most = noise.within(self.model.server.settings.rows, len(values), CHANCE)
+        most = noise.within(self.player.server.settings.rows, len(values), CHANCE)
         return Length(length(values), most * (1.0 + ROUNDING))  # which 16 bits stay within
 
     def unfit(self, site: int, number: int, said: Said) -> str | None:
         """Return why an answer is refused: it is another's, of another event, or of another size.
         What is not finite is for the rules to drop.
         """
-        event, parties, settings = number // 2, self.model.rules.parties, self.model.server.settings
+        event, model = number // 2, self.player
+        parties, settings = model.rules.parties, model.server.settings
         if not isinstance(said, Embedding | Labels | Passive):
             return f"no site of this study sends {type(said).__name__}"
         if said.event != event:
@@ -322,8 +310,8 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
                 return "it does not hold the labels"
             if len(said.values) != settings.method.batch:
                 return f"{len(said.values)} labels; an event has {settings.method.batch}"
-            if not all(0 <= value < self.model.classes for value in said.values):
-                return f"labels that are no numbers from 0 to {self.model.classes - 1}"
+            if not all(0 <= value < model.classes for value in said.values):
+                return f"labels that are no numbers from 0 to {model.classes - 1}"
             return None
         if said.party != site:
             return f"it speaks for site {said.party} and is site {site}"
@@ -331,7 +319,7 @@ class VerticalServer(StreamSimulation, ServerSide[State]):
             return None
         if site == parties:
             return "who holds the labels has no embedding"
-        return _misfit("an embedding", said, self.model.rules.sizes[site], settings.bits)
+        return _misfit("an embedding", said, model.rules.sizes[site], settings.bits)
 
 
 def _misfit(what: str, said: Embedding | Derivative, numbers: int, bits: int) -> str | None:
@@ -345,48 +333,40 @@ def _misfit(what: str, said: Embedding | Derivative, numbers: int, bits: int) ->
     )
 
 
-class VerticalSite(AppearanceWorld, SiteSide[Any]):
+@dataclass(kw_only=True, eq=False)
+class VerticalSite(Events, SiteSide[State]):
     """A site's work on a network: that of a party with its features, or of the holder of labels.
 
-    It reads the stream block by block and counts the appearances of entities as the server does.
+    Its stream is the study's as the site has it: its own features, or the labels. It reads the
+    stream block by block and counts the appearances of entities as the server does.
 
-    Args:
-        events: the study's stream as this site has it: its own features, or the labels.
+    Attributes:
         site: number, from 0; the holder of labels comes last.
         party: its half of the network; None for the labels.
-        units: of its ledger, the one first that its limit is about.
-        sizes: numbers in an embedding message of each party.
+        names: units of its ledger, the one first that its limit is about.
     """
 
     hands_out = False
     remembers = True
 
-    def __init__(
-        self,
-        events: Events,
-        site: int,
-        party: Party | None,
-        units: Sequence[str],
-        sizes: Sequence[int],
-    ) -> None:
-        self.events, self.site, self.party = events, site, party
-        self.ledgers: LedgerSession = events.ledgers
-        self.repeats_noise = party is not None and party.noise.numbered
-        self.units = (units[0],) * (len(sizes) + 1)
-        self.widest, self._sizes = max(sizes), sizes
-        self._own_units = frozenset(units)
+    site: int
+    party: Party | None
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.repeats_noise = self.party is not None and self.party.noise.numbered
+        self.widest = max(self.split.numbers)
         self._counts: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._booked = 0
         self._requests: list[ChargeRequest] = []
-        self._block: Block | None = None
         self._active: Mask = np.zeros(0, bool)
         self._labels: NDArray[np.int64] | None = None
         self._last = 0
         self._said: tuple[int, Embedding | Labels | Passive] | None = None
         self._faults: list[tuple[int, str]] = []
-        if party is not None:
-            party.most = LONGEST
+        if self.party is not None:
+            self.party.most = LONGEST
 
     @property
     def history(self) -> History | None:
@@ -394,23 +374,22 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         return None if self.party is None else self.party.noise.history
 
     @property
-    def budget(self) -> Budget:
-        """The most that this site spends."""
-        promised = self.units[0] in self.events.units
-        return self.events.budget if promised else self.events.unlimited
+    def units(self) -> tuple[str, ...]:
+        """Its unit, in the place of every site's."""
+        return (self.names[0],) * (len(self.split.numbers) + 1)
 
     def objection(self, site: int, task: Request) -> str | None:
         """Return why a task is refused: only the next turns of the agreed stream are taken."""
         if not isinstance(task, Turn):
             return f"no server of this study sends {type(task).__name__}"
-        if not 1 <= task.event <= self.events.study.horizon + task.over or task.event < self._last:
-            return f"event {task.event} after {self._last}; {self.events.study.horizon} are agreed"
+        if not 1 <= task.event <= self.study.horizon + task.over or task.event < self._last:
+            return f"event {task.event} after {self._last}; {self.study.horizon} are agreed"
         if task.asked and (self.party is None or task.over):
             return "nothing of this site is to be queried"
         if (derivative := task.derivative) is not None:
             if self.party is None or derivative.party != site or task.asked:
                 return "a derivative that is not for this site"
-            size = self._sizes[site], self.party.settings.bits
+            size = self.split.numbers[site], self.party.settings.bits
             if (misfit := _misfit("a derivative", derivative, *size)) is not None:
                 return misfit
             if derivative.event != task.event - 1:
@@ -423,34 +402,31 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
 
     def _reach(self, event: int) -> bool:
         """Read on to the block that holds an event; return whether there is one."""
-        while self._block is None or event > self._block.last:
-            block = self._block
+        while self.block is None or event > self.block.last:
+            block = self.block
             start, first = (0, 1) if block is None else (block.stop, block.last + 1)
             if block is not None:
                 self._miss(block, block.last)
             if not self._read(start, first):
                 return False
-        return event >= self._block.first
+        return event >= self.block.first
 
     def _read(self, start: int, first: int) -> bool:
         """Read a block, and note its charges; return whether there is one."""
-        events = self.events
-        if start >= events.study.horizon:
+        if start >= self.study.horizon:
             return False
-        block = events.read(start, first, self._counts)
+        block = self.read(start, first, self._counts)
         n = len(block.used)
         if not n:
             return False
-        x = block.read.x[: n * events.batch]
-        active = events.activity.drawn(x, start, n, events.block)[0][block.used]
+        x = block.read.x[: n * self.batch]
+        active = self.activity.drawn(x, start, n, self.block_length)[0][block.used]
         if self.party is not None:
             self._active = active[:, self.site]
-        self._block, self._labels = block, None
-        if requests := events.new_charges(block, self._booked):
+        self.block, self._labels = block, None
+        if requests := self.new_charges(block, self._booked):
             self._booked = block.times
-            self._requests += [
-                request for request in requests if request.charge.unit in self._own_units
-            ]
+            self._requests += [each for each in requests if each.charge.unit in self.names]
         return True
 
     def _miss(self, block: Block, last: int) -> None:
@@ -505,14 +481,14 @@ class VerticalSite(AppearanceWorld, SiteSide[Any]):
         return self._said[1]
 
     def _answered(self, task: Turn, permits: Sequence[Permit]) -> Embedding | Labels | Passive:
-        event, block = task.event, self._block
+        event, block = task.event, self.block
         if task.over:
             return Passive(self.site, event)
         assert block is not None
         paid = Allowance(permits, block.times)
         if self.party is None:
             if self._labels is None:
-                self._labels = self.events.answers(block, paid, self._told)
+                self._labels = self.answers(block, paid, self._told)
             at = (event - block.first) * block.batch
             return Labels(event, tuple(self._labels[at : at + block.batch].tolist()))
         if event > self._last:
@@ -565,29 +541,6 @@ def _ledgers(
     return open_ledgers(split.study, folder, run, prints, origins, public=public)
 
 
-def _prepared(
-    agreement: Agreement,
-    split: Split,
-    run: str,
-    pays: Sequence[int] | None,
-    ledgers: LedgerSession,
-    stream: Examples,
-    entropy: Callable[[], Entropy],
-) -> PreparedRun:
-    """Return the objects of one process, with the server's model for a beginning."""
-    torch.set_num_threads(split.study.execution.threads)
-    return prepared(
-        split,
-        run,
-        "messages",
-        engine=partial(_server_model, split, agreement.patience),
-        stream=stream,
-        entropy=entropy,
-        affordable_steps=appearances(split.study, pays),
-        ledgers=ledgers,
-    )
-
-
 def _vertical(study: Study) -> VerticalStudy:
     assert isinstance(study, VerticalStudy)
     refuse(study)
@@ -632,15 +585,22 @@ class VerticalNetwork(NetworkRegime):
         names = prices.units(split.study)
         fingerprint = agreement.rehearsal[0] if agreement.rehearsal else "elsewhere"
         ledgers = _ledgers(split, folder, run, names, fingerprint, public=True)
-        # it estimates accuracy, and tells no labels
-        entropy = partial(Seeded, study.seed)
-        made = _prepared(agreement, split, run, affordable_steps, ledgers, split.stream, entropy)
+        made = prepared(
+            split,
+            run,
+            "messages",
+            kind=VerticalServer,
+            engine=partial(_server_model, split, agreement.patience),
+            stream=Arranged(split.stream),
+            entropy=partial(Seeded, study.seed),  # it estimates accuracy, and tells no labels
+            affordable_steps=appearances(split.study, affordable_steps),
+            ledgers=ledgers,
+        )
         return replace(made, named=partial(named, {"server": split.flats()["server"]}))
 
     def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
         """Return the federation as the kernel sees it, from a moment, which is copied."""
-        state = moment.state.copied()
-        return VerticalServer(simulation, state), replace(moment, state=state)
+        return simulation, simulation.resumed(moment)
 
     def site(
         self,
@@ -669,23 +629,27 @@ class VerticalNetwork(NetworkRegime):
             noise = protective(own, run, shape, folder)
             party = make_party(split, index, noise)
             flats = {f"party{index}": party.flat}
-        entropy = partial(answering, own, run, shape, folder)
-        made = _prepared(
-            agreement, split, run, affordable_steps, ledgers, stream_of(own, data), entropy
+        made = prepared(
+            split,
+            run,
+            "messages",
+            kind=partial(VerticalSite, site=index, party=party, names=names),
+            engine=partial(_server_model, split, agreement.patience),
+            stream=Arranged(stream_of(own, data)),
+            entropy=partial(answering, own, run, shape, folder),
+            affordable_steps=appearances(own, affordable_steps),
+            ledgers=ledgers,
         )
-        events = made.simulation
-        assert isinstance(events, Events)
+        work = made.simulation
+        assert isinstance(work, VerticalSite)
         # every column is the site's own here: only its own activity is looked at
         columns = (slice(0, int(np.prod(data.shape))),) * own.data.parties
-        limit = min(events.budget.epsilon, limited.privacy.epsilon or math.inf)
-        events = replace(
-            events,
-            activity=replace(events.activity, columns=columns),
-            budget=replace(events.budget, epsilon=limit),
-        )
-        work = VerticalSite(events, index, party, names, split.numbers)
+        work.activity = replace(work.activity, columns=columns)
+        limit = min(work.budget.epsilon, limited.privacy.epsilon or math.inf)
+        promises = work.promised == names[0]
+        work.budget = replace(work.budget, epsilon=limit if promises else math.inf)
         made = replace(made, study=limited, named=partial(named, flats))
-        return SiteObjects(made, work, work.units[index], work.budget, events.affordable_steps)
+        return SiteObjects(made, work, names[0], work.budget, work.affordable_steps)
 
     def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
         """Return the agreed study with a site's own limit; ledgers are of the run only."""
@@ -705,19 +669,17 @@ class VerticalNetwork(NetworkRegime):
 
     def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
         """Read a site's own file, as agreed: its columns, or the labels."""
-        own = _vertical(study)
-        held, classes = _split(agreement, study).held, agreement.data.classes
-        rows = agreement.site[index].examples
+        own, shape, rows = _vertical(study), agreement.data, agreement.site[index].examples
+        held, y = _split(agreement, study).held, np.zeros(rows, np.int64)
         if index == own.data.parties:
             labels = _column(path, own.data.label)
-            x, y = np.zeros((len(labels), 1), np.float32), np.zeros(0, np.int64)
+            x = np.zeros((len(labels), 1), np.float32)
             if len(labels) == rows:
                 (given,), known = encode((labels,), str(path), "classes")  # 1.0, True are class 1
-                y = numbered(Dataset(HOLDER, x, given, known), classes, path)
+                y = numbered(Dataset(HOLDER, x, given, known), shape.classes, path)
         else:
-            names = agreement.data.columns
-            x = _features(path, agreement.data.type, [names[at] for at in held[index] if names])
-            y = np.zeros(len(x), np.int64)
+            mine = [shape.columns[at] for at in held[index] if shape.columns]
+            x = _features(path, shape.type, mine)
             if x.shape[1] != len(held[index]):
                 raise DataError(
                     f"{path}: it has {x.shape[1]} columns; this party agreed to have "
@@ -725,7 +687,7 @@ class VerticalNetwork(NetworkRegime):
                 )
         if len(x) != rows:
             raise DataError(f"{path}: it has {len(x)} rows, and this site agreed to have {rows}")
-        return Dataset(agreement.names[index], x, y, classes)
+        return Dataset(agreement.names[index], x, y, shape.classes)
 
     def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
         """Refuse a test set: a stream has none."""
@@ -741,22 +703,19 @@ class VerticalNetwork(NetworkRegime):
         if own.data.scale != 1.0:
             raise StudyError("data.scale: let each site scale its own columns, and leave it out")
         stream, fingerprint, _ = source(own, known=False)
-        held = parts(own, stream)
-        x, y = whole(own, stream)
-        count = own.data.parties
+        (x, y), count = whole(own, stream), own.data.parties
+        shape = Shape(
+            shape=stream.shape,
+            type="uint8" if x.dtype == np.uint8 else "float32",
+            classes=stream.classes,
+            columns=stream.columns or (),
+        )
+        features = ({"x": np.ascontiguousarray(x[:, part])} for part in parts(own, stream))
         return DemoFiles(
-            shape=Shape(
-                shape=stream.shape,
-                type="uint8" if x.dtype == np.uint8 else "float32",
-                classes=stream.classes,
-                columns=stream.columns or (),
-            ),
+            shape=shape,
             names=(*["party"] * count, HOLDER),
             examples=(len(y),) * (count + 1),
-            files=(
-                *({"x": np.ascontiguousarray(x[:, part])} for part in held),
-                {"y": np.array(stream.classes)[y]},
-            ),
+            files=(*features, {"y": np.array(stream.classes)[y]}),
             prints=(fingerprint,),
         )
 

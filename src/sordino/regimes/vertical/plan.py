@@ -71,25 +71,24 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     privacy = study.privacy
     if privacy.embedding is None or privacy.epsilon is None or privacy.delta is None:
         return study
-    open_ones = [one for one in (privacy.embedding, privacy.update) if one.noise_multiplier is None]
-    if not open_ones or (
-        privacy.embedding.noise_multiplier is not None and privacy.updates != "noisy"
-    ):
+    noisy = [privacy.embedding, *([privacy.update] if privacy.updates == "noisy" else [])]
+    if all(each.noise_multiplier is not None for each in noisy):
         return study
-    spent = privacy.label_epsilon or QUARTER * privacy.epsilon
-    left = privacy.epsilon - spent if privacy.unit == "entity" else privacy.epsilon
+    spent, left, holders = 0.0, privacy.epsilon, 1
+    if privacy.unit == "entity":
+        spent, holders = privacy.label_epsilon or QUARTER * privacy.epsilon, study.data.parties
+        left -= spent
     if left <= 0:
         raise StudyError(
             f"privacy.label_epsilon = {epsilon_text(spent)} leaves nothing of epsilon = "
             f"{epsilon_text(privacy.epsilon)} for features: lower it"
         )
-    holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
         return Repeated(_features(study, sigma), holders)
 
-    noisy = NoisyCharges(release=release, stages=((1.0, privacy.appearances),))
-    found = noisy.calibrated(Budget(left, privacy.delta, privacy.accountant))
+    charged = NoisyCharges(release=release, stages=((1.0, privacy.appearances),))
+    found = charged.calibrated(Budget(left, privacy.delta, privacy.accountant))
     filled = {
         name: one.model_copy(update={"noise_multiplier": one.noise_multiplier or found})
         for name, one in (("embedding", privacy.embedding), ("update", privacy.update))
@@ -220,7 +219,11 @@ def price(study: VerticalStudy) -> Plan:
     times = privacy.appearances if most is None else max(1, min(most, privacy.appearances))
     shown = [each for each in asked.stages if each != ENTITIES or privacy.unit == "entity"]
     spent = {each: asked.epsilon(each, times) for each in shown}
-    noise = privacy.embedding.noise_multiplier if privacy.embedding is not None else None
+    noise, more = None, tuple[str, ...]()
+    if privacy.embedding is not None:  # of many numbers; answers have no noise
+        noise, numbers = privacy.embedding.noise_multiplier, study.data.parties * times
+        numbers *= study.model.embedding
+        more = left_out(privacy.delta, privacy.epsilon, numbers=numbers)
     return Plan(
         noise_multiplier=noise or 0.0,
         steps=most,
@@ -229,18 +232,9 @@ def price(study: VerticalStudy) -> Plan:
         used=times,
         epsilon=spent[unit],
         curve=(spent[unit],),
-        warnings=(*warnings(study), *_left_out(study, times)),
+        warnings=(*warnings(study), *more),
         releases=tuple((each, _in_words(study, each), epsilon) for each, epsilon in spent.items()),
     )
-
-
-def _left_out(study: VerticalStudy, times: int) -> tuple[str, ...]:
-    """Of the noise on an entity's embeddings, which are many numbers; answers have none."""
-    privacy = study.privacy
-    if privacy.embedding is None:
-        return ()
-    numbers = study.data.parties * times * study.model.embedding
-    return left_out(privacy.delta, privacy.epsilon, numbers=numbers)
 
 
 def _in_words(study: VerticalStudy, unit: str) -> str:
@@ -253,18 +247,15 @@ def _in_words(study: VerticalStudy, unit: str) -> str:
         return response
     if (reason := unprotected(study)) is not None or privacy.embedding is None:
         return reason or ""
-    again = f", {study.method.resends} times" if study.method.resends > 1 else ""
     held = f"embedding with noise {privacy.embedding.noise_multiplier:g}"
-    held += (
-        f" and gradient with noise {privacy.update.noise_multiplier:g}"
-        if privacy.updates == "noisy"
-        else " of a frozen model"
-    )
-    return (
-        f"{held}{again}"
-        if unit != ENTITIES
-        else f"{response}; {held}{again}, at each of {study.data.parties} parties"
-    )
+    if privacy.updates == "noisy":
+        held += f" and gradient with noise {privacy.update.noise_multiplier:g}"
+    else:
+        held += " of a frozen model"
+    held += f", {study.method.resends} times" if study.method.resends > 1 else ""
+    if unit != ENTITIES:
+        return held
+    return f"{response}; {held}, at each of {study.data.parties} parties"
 
 
 def warnings(study: VerticalStudy) -> Sequence[str]:

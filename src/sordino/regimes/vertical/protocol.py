@@ -108,12 +108,8 @@ class EventRules:
     def step(self, state: EventState, event: Event) -> tuple[EventState, Sequence[Effect]]:
         """Return what follows from one event; the state is changed in place."""
         match event:
-            case Arrived(Embedding() as message):
-                return state, self._embedding(state, message)
-            case Arrived(Labels() as message):
-                return state, self._labels(state, message)
-            case Arrived(Passive() as message):
-                return state, self._passive(state, message)
+            case Arrived(Embedding() | Labels() | Passive() as word):
+                return state, self._heard(state, word)
             case Woke(tag) if tag == f"ask {state.closed + 1}" and not state.asked:
                 return state, self._ask(state)
             case Woke(tag) if tag == f"missing {state.closed + 1}" and state.asked:
@@ -124,44 +120,50 @@ class EventRules:
                 return state, self._give_up(state, (party,))
         return state, ()
 
-    def _ask(self, state: EventState) -> list[Effect]:
+    def _heard(self, state: EventState, word: Embedding | Labels | Passive) -> Sequence[Effect]:
+        """Take a word of the open event, or of the next, whose clock the first one starts."""
+        if not self._awaited(state, word):
+            state.dropped += 1
+            return ()
+        clock = () if state.opened else (Wake(self.patience, f"ask {state.closed + 1}"),)
+        state.opened = True
+        match word:
+            case Labels():
+                state.labels = word.values
+            case Passive(party):
+                state.passive.add(party)
+            case Embedding(party):
+                try:
+                    state.got[party] = numbers(word, self.sizes[party])
+                except RemoteProtocolError:
+                    state.dropped += 1
+                    state.given_up.add(party)
+                else:
+                    state.active |= {party} if word.active else set()
+        return (*clock, *self._spoken(state), *self._complete(state))
+
+    def _awaited(self, state: EventState, word: Embedding | Labels | Passive) -> bool:
+        """Return whether a word is of this event, and the first that its sender may say of it."""
+        if word.event != state.closed + 1:
+            return False
+        if isinstance(word, Labels):
+            return state.labels is None
+        turn = not state.asked if isinstance(word, Passive) else state.asked or word.active
+        silent = word.party not in state.got and word.party not in state.given_up
+        return turn and silent and 0 <= word.party < self.parties
+
+    def _ask(self, state: EventState) -> Sequence[Effect]:
         """Query whoever has not sent."""
         state.opened = state.asked = True
         number = state.closed + 1
-        found: list[Effect] = [
+        found = [
             Send(party, Turn(number, True))
             for party in range(self.parties)
             if party not in state.got and party not in state.given_up
         ]
-        return (
-            [*found, Wake(self.patience, f"missing {number}")]
-            if found
-            else [*self._complete(state)]
-        )
-
-    def _open(self, state: EventState) -> list[Effect]:
-        """The first word of an event starts its clock."""
-        if state.opened:
-            return []
-        state.opened = True
-        return [Wake(self.patience, f"ask {state.closed + 1}")]
-
-    def _labels(self, state: EventState, message: Labels) -> Sequence[Effect]:
-        if message.event != state.closed + 1 or state.labels is not None:
-            return self._dropped(state)
-        clock = self._open(state)
-        state.labels = message.values
-        return (*clock, *self._complete(state))
-
-    def _passive(self, state: EventState, message: Passive) -> Sequence[Effect]:
-        party = message.party
-        known = 0 <= party < self.parties and party not in state.got
-        known = known and party not in state.given_up
-        if message.event != state.closed + 1 or state.asked or not known:
-            return self._dropped(state)
-        clock = self._open(state)
-        state.passive.add(party)
-        return (*clock, *self._spoken(state))
+        if not found:
+            return self._complete(state)
+        return (*found, Wake(self.patience, f"missing {number}"))
 
     def _spoken(self, state: EventState) -> Sequence[Effect]:
         """Query the passive ones, once all have said what they are."""
@@ -176,42 +178,18 @@ class EventRules:
         }
         return self._complete(state)
 
-    def _embedding(self, state: EventState, heard: Embedding) -> Sequence[Effect]:
-        party = heard.party
-        known = 0 <= party < self.parties and party not in state.got and party not in state.given_up
-        if heard.event != state.closed + 1 or not known or not (state.asked or heard.active):
-            return self._dropped(state)
-        clock = self._open(state)
-        try:
-            state.got[party] = numbers(heard, self.sizes[party])
-        except RemoteProtocolError:
-            state.dropped += 1
-            state.given_up.add(party)
-        else:
-            state.active |= {party} if heard.active else set()
-        return (*clock, *self._spoken(state), *self._complete(state))
-
     def _complete(self, state: EventState) -> Sequence[Effect]:
         if state.labels is None or len(state.got) + len(state.given_up) < self.parties:
             return ()
         event, absent, labels = state.closed + 1, tuple(sorted(state.given_up)), state.labels
-        found: Effect
-        if absent and self.missing == "skip":
-            found = Skip(event, labels, absent, tuple(sorted(state.active)))
-        else:
-            last = self.missing == "last"
-            stand_in = [
-                self._aged(values) if last else np.zeros_like(values) for values in state.last
-            ]
-            whole = tuple(
-                state.got[party] if party in state.got else stand_in[party]
-                for party in range(self.parties)
-            )
-            found = Learn(event, labels, whole, tuple(sorted(state.active)), absent)
-        for party in range(self.parties):
-            state.last[party] = (
-                state.got[party] if party in state.got else self._aged(state.last[party])
-            )
+        active = tuple(sorted(state.active))
+        aged = [self._aged(values) for values in state.last]
+        found: Effect = Skip(event, labels, absent, active)
+        if not absent or self.missing != "skip":
+            instead = aged if self.missing == "last" else [np.zeros_like(each) for each in aged]
+            whole = tuple(state.got.get(party, instead[party]) for party in range(self.parties))
+            found = Learn(event, labels, whole, active, absent)
+        state.last = [state.got.get(party, aged[party]) for party in range(self.parties)]
         state.closed, state.opened, state.asked = event, False, False
         state.labels = None
         state.got, state.active, state.passive, state.given_up = {}, set(), set(), set()
@@ -220,13 +198,6 @@ class EventRules:
     def _aged(self, values: Vector) -> Vector:
         """A window of embeddings one event later: each a place on, and the newest once more."""
         newest = len(values) // self.resends
-        return (
-            values
-            if self.resends == 1
-            else np.concatenate([values[:newest], values[: len(values) - newest]])
-        )
-
-    @staticmethod
-    def _dropped(state: EventState) -> Sequence[Effect]:
-        state.dropped += 1
-        return ()
+        if self.resends == 1:
+            return values
+        return np.concatenate([values[:newest], values[: len(values) - newest]])

@@ -73,7 +73,7 @@ class VerticalRegime(Regime[VerticalStudy]):
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
         """Price the study, and refuse data and models that do not fit together.
 
-        PreparedRun-in models fit any data; others are made, and only they wait for torch.
+        Built-in models fit any data; others are made, and only they wait for torch.
         """
         from sordino.regimes.vertical.stream import parts, source
 
@@ -96,33 +96,20 @@ class VerticalRegime(Regime[VerticalStudy]):
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""
-        found: list[Paragraph] = []
-        data, method = study.data, study.method
-        found.append(
+        data, method, privacy = study.data, study.method, study.privacy
+        events = (
             f"{study.budget.events} events, {data.parties} parties, activation "
             f"{method.activation.kind}, window {method.window}"
         )
-        if study.privacy.unit == "none":
-            found.append("no privacy: epsilon is infinite")
-            return found
+        if privacy.unit == "none":
+            return [events, "no privacy: epsilon is infinite"]
         rows = [[unit, what, epsilon_text(epsilon)] for unit, what, epsilon in plan.releases]
-        times = f"{plan.used} appearance{'s' if plan.used != 1 else ''}"
-        title = (
-            f"What {times} of an entity release{'s' if plan.used == 1 else ''}, at delta "
-            f"{study.privacy.delta:g}"
-        )
-        found.append(
-            Table(
-                title,
-                ["unit of the ledger", "released", f"epsilon ({study.privacy.accountant})"],
-                rows,
-            )
-        )
-        promised = epsilon_text(study.privacy.epsilon)
-        promise = f"promised, with unit '{study.privacy.unit}': epsilon {promised}"
+        many, release = ("s", "release") if plan.used != 1 else ("", "releases")
+        title = f"What {plan.used} appearance{many} of an entity {release}, at delta"
+        head = ["unit of the ledger", "released", f"epsilon ({privacy.accountant})"]
+        promise = f"promised, with unit '{privacy.unit}': epsilon {epsilon_text(privacy.epsilon)}"
         limit = "" if plan.steps is None else f"; it pays for {plan.steps} appearances of an entity"
-        found.append(promise + limit)
-        return found
+        return [events, Table(f"{title} {privacy.delta:g}", head, rows), promise + limit]
 
     def check(self, method: Method) -> None:
         """Refuse a method whose window cannot be.

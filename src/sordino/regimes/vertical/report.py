@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import fmean
 from typing import Literal
 
@@ -88,6 +88,7 @@ PRICES = (
 )
 OPEN = " Bars that are missing are infinite: {why}."
 COMPOSED = " An entity as a whole composes its label and its features at every party."
+WHOSE = {"labels": "label", "entities": "entity, all of it"}
 PROMISED = {"label": "the label", "entity": "the entity as a whole"}
 
 
@@ -133,26 +134,19 @@ def errors(run: Run, mean: str) -> Iterator[Figure]:
         return
     changes, drift = marks(run), str(vertical(run).drift)
     marked = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
+    shares, all_shares = ([100 * y for y in each] for each in (recent, whole))
+    series = [
+        Series(x=xs, y=shares, name="run-time error"),
+        Series(x=ws, y=all_shares, name="accumulated error", colour="orange"),
+    ]
+    panel = Panel(label="wrong (%)", series=series, marks=changes, limits=(0, None), percent=True)
     yield Figure(
         key="errors",
         title="Error over the stream",
         caption=ERROR.format(each=mean) + marked + estimated([run]),
         label="Run-time error and accumulated error over the stream",
         x=run.vocabulary.round,
-        panels=[
-            Panel(
-                label="wrong (%)",
-                series=[
-                    Series(x=xs, y=[100 * y for y in recent], name="run-time error"),
-                    Series(
-                        x=ws, y=[100 * y for y in whole], name="accumulated error", colour="orange"
-                    ),
-                ],
-                marks=changes,
-                limits=(0, None),
-                percent=True,
-            )
-        ],
+        panels=[panel],
     )
 
 
@@ -166,22 +160,23 @@ def regret(run: Run, mean: str) -> Iterator[Figure]:
     kind = "static" if run.about.method == "slr" else "dynamic"
     protected = run_protects(run) and known(vertical(run).open) is None
     caption = REGRET.format(each=mean, what=_followed(run), kind=kind)
+    wide = max(seen) > DECADES * min(seen)
+    squares = Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")
+    above = Panel(
+        label="mean ‖∇S‖²",
+        series=[squares],
+        marks=marks(run),
+        limits=(None if wide else 0, None),
+        log=wide,
+    )
+    below = Panel(label="sum so far", series=[Series(x=ws, y=sums)], limits=(0, None))
     yield Figure(
         key="regret",
         title="Local regret",
         caption=caption + (NOISY if protected else ""),
         label="Local regret over the stream",
         x=run.vocabulary.round,
-        panels=[
-            Panel(
-                label="mean ‖∇S‖²",
-                series=[Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")],
-                marks=marks(run),
-                limits=(None, None) if max(seen) > DECADES * min(seen) else (0, None),
-                log=max(seen) > DECADES * min(seen),
-            ),
-            Panel(label="sum so far", series=[Series(x=ws, y=sums)], limits=(0, None)),
-        ],
+        panels=[above, below],
     )
 
 
@@ -192,14 +187,11 @@ def stacked(
     texts: Mapping[str, Sequence[str]],
 ) -> Iterator[Series]:
     """Yield parts (name, heights, colour) one upon another, with ``texts`` by name."""
-    floor: Sequence[float] = ()
+    floor = [0.0] * len(xs)
     for name, heights, colour in parts:
-        floor = floor or [0.0] * len(heights)
-        yield Series(
-            x=xs, y=heights, name=name, kind=kind, colour=colour, base=floor,
-            texts=texts.get(name, ()),
-        )  # fmt: skip
-        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+        base, told = floor[: len(heights)], texts.get(name, ())
+        yield Series(x=xs, y=heights, name=name, kind=kind, colour=colour, base=base, texts=told)
+        floor = [low + height for low, height in zip(base, heights, strict=True)]
 
 
 def bars(heights: Sequence[float], texts: Sequence[str], marks: Sequence[Mark] = ()) -> Panel:
@@ -370,41 +362,36 @@ class Totals(Costs):
 
 def totals(run: Run) -> Totals | None:
     """Return the totals of a run; None where its rows say nothing of messages."""
-    sent = {key: run.values(key) for key in ("up", "down", "framing")}
-    if not any(sent.values()):
+    sent = [run.values(key) for key in ("up", "down", "framing")]
+    if not any(sent):
         return None
-    parties = len(run.clients)
     rows = [row for row in run.rounds if isinstance(row, VerticalRound)]
-    ends = [0.0, *(float(known(row.round) or 0) for row in rows)]
-    events, unused = 0.0, 0.0
-    shares = {"active": [0.0] * parties, "silent": [0.0] * parties}
-    for (before, end), row in zip(pairwise(ends), rows, strict=True):
-        left_out = float(known(row.unused) or 0)
-        used = max(end - before - left_out, 0.0)
+    parties, events, unused, before = len(run.clients), 0.0, 0.0, 0.0
+    active, silent = [0.0] * parties, [0.0] * parties
+    for row in rows:
+        end, left_out = float(known(row.round) or 0), float(known(row.unused) or 0)
+        used, before = max(end - before - left_out, 0.0), end
         events, unused = events + used, unused + left_out
-        for total, told in ((shares["active"], row.active), (shares["silent"], row.silent)):
+        for total, told in ((active, row.active), (silent, row.silent)):
             for party, share in enumerate(_shares(known(told) or (), parties)):
                 total[party] += used * share
-    active, silent = (
-        tuple(each / max(events, 1.0) for each in shares[key]) for key in ("active", "silent")
-    )
-    up, down, framing = (max(values, default=0.0) / MIB for values in sent.values())
-    seconds = [
+    shares = tuple(each / max(events, 1.0) for each in active)
+    up, down, framing = (max(values, default=0.0) / MIB for values in sent)
+    actives, passives, server = (
         max(run.values(f"{who}_seconds"), default=0.0) for who in ("active", "passive", "server")
-    ]
-    dropped = math.fsum(known(row.dropped) or 0 for row in rows)
+    )
     return Totals(
         events=events,
         unused=unused,
-        dropped=dropped,
-        active=active,
-        silent=silent,
+        dropped=math.fsum(known(row.dropped) or 0 for row in rows),
+        active=shares,
+        silent=tuple(each / max(events, 1.0) for each in silent),
         up=up,
         down=down,
         framing=framing,
-        seconds=seconds[0] + seconds[1],
-        activity=fmean(active) if active else None,
-        durations=(seconds[0], seconds[1], seconds[2]),
+        seconds=actives + passives,
+        activity=fmean(shares) if shares else None,
+        durations=(actives, passives, server),
     )
 
 
@@ -416,21 +403,17 @@ def _shares(told: Sequence[float], parties: int) -> Sequence[float]:
 
 def released(run: Run) -> list[tuple[str, float, str]]:
     """Return what has a price: whose, epsilon, what; parties with the same together."""
-    whose = {"labels": "label", "entities": "entity, all of it"}
-    rows: list[tuple[str, float, str]] = []
-    parties: list[str] = []
-    for each in known(vertical(run).releases) or ():
-        unit, epsilon = str(known(each.unit)), number(each.epsilon)
-        price = (math.inf if epsilon is None else epsilon, known(each.what) or "-")
-        if not unit.startswith("party:"):
-            rows.append((whose.get(unit, unit), *price))
-            parties = []
-        elif parties and rows[-1][1:] == price:
-            parties.append(unit)
-            rows[-1] = (_party(parties), *price)
-        else:
-            parties = [unit]
-            rows.append((_party(parties), *price))
+    rows, stated = list[tuple[str, float, str]](), known(vertical(run).releases) or ()
+    epsilons = [math.inf if (e := number(each.epsilon)) is None else e for each in stated]
+    priced = [
+        (str(known(each.unit)), epsilon, known(each.what) or "-")
+        for each, epsilon in zip(stated, epsilons, strict=True)
+    ]
+    alike = groupby(priced, lambda each: (each[0].startswith("party:"), *each[1:]))
+    for (of_features, epsilon, what), same in alike:
+        units = [unit for unit, *_ in same]
+        names = [_party(units)] if of_features else [WHOSE.get(unit, unit) for unit in units]
+        rows += [(name, epsilon, what) for name in names]
     return rows
 
 
@@ -446,33 +429,29 @@ def _party(units: Sequence[str]) -> str:
 
 
 def _facts(run: Run) -> list[Fact]:
-    found, whole, recent = totals(run), run.values("accumulated"), run.values("error")
-    private, length = known(run.about.unit) not in (None, "none"), stretch(run)
-    how = ", estimated" if private else ""
+    found, private = totals(run), run_protects(run)
+    length, how = plain(stretch(run)), ", estimated" if private else ""
+    whole, recent = (
+        percent(values[-1] if values else None)
+        for values in (run.values("accumulated"), run.values("error"))
+    )
     facts = [
-        ("accumulated error", percent(whole[-1] if whole else None), f"of all events so far{how}"),
-        (
-            "run-time error",
-            percent(recent[-1] if recent else None),
-            f"of the last {plain(length)} events{how}",
-        ),
+        ("accumulated error", whole, f"of all events so far{how}"),
+        ("run-time error", recent, f"of the last {length} events{how}"),
     ]
     if found is not None:
-        shares = (
-            f"{100 * min(found.active):.3g} to {100 * max(found.active):.3g} % by party"
-            if found.active
-            else "-"
-        )
-        facts.append(("activity", percent(found.activity), shares))
-        parts = (
-            f"up {amount(found.up, 3)}, down {amount(found.down, 3)}, framing "
-            f"{amount(found.framing, 3)}"
-        )
-        facts.append(("sent", f"{amount(found.mebibytes)} MiB", parts))
+        up, down, framing = (amount(each, 3) for each in (found.up, found.down, found.framing))
+        shares = "-"
+        if found.active:
+            low, high = 100 * min(found.active), 100 * max(found.active)
+            shares = f"{low:.3g} to {high:.3g} % by party"
+        facts += [
+            ("activity", percent(found.activity), shares),
+            ("sent", f"{amount(found.mebibytes)} MiB", f"up {up}, down {down}, framing {framing}"),
+        ]
         if found.unused:
-            facts.append(
-                ("events not used", plain(found.unused), "their entities' budget was spent")
-            )
+            why = "their entities' budget was spent"
+            facts.append(("events not used", plain(found.unused), why))
         if found.dropped:
             facts.append(("messages dropped", plain(found.dropped), "late, or not to be read"))
     if private and exposed(run) is not None:
@@ -480,50 +459,36 @@ def _facts(run: Run) -> list[Fact]:
     return facts
 
 
+MISSING = {"last": "the last embedding", "zeros": "zeros", "skip": "no learning"}
+PLAYED = {
+    "loop": "by one compiled loop",
+    "graph": "as one graph of both halves",
+    "messages": "message by message",
+    "compiled": "by compiled code",  # of versions before the loop
+}
+
+
 def _courses(run: Run) -> list[Course]:
     about, said = run.about, vertical(run)
     window, alpha = number(said.window), number(said.alpha)
-    rows = [
-        (
-            "method",
-            f"{run.method}{'' if window in (None, 1) else f', window of {plain(window)} events'}",
-        ),
-        (
-            "attenuation alpha",
-            plain(alpha) if window not in (None, 1) and alpha not in (None, 1) else "-",
-        ),
-        (
-            "past gradients",
-            "at the server alone: a party steps by its newest over W"
-            if known(said.buffer) == "server"
-            else "-",
-        ),
-        (
-            "learning rate",
-            "divided by √t at event t" if known(said.schedule) == "inverse-root" else "-",
-        ),
-        ("activation", _activation(known(said.activation) or {})),
-        ("stream", known(said.stream) or "-"),
-        ("drift", known(said.drift) or "-"),
-        ("examples in an event", plain(number(about.batch))),
-        ("bits of a number on its way", plain(number(said.precision))),
-        (
-            "without an answer",
-            {"last": "the last embedding", "zeros": "zeros", "skip": "no learning"}.get(
-                str(said.missing), "-"
-            ),
-        ),
-        (
-            "played",
-            {
-                "loop": "by one compiled loop",
-                "graph": "as one graph of both halves",
-                "messages": "message by message",
-                "compiled": "by compiled code",  # of versions before the loop
-            }.get(str(said.path), "-"),
-        ),
-    ]
-    found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]
+    several = window not in (None, 1)
+    buffer = "at the server alone: a party steps by its newest over W"
+    rows = {
+        "method": f"{run.method}{f', window of {plain(window)} events' if several else ''}",
+        "attenuation alpha": plain(alpha) if several and alpha not in (None, 1) else "-",
+        "past gradients": buffer if known(said.buffer) == "server" else "-",
+        "learning rate": "divided by √t at event t"
+        if known(said.schedule) == "inverse-root"
+        else "-",
+        "activation": _activation(known(said.activation) or {}),
+        "stream": known(said.stream) or "-",
+        "drift": known(said.drift) or "-",
+        "examples in an event": plain(number(about.batch)),
+        "bits of a number on its way": plain(number(said.precision)),
+        "without an answer": MISSING.get(str(said.missing), "-"),
+        "played": PLAYED.get(str(said.path), "-"),
+    }
+    found = [Course("What was played", rows=[row for row in rows.items() if row[1] != "-"])]
     if stated := released(run):
         table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
@@ -531,15 +496,8 @@ def _courses(run: Run) -> list[Course]:
             f" Epsilon as planned, at delta = {plain(number(about.delta))}, by the "
             f"{known(about.accountant) or '-'} accountant."
         )
-        found.append(
-            Course(
-                "What is released of an entity",
-                kept + at,
-                head=("of an entity", "epsilon", "what"),
-                rows=table,
-                wordy=True,
-            )
-        )
+        title, head = "What is released of an entity", ("of an entity", "epsilon", "what")
+        found.append(Course(title, kept + at, head=head, rows=table, wordy=True))
     return found
 
 
@@ -570,15 +528,12 @@ def _units(value: Mapping[str, object]) -> str:
 
 def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
     affordable = known(run.about.affordable_steps)
-    noisy = clip is not None and noise is not None and noise > 0
+    covered = f"2 z C = {plain(2 * noise * clip, 6)}" if noise and noise > 0 and clip else "-"
     return [
         ("who is not protected", exposed(run) or "-"),
         ("epsilon of one response", bound(number(vertical(run).label_epsilon))),
         ("bound of an embedding, C", plain(clip, 6)),
-        (
-            "noise on each number of an embedding",
-            f"2 z C = {plain(2 * noise * clip, 6)}" if noisy and noise and clip else "-",
-        ),
+        ("noise on each number of an embedding", covered),
         ("events that an entity can pay for", plain(affordable[0] if affordable else None)),
         ("events planned", plain(number(run.about.R_s))),
     ]

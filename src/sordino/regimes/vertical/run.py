@@ -23,10 +23,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -49,6 +49,7 @@ from sordino.core.effect import (
     Finish,
     Log,
     Request,
+    Said,
     Send,
     Stop,
 )
@@ -70,13 +71,12 @@ from sordino.core.world import (
     World,
     unpacked,
 )
-from sordino.data import stream as streams
 from sordino.data.stream import Piece
 from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permit, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Played, below
+from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played, below
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.plan import (
@@ -97,7 +97,6 @@ from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.stream import (
     Activity,
     Arranged,
-    Examples,
     LabelRandomizer,
     remember,
     source,
@@ -153,38 +152,26 @@ class Block:
         return whole if self.used.all() else whole[np.repeat(self.used, self.batch)]
 
 
-class Traffic(NamedTuple):
-    """Bytes of payload up and down, and of framing."""
-
-    up: int
-    down: int
-    framing: int
-
-
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of messages: bytes of an embedding, or derivative, of each party, and a number's bits.
+    """Sizes of messages: numbers in an embedding message, or a derivative, of each party, and a
+    number's bits.
 
     The payload of an embedding or a derivative is its numbers, at 16 or 32 bits; the framing is
     what the codec adds (names, party, event, lengths), and queries are framing altogether. Bytes
     are counted from who was active, so that every path counts the same.
 
-    >>> sizes = Sizes.of((64,) * 4, resends=1, batch=1, bits=16)
-    >>> traffic = sizes.weigh(1, np.ones((1000, 4), bool), np.ones(1000, bool))
-    >>> traffic.up == traffic.down == 1000 * 4 * 64 * 2
+    >>> sizes = Sizes((64,) * 4, bits=16)
+    >>> up, down, _ = sizes.traffic(1, np.ones((1000, 4), bool), np.ones(1000, bool))
+    >>> up == down == 1000 * 4 * 64 * 2
     True
     """
 
-    payload: tuple[int, ...]
+    numbers: tuple[int, ...]
     bits: int
 
-    @staticmethod
-    def of(embeddings: Sequence[int], *, resends: int, batch: int, bits: int) -> Sizes:
-        """Return sizes for embeddings of so many numbers, sent for so many examples."""
-        return Sizes(tuple(width * resends * batch * bits // 8 for width in embeddings), bits)
-
-    def weigh(self, first: int, active: Mask, learned: Mask) -> Traffic:
-        """Return the bytes of events from number ``first`` on.
+    def traffic(self, first: int, active: Mask, learned: Mask) -> tuple[int, int, int]:
+        """Return the bytes of events from number ``first`` on: payload up and down, and framing.
 
         Everybody sends an embedding, in time or too late; a passive party is queried; an active one
         gets a derivative of what was learned from.
@@ -193,19 +180,17 @@ class Sizes:
             active: active parties (n, M).
             learned: events that were learned from (n,).
         """
-        ups, downs, asked = np.ones_like(active), active & learned[:, None], ~active
+        payload = np.array(self.numbers) * self.bits // 8
+        downs, framing = active & learned[:, None], 0
         kinds = np.searchsorted(_GROWS, np.arange(first, first + len(learned)), side="right")
-        framing = 0
         for kind in np.unique(kinds):
             here, event = kinds == kind, int(_GROWS[kind]) - 1
-            framing += int(asked[here].sum()) * len(encode(Query(event)))
-            for party, size in enumerate(self.payload):
-                body = bytes(size)
-                up = len(encode(Embedding(party, event, True, self.bits, body))) - size
-                down = len(encode(Derivative(party, event, self.bits, body))) - size
-                framing += int(ups[here, party].sum()) * up + int(downs[here, party].sum()) * down
-        payload = np.array(self.payload)
-        return Traffic(int(ups.sum(0) @ payload), int(downs.sum(0) @ payload), framing)
+            framing += int((~active[here]).sum()) * len(encode(Query(event)))
+            for party, size in enumerate(payload.tolist()):
+                up = len(encode(Embedding(party, event, True, self.bits, bytes(size)))) - size
+                down = len(encode(Derivative(party, event, self.bits, bytes(size)))) - size
+                framing += int(here.sum()) * up + int(downs[here, party].sum()) * down
+        return len(active) * int(payload.sum()), int(downs.sum(0) @ payload), framing
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -255,57 +240,6 @@ def _sum(one: Any, other: Any) -> Any:
     return tuple(map(operator.add, one, other)) if isinstance(one, tuple) else one + other
 
 
-def counted(
-    block: Block,
-    played: Played,
-    active: Mask,
-    silent: Mask,
-    labels: NDArray[np.int64],
-    sizes: Sizes,
-    every: int,
-) -> Iterator[tuple[int, Tally]]:
-    """Yield what came of a block, up to each row of the log: the event after which it stands, and
-    the tally.
-
-    Args:
-        active, silent: parties (u, M).
-        labels: as the server knows them (u b,).
-        every: events between two rows of the log.
-    """
-    start, n, batch = block.start, len(block.used), block.batch
-    wrong = (played.predictions != labels).reshape(-1, batch).sum(1) * played.learned
-    at = start + np.flatnonzero(block.used)
-    clock = played.seconds / max(len(at), 1)
-    stop = start
-    while stop < start + n:
-        begin, stop = stop, min((stop // every + 1) * every, start + n)
-        low, high = np.searchsorted(at, (begin, stop))
-        here = slice(low, high)
-        traffic = sizes.weigh(block.first + low, active[here], played.learned[here])
-        events, learned = int(high - low), int(played.learned[here].sum())
-        passive = float((~active[here]).mean()) if events else 0.0
-        yield (
-            stop,
-            Tally(
-                active=tuple(active[here].sum(0).tolist()),
-                silent=tuple(silent[here].sum(0).tolist()),
-                events=events,
-                learned=learned,
-                errors=int(wrong[here].sum()),
-                examples=learned * batch,
-                loss=float(played.losses[here].sum()),
-                regret=float(played.regret[here].sum()),
-                up=traffic.up,
-                down=traffic.down,
-                framing=traffic.framing,
-                dropped=int(played.dropped[here].sum()),
-                unused=stop - begin - events,
-                seconds=tuple((clock * events).tolist()),
-                passive=float(clock[0]) * events * passive,
-            ),
-        )
-
-
 class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
     """The part of a state that is no array."""
 
@@ -329,7 +263,7 @@ class State(_Rest):
         told: the answer about each entity's label, where one answer is for good.
         booked: appearances that the ledger has booked, in order.
         ended: why the run is over, or None.
-        origin: what releases so far depend on; see :class:`sordino.regimes.vertical.run.Events`.
+        origin: what releases so far depend on; see :class:`Events`.
     """
 
     kept: Arrays
@@ -377,19 +311,15 @@ def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
     return dict(zip(found["entities"].tolist(), found["values"].tolist(), strict=True))
 
 
-def joined(engine: Engine) -> Vector:
-    """Return all weights in one vector (d,), server first."""
-    found: Vector = np.concatenate(list(engine.weights().values()))
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Events:
-    """A vertical federation on one machine.
+@dataclass(kw_only=True, eq=False)
+class Events(World[State]):
+    """A vertical federation on one machine, and to the kernel a stream: blocks one after another,
+    each charged, played and counted, with rows where they are due. What is released of an entity
+    adds up, appearance by appearance.
 
     Attributes:
         split: the network, cut, and its study.
-        engine: server and parties; made anew for each call of :meth:`run`.
+        engine: makes a server and its parties, anew for each call of :meth:`run`.
         stream: examples one after another.
         activity: active parties, and parties that do not answer.
         randomizer: tells labels.
@@ -397,12 +327,15 @@ class Events:
         ledgers, budget: the ledger, and the budget of what is promised.
         charge_key_prefix: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
-        block: events in a block.
+        block_length: events in a block.
+        state: of the run that is played; changed in place.
+        player: the engine that plays it.
+        block: the open block.
     """
 
     split: Split
     engine: Callable[[], Engine]
-    stream: Examples
+    stream: Arranged
     activity: Activity
     randomizer: LabelRandomizer
     affordable_steps: list[int] | None
@@ -410,7 +343,10 @@ class Events:
     budget: Budget
     charge_key_prefix: str
     origin: str
-    block: int
+    block_length: int
+    state: State = field(init=False)
+    player: Engine = field(init=False)
+    block: Block | None = field(init=False, default=None)
 
     @property
     def study(self) -> VerticalStudy:
@@ -423,9 +359,14 @@ class Events:
         return self.study.method.batch
 
     @property
-    def units(self) -> tuple[str, ...]:
+    def promised(self) -> str | None:
         """The unit of the ledger to which something is promised, if any is."""
-        return (promised(self.study),) if self.study.privacy.unit != "none" else ()
+        return promised(self.study) if self.study.privacy.unit != "none" else None
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The same, as a simulation names it."""
+        return () if self.promised is None else (self.promised,)
 
     @property
     def unlimited(self) -> Budget:
@@ -435,19 +376,13 @@ class Events:
     @property
     def sizes(self) -> Sizes:
         """Sizes of messages."""
-        method, bits = self.study.method, self.study.world.precision
-        return Sizes.of(
-            self.split.embeddings, resends=method.resends, batch=method.batch, bits=bits
-        )
+        return Sizes(self.split.numbers, self.study.world.precision)
 
     def first(self) -> KernelSnapshot[State]:
         """Return the moment before the first event."""
-        engine, parties = self.engine(), len(self.activity.columns)
-        zero = Tally.zero(parties)
+        engine, zero = self.engine(), Tally.zero(len(self.activity.columns))
         return KernelSnapshot(
-            State(
-                kept=engine.pack(), model=joined(engine), row=zero, whole=zero, origin=self.origin
-            )
+            State(kept=engine.pack(), model=engine.model, row=zero, whole=zero, origin=self.origin)
         )
 
     def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[State]:
@@ -461,19 +396,24 @@ class Events:
             rest = msgspec.structs.replace(rest, **{name: tally})
         engine, kept = self.engine(), below("engine.", vectors)
         engine.unpack(kept)
-        state = State(kept=kept, model=joined(engine), **msgspec.structs.asdict(rest))
+        state = State(kept=kept, model=engine.model, **msgspec.structs.asdict(rest))
         if rest.origin == self.origin:
             state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
         else:
             state.origin, state.booked = self.origin, []
         return KernelSnapshot(state, **shared)
 
+    def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
+        """Stand at ``moment``, and return a copy of it, as it may be played from twice."""
+        self.state, self.player, self.block = moment.state.copied(), self.engine(), None
+        self.player.unpack(self.state.kept)
+        return replace(moment, state=self.state)
+
     def run(
         self, moment: KernelSnapshot[State], watcher: RunListener[KernelSnapshot[State]]
     ) -> KernelSnapshot[State]:
         """Play from ``moment`` to the end of the run."""
-        state = moment.state.copied()  # a moment may be played from twice
-        return Kernel(StreamSimulation(self, state), replace(moment, state=state), watcher).run()
+        return Kernel(self, self.resumed(moment), watcher).run()
 
     def read(self, start: int, first: int, counts: dict[int, int]) -> Block:
         """Read the block that begins after ``start`` events of the stream.
@@ -482,31 +422,21 @@ class Events:
             first: number of its first used event.
             counts: appearances of entities, to which those of the block are added.
         """
-        count = min(self.block - start % self.block, self.study.horizon - start)
-        read = self.stream.read(start * self.batch, count * self.batch)
-        used, times = self._admitted(read, counts)
-        return Block(read, start, first, used, times, self.batch)
-
-    def _admitted(
-        self, read: streams.Piece, counts: dict[int, int]
-    ) -> tuple[NDArray[np.bool_], int]:
-        """Return which events may be used (n,), and how often whoever appears most in them has
-        appeared by then.
-        """
-        n, entities = len(read.y) // self.batch, read.entity
-        used, most_times = np.ones(n, bool), 1
-        if entities is None or not self.units:
-            return used, most_times
-        for i in range(n):
-            group = entities[i * self.batch : (i + 1) * self.batch].tolist()
-            times = {e: counts.get(e, 0) + group.count(e) for e in group}
-            most = max(times.values())
+        count = min(self.block_length - start % self.block_length, self.study.horizon - start)
+        read, batch = self.stream.read(start * self.batch, count * self.batch), self.batch
+        used, times = np.ones(len(read.y) // batch, bool), 1
+        if read.entity is None or self.promised is None:
+            return Block(read, start, first, used, times, batch)
+        for i in range(len(used)):
+            group = read.entity[i * batch : (i + 1) * batch].tolist()
+            seen = {e: counts.get(e, 0) + group.count(e) for e in group}
+            most = max(seen.values())
             if self.affordable_steps is not None and most > self.affordable_steps[0]:
                 used[i] = False
                 continue
-            counts.update(times)
-            most_times = max(most_times, most)
-        return used, most_times
+            counts.update(seen)
+            times = max(times, most)
+        return Block(read, start, first, used, times, batch)
 
     def answers(self, block: Block, paid: Allowance, told: dict[int, int]) -> NDArray[np.int64]:
         """Return the labels of a block's used events as the server learns them (u b,).
@@ -550,12 +480,8 @@ class Events:
                 round=event,
                 key=f"{charge_key_prefix}/appearance {first} to {last}/{part}",
             )
-            budget = self.budget if unit in self.units else self.unlimited
-            yield ChargeRequest((0,), charge, budget, unit in self.units)
-
-
-class AppearanceWorld(World[State]):
-    """A world in which what is released of an entity adds up, appearance by appearance."""
+            counts = unit == self.promised
+            yield ChargeRequest((0,), charge, self.budget if counts else self.unlimited, counts)
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """Return all permits: none is ever worked off."""
@@ -569,26 +495,12 @@ class AppearanceWorld(World[State]):
         """Return the epsilon of a history."""
         return accountant(budget.accountant).epsilon(spent, budget.delta)
 
-
-class StreamSimulation(AppearanceWorld):
-    """A stream, as the kernel sees it: blocks one after another, each charged, played and counted,
-    with rows where they are due.
-
-    The state is changed in place.
-    """
-
-    def __init__(self, events: Events, state: State) -> None:
-        self.events, self.state, self.ledgers = events, state, events.ledgers
-        self.engine = events.engine()
-        self.engine.unpack(state.kept)
-        self.block: Block | None = None
-
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """Return what follows from one event. A stream that has ended stays as it is."""
         effects: list[Effect] = []
-        if state.ended is not None:
-            return state, effects
         match event:
+            case _ if state.ended is not None:
+                pass
             case Begin():
                 effects = self.open_block(state)
             case Arrived(BlockPlayed() as played) if played.number == state.position + 1:
@@ -596,13 +508,13 @@ class StreamSimulation(AppearanceWorld):
             case Stop(why):
                 effects = self._end(state, why)
         if any(isinstance(effect, Closed | Finish) for effect in effects):
-            state.kept, state.model = self.engine.pack(), joined(self.engine)
+            state.kept, state.model = self.player.pack(), self.player.model
         return state, effects
 
     def _next(self, state: State) -> EventBlock:
         """Return the next block, up to the next multiple of its length."""
-        block, left = self.events.block, self.events.study.horizon - state.position
-        return EventBlock(state.position + 1, min(block - state.position % block, left))
+        length, left = self.block_length, self.study.horizon - state.position
+        return EventBlock(state.position + 1, min(length - state.position % length, left))
 
     def open_block(self, state: State) -> list[Effect]:
         """Return what begins the next block."""
@@ -612,8 +524,8 @@ class StreamSimulation(AppearanceWorld):
         """Count a block, log what is due, and go on."""
         count = self._next(state).count
         found = self.count(state, played)
-        if state.position >= self.events.study.horizon:
-            return found + self._end(state, f"all {self.events.study.horizon} events were played")
+        if state.position >= self.study.horizon:
+            return found + self._end(state, f"all {self.study.horizon} events were played")
         if played.read < count:
             return found + self._end(state, f"the stream ended after {state.position} events")
         return found or self.open_block(state)  # after a row, once it is written and saved
@@ -623,7 +535,7 @@ class StreamSimulation(AppearanceWorld):
         found: list[Effect] = []
         for stop, tally in played.counted:
             state.row, state.whole = state.row.plus(tally), state.whole.plus(tally)
-            if stop % self.events.study.stride == 0:
+            if stop % self.study.stride == 0:
                 found += self._log(state, stop)
         state.position += played.read
         return found
@@ -631,9 +543,8 @@ class StreamSimulation(AppearanceWorld):
     def _end(self, state: State, why: str) -> list[Effect]:
         """Log what is in no row yet, and finish."""
         state.ended = why
-        found: list[Effect] = []
-        if state.row.events or state.row.unused:
-            found += self._log(state, state.position)
+        left = state.row.events or state.row.unused
+        found = self._log(state, state.position) if left else ()
         accuracy = _right(self.error(state.whole))
         end = Log(rows.End(round=state.position, why=why, accuracy=accuracy))
         return [*found, end, Finish(why)]
@@ -642,14 +553,14 @@ class StreamSimulation(AppearanceWorld):
         """Return the share of wrong predictions, under privacy an unbiased estimate; or None."""
         if not tally.examples:
             return None
-        return 1.0 - self.events.randomizer.accuracy(1.0 - tally.errors / tally.examples)
+        return 1.0 - self.randomizer.accuracy(1.0 - tally.errors / tally.examples)
 
     def _log(self, state: State, stop: int) -> tuple[Effect, Effect]:
         """Return a row for the log, of everything since the last one."""
-        tally, whole, batch = state.row, state.whole, self.events.batch
+        tally, whole, batch = state.row, state.whole, self.batch
         events, error = max(tally.events, 1), self.error(tally)
         start = stop - tally.events - tally.unused
-        changes = self.events.stream.changes(start * batch, stop * batch)
+        changes = self.stream.changes(start * batch, stop * batch)
         row = VerticalRound(
             round=stop,
             accuracy=_right(error),
@@ -675,14 +586,14 @@ class StreamSimulation(AppearanceWorld):
         state.row = Tally.zero(len(tally.active))
         return Log(row), Closed(stop)
 
-    def read(self, state: State, task: EventBlock) -> list[ChargeRequest]:
+    def read_next(self, state: State, task: EventBlock) -> list[ChargeRequest]:
         """Read a block, and return its charges: for what no entity has released so often."""
-        events, prefix = self.events, self.events.charge_key_prefix
-        self.block = block = events.read(task.number - 1, state.whole.events + 1, state.counts)
+        self.block = self.read(task.number - 1, state.whole.events + 1, state.counts)
         booked = state.booked[-1][-1] if state.booked else 0
-        requests = events.new_charges(block, booked)
+        requests = self.new_charges(self.block, booked)
         if requests:
-            state.booked.append((prefix, task.number, booked + 1, block.times))
+            appearances = booked + 1, self.block.times
+            state.booked.append((self.charge_key_prefix, task.number, *appearances))
         return requests
 
     def requests(
@@ -691,7 +602,7 @@ class StreamSimulation(AppearanceWorld):
         """Read the block that is asked for, and return its charges."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
-                return self.read(state, effect.message)
+                return self.read_next(state, effect.message)
         return ()
 
     def reissued(
@@ -701,36 +612,77 @@ class StreamSimulation(AppearanceWorld):
         return [
             request
             for charge_key_prefix, number, first, last in state.booked
-            for request in self.events.requests_between(first, last, number, charge_key_prefix)
+            for request in self.requests_between(first, last, number, charge_key_prefix)
         ]
 
     def shown(self, row: rows.Row) -> rows.Row | None:
         """Return a row without a time; without a promise, epsilon is infinite."""
-        if isinstance(row, rows.Round) and not self.events.units:
+        if isinstance(row, rows.Round) and self.promised is None:
             row = msgspec.structs.replace(row, epsilon=math.inf)
         return msgspec.structs.replace(row, time=msgspec.UNSET)
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> BlockPlayed:
+    ) -> Said:
         """Play the block that was read, and count what came of it up to each row of the log."""
-        block, events = self.block, self.events
+        block = self.block
         if not isinstance(task, EventBlock) or block is None:
             raise TypeError("an engine is asked for a block of events")
         n = len(block.used)
         if not n:
             return BlockPlayed(number, 0, ())
         paid = Allowance(permits, block.times)
-        whole = block.read.x[: n * events.batch]
-        active, silent = events.activity.drawn(whole, block.start, n, events.block)
+        whole = block.read.x[: n * self.batch]
+        active, silent = self.activity.drawn(whole, block.start, n, self.block_length)
         active, silent = active[block.used], silent[block.used]
         labels, played = block.read.y[:0], Played.room(0)
         if block.used.any():
             x = whole if block.used.all() else whole[block.places]
-            labels = events.answers(block, paid, self.state.told)
-            played = self.engine.run(x, labels, active, silent, paid)
-        tallies = counted(block, played, active, silent, labels, events.sizes, events.study.stride)
+            labels = self.answers(block, paid, self.state.told)
+            played = self.player.run(x, labels, active, silent, paid)
+        tallies = self.counted(block, played, active, silent, labels)
         return BlockPlayed(number, n, tuple(tallies))
+
+    def counted(
+        self, block: Block, played: Played, active: Mask, silent: Mask, labels: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Tally]]:
+        """Yield what came of a block, up to each row of the log: the event after which it stands,
+        and the tally.
+
+        Args:
+            active, silent: parties (u, M).
+            labels: as the server knows them (u b,).
+        """
+        every, stop, end = self.study.stride, block.start, block.stop
+        wrong = (played.predictions != labels).reshape(-1, block.batch).sum(1) * played.learned
+        at = block.start + np.flatnonzero(block.used)
+        clock = played.seconds / max(len(at), 1)
+        while stop < end:
+            begin, stop = stop, min((stop // every + 1) * every, end)
+            low, high = np.searchsorted(at, (begin, stop))
+            here = slice(low, high)
+            learned = played.learned[here]
+            up, down, framing = self.sizes.traffic(block.first + low, active[here], learned)
+            events = int(high - low)
+            passive = float((~active[here]).mean()) if events else 0.0
+            tally = Tally(
+                active=tuple(active[here].sum(0).tolist()),
+                silent=tuple(silent[here].sum(0).tolist()),
+                events=events,
+                learned=int(learned.sum()),
+                errors=int(wrong[here].sum()),
+                examples=int(learned.sum()) * block.batch,
+                loss=float(played.losses[here].sum()),
+                regret=float(played.regret[here].sum()),
+                up=up,
+                down=down,
+                framing=framing,
+                dropped=int(played.dropped[here].sum()),
+                unused=stop - begin - events,
+                seconds=tuple((clock * events).tolist()),
+                passive=float(clock[0]) * events * passive,
+            )
+            yield stop, tally
 
 
 def _right(error: float | None) -> float | None:
@@ -739,7 +691,6 @@ def _right(error: float | None) -> float | None:
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> PreparedRun:
     """Make the objects of a simulation of a calibrated study, with its ledger in ``folder``."""
-    torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
     split = Split.of(study, stream)
     shape = split.shaping(fingerprint)
@@ -774,8 +725,9 @@ def prepared(
     run: str,
     chosen: EventPath,
     *,
+    kind: Callable[..., Events] = Events,
     engine: Callable[[], Engine],
-    stream: Examples,
+    stream: Arranged,
     entropy: Callable[[], Entropy],
     affordable_steps: list[int] | None,
     ledgers: LedgerSession,
@@ -789,6 +741,7 @@ def prepared(
     """
     study = split.study
     method, privacy = study.method, study.privacy
+    torch.set_num_threads(study.execution.threads)
     activity = Activity(
         activation=method.activation,
         columns=split.columns,
@@ -796,29 +749,26 @@ def prepared(
         entropy=Seeded(study.seed),
     )
     activity.drawn(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
-    mechanism, key = None, (0, 0)
+    mechanism, key, priced = None, (0, 0), price(study)
     if privacy.unit != "none":
         mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
         key = secret(entropy().at("labels"))
-    events = Events(
+    randomizer = LabelRandomizer(
+        mechanism=mechanism, key=key, memoised=privacy.memoised, required=label_charges(study)
+    )
+    events = kind(
         split=split,
         engine=engine,
         stream=stream,
         activity=activity,
-        randomizer=LabelRandomizer(
-            mechanism=mechanism,
-            key=key,
-            memoised=privacy.memoised,
-            required=label_charges(study),
-        ),
+        randomizer=randomizer,
         affordable_steps=affordable_steps,
         ledgers=ledgers,
         budget=Budget(privacy.epsilon or math.inf, privacy.delta or 1e-5, privacy.accountant),
         charge_key_prefix=charge_key_prefix(study, run),
         origin=response_key_prefix(study, run),
-        block=BLOCK,
+        block_length=BLOCK,
     )
-    priced = price(study)
     return PreparedRun(
         study=study,
         plan=priced,
@@ -835,10 +785,9 @@ def prepared(
 def _remedy(events: Events) -> str:
     """Return what helps where the budget pays for no event; what was spent before is said, too."""
     found, budget = "raise the noise multipliers, or lower label_epsilon", events.budget
-    if events.affordable_steps != [0] or not events.units:
-        return found.capitalize()
-    (unit,) = events.units
-    spent = events.ledgers.epsilon(unit, budget.delta, budget.accountant)
+    unit, spent = events.promised, 0.0
+    if events.affordable_steps == [0] and unit is not None:
+        spent = events.ledgers.epsilon(unit, budget.delta, budget.accountant)
     if not spent:
         return found.capitalize()
     return (
@@ -864,12 +813,8 @@ def path(split: Split) -> EventPath:
     """Return the way in which events are played."""
     study = split.study
     privacy, method = study.privacy, study.method
-    if (
-        study.execution.path == "messages"
-        or study.world.dropout
-        or privacy.embedding is not None
-        or privacy.updates != "raw"
-    ):
+    noisy = privacy.embedding is not None or privacy.updates != "raw"
+    if study.execution.path == "messages" or study.world.dropout or noisy:
         return "messages"
     if privacy.unit != "none" and not split.known:
         return "messages"  # where a row on which a module fails ends nothing
@@ -878,9 +823,8 @@ def path(split: Split) -> EventPath:
 
 
 def _engine(split: Split, noise: Entropy) -> Engine:
-    study, net = split.study, split.net
-    method = study.method
-    chosen, required = path(split), feature_charges(study)
+    study, net, required = split.study, split.net, feature_charges(split.study)
+    method, chosen = study.method, path(split)
     if chosen == "loop" and net is not None:  # the compiler is large: it is loaded here alone
         from sordino.regimes.vertical.loop import Loop, Rule
 
@@ -892,8 +836,6 @@ def _engine(split: Split, noise: Entropy) -> Engine:
     server = make_server(split)
     parties = [make_party(split, m, noise) for m in range(len(split.held))]
     if chosen == "graph":
-        from sordino.regimes.vertical.halves import Graph
-
         graph = Graph(server, parties, split.columns)
         graph.required = required
         return graph
@@ -906,7 +848,7 @@ def _engine(split: Split, noise: Entropy) -> Engine:
 def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
     """Return what run.json says of these events."""
     study = split.study
-    method, privacy = study.method, study.privacy
+    method, privacy, private = study.method, study.privacy, study.privacy.unit != "none"
     sizes = {who: flat.dim for who, flat in split.flats().items()}
     return Vertical(
         title=method.title,
@@ -934,11 +876,8 @@ def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
         schedule=method.schedule or UNSET,
         path=chosen,
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
-        label_epsilon=label_epsilon(study) if privacy.unit != "none" else None,
-        open=unprotected(study) if privacy.unit != "none" else None,
-        releases=tuple(
-            Released(unit=unit, what=what, epsilon=epsilon)
-            for unit, what, epsilon in priced.releases
-        ),
+        label_epsilon=label_epsilon(study) if private else None,
+        open=unprotected(study) if private else None,
+        releases=tuple(Released(unit=u, what=what, epsilon=e) for u, what, e in priced.releases),
         R_c=None,
     )

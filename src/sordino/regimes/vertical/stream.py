@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,37 +26,26 @@ from sordino.mechanisms.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
-from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask, Means, Uniform
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, RequiredCharges
 from sordino.regimes.vertical.study import VerticalStudy
 
 Index = NDArray[np.int64]
 
 
-class Examples(Protocol):
-    """Examples one after another, with each party's features in one place."""
+class Arranged:
+    """Examples one after another: a stream, with its features in the order of parties, side by
+    side, where ``parts`` says which each has; those that nobody holds are left out.
+    """
+
+    def __init__(self, stream: streams.Stream, parts: Sequence[Index] = ()) -> None:
+        everything = np.arange(math.prod(stream.shape))
+        order = np.concatenate(parts) if parts else everything
+        self.stream, self.changes = stream, stream.changes
+        self.order = None if np.array_equal(order, everything) else order
 
     def read(self, start: int, count: int) -> streams.Piece:
         """Return the examples from number ``start`` on; fewer than ``count`` only at the end."""
-        ...
-
-    def changes(self, start: int, stop: int) -> Sequence[int]:
-        """Return the examples at which the world changed at once."""
-        ...
-
-
-class Arranged:
-    """A stream with its features in the order of parties, side by side; those that nobody holds are
-    left out.
-    """
-
-    def __init__(self, stream: streams.Stream, parts: Sequence[Index]) -> None:
-        order = np.concatenate(parts)
-        self.stream, self.changes = stream, stream.changes
-        self.order = None if np.array_equal(order, np.arange(math.prod(stream.shape))) else order
-
-    def read(self, start: int, count: int) -> streams.Piece:
-        """Return examples in a row, as the stream does."""
         piece = self.stream.read(start, count)
         if self.order is None:
             return piece
@@ -68,31 +57,27 @@ def source(
 ) -> tuple[streams.Stream, str, tuple[Records, ...]]:
     """Return the study's stream with its drift, its data's fingerprint, and its members."""
     data, own = study.data, study.privacy.ledger == "run"
-    opened: object = data.stream.open(
-        streams.Wanted(
-            name=data.name,
-            file=data.file,
-            label=data.label,
-            entity=data.entity,
-            classes=data.classes,
-            scale=data.scale,
-            seed=study.seed,
-            events=study.horizon * study.method.batch,
-            identify=known and not own,
-            private=study.privacy.unit != "none"
-            or not own,  # else nobody will ask again whose ledger it is
-            one_label=_one_label(study),
-        )
+    wanted = streams.Wanted(
+        name=data.name,
+        file=data.file,
+        label=data.label,
+        entity=data.entity,
+        classes=data.classes,
+        scale=data.scale,
+        seed=study.seed,
+        events=study.horizon * study.method.batch,
+        identify=known and not own,
+        # else nobody will ask again whose ledger it is
+        private=study.privacy.unit != "none" or not own,
+        one_label=_one_label(study),
     )
+    opened: object = data.stream.open(wanted)
     if not isinstance(opened, streams.Opened):
         raise streams.STREAMS.wrong(data.stream, "open", opened, "Opened(stream, fingerprint)")
-    records = (
-        ()
-        if opened.rows is None
-        else (
-            Records(ENTITIES, ENTITY, opened.rows, opened.people),
-            Records(LABELS, LABEL, opened.rows, opened.people),
-        )
+    records = tuple(
+        Records(unit, kind, opened.rows, opened.people)
+        for unit, kind in ((ENTITIES, ENTITY), (LABELS, LABEL))
+        if opened.rows is not None
     )
     return _drifting(study, opened.stream), str(opened.fingerprint), records
 
@@ -100,10 +85,8 @@ def source(
 def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
     """Return the stream with the study's drift; what classes of users give is checked."""
     data = study.data
-    opens, drifts = (
-        partial(streams.STREAMS.wrong, data.stream),
-        partial(streams.DRIFTS.wrong, data.drift),
-    )
+    opens = partial(streams.STREAMS.wrong, data.stream)
+    drifts = partial(streams.DRIFTS.wrong, data.drift)
     refuse_incomplete(stream, opens, "open")
     told = Checked(stream, opens) if foreign(stream) else stream
     drift, own = data.drift, foreign(data.drift)
@@ -146,7 +129,7 @@ def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
             f"{place} must give an array of feature numbers for each of {data.parties} parties"
         )
     held = tuple(np.asarray(part) for part in given)
-    features = math.prod(stream.shape)
+    features, holder = math.prod(stream.shape), dict[int, int]()
     for party, part in enumerate(held):
         if (
             part.ndim != 1
@@ -159,26 +142,17 @@ def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
                 f"{place} must give party {party} at least one feature, by numbers from 0 to "
                 f"{features - 1}"
             )
-    _refuse_shared(place, held, stream.columns)
-    return tuple(part.astype(np.int64, copy=False) for part in held)
-
-
-def _refuse_shared(place: str, held: Sequence[Index], columns: tuple[str, ...] | None) -> None:
-    """Refuse a feature that stands twice, at two parties or at one."""
-    holder: dict[int, int] = {}
-    for party, part in enumerate(held):
         for number in part.tolist():
             if number in holder:
-                named = repr(columns[number]) if columns is not None else str(number)
-                where = (
-                    f"twice at party {party}"
-                    if holder[number] == party
-                    else f"at party {holder[number]} and at party {party}"
-                )
+                named = str(number) if stream.columns is None else repr(stream.columns[number])
+                first = holder[number]
+                where = "twice" if first == party else f"at party {first} and"
                 raise StudyError(
-                    f"{place} puts feature {named} {where}; each feature belongs to one party, once"
+                    f"{place} puts feature {named} {where} at party {party}; each feature belongs "
+                    "to one party, once"
                 )
             holder[number] = party
+    return tuple(part.astype(np.int64, copy=False) for part in held)
 
 
 class Listed:
@@ -266,10 +240,15 @@ class Activity:
                 )
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
-        active = self._active(
-            (n, parties), lambda: self._uniform("activation", start, n, block), means
-        )
-        return active, ~active & self.silent(start, n, block)
+        def uniform() -> NDArray[np.float64]:
+            return self._uniform("activation", start, n, block)
+
+        shape = n, parties
+        active: object = self.activation.active(shape, uniform, means)
+        if isinstance(active, np.ndarray) and active.shape == shape and active.dtype == np.bool_:
+            return active, ~active & self.silent(start, n, block)
+        wanted = f"truth values of shape {shape}"
+        raise ACTIVATIONS.wrong(self.activation, "active", active, wanted)
 
     def silent(self, start: int, n: int, block: int) -> Mask:
         """Return the parties that would not answer if they were queried (n, M)."""
@@ -281,15 +260,6 @@ class Activity:
         place, offset = divmod(start, block)
         drawn = self.entropy.at(what, place).random((block, len(self.columns)))
         return drawn[offset : offset + n]
-
-    def _active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
-        """Return active parties (n, M), as the rule gives them."""
-        given: object = self.activation.active(shape, uniform, means)
-        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != np.bool_:
-            raise ACTIVATIONS.wrong(
-                self.activation, "active", given, f"truth values of shape {shape}"
-            )
-        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -320,9 +290,8 @@ class LabelRandomizer:
             paid.covers(unit, event, 1 if self.memoised else None)
         if self.mechanism is None:
             return labels
-        found: Index = self.mechanism.respond_for(
-            labels, entities, self.key, None if self.memoised else places
-        )
+        drawn = None if self.memoised else places
+        found: Index = self.mechanism.respond_for(labels, entities, self.key, drawn)
         return found
 
     def accuracy(self, agreement: float) -> float:

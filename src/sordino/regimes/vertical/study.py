@@ -115,8 +115,7 @@ class SplitModel(Section):
     name: Literal["mlp", "physics", "linear", "own"] = Field(
         "mlp",
         description="mlp, physics (for SUSY and HIGGS), linear (convex), or own: party and "
-        "server name "
-        "your functions",
+        "server name your functions",
     )
     embedding: int = Field(64, ge=1, description="numbers that a party sends for an entity")
     hidden: int = Field(256, ge=1, description="width of the hidden layer at the server")
@@ -171,8 +170,7 @@ class VerticalPrivacy(PrivacySpec):
 
     unit: Literal["entity", "label", "none"] = Field(
         description='who is protected: "label", the label of each entity; "entity", its label '
-        "and its "
-        'features at every party; "none", nobody'
+        'and its features at every party; "none", nobody'
     )
     label_epsilon: Epsilon | None = Field(
         None,
@@ -191,44 +189,36 @@ class VerticalPrivacy(PrivacySpec):
     updates: Literal["raw", "noisy", "frozen"] = Field(
         "raw",
         description='what a party learns from: "raw" features (not protected), "noisy" '
-        "gradients, or "
-        'nothing ("frozen")',
+        'gradients, or nothing ("frozen")',
     )
     update: Release = Release()
 
     @model_validator(mode="after")
     def _keeps_its_word(self) -> VerticalPrivacy:
+        most, noisy = self.epsilon, self.embedding is not None
         if self.unit == "none":
-            if (
-                self.embedding is not None
-                or self.label_epsilon is not None
-                or self.updates != "raw"
-            ):
+            if noisy or self.label_epsilon is not None or self.updates != "raw":
                 raise ValueError(
                     "unit 'none' promises nothing: leave label_epsilon, embedding and "
                     "updates out, or set unit = 'label'"
                 )
             return self
-        if self.epsilon is not None and math.isinf(self.epsilon):
+        if most is not None and math.isinf(most):
             raise ValueError(
                 "epsilon must be finite for unit 'label' and 'entity'; for no promise set "
                 "unit = 'none'"
             )
-        if (
-            self.label_epsilon is not None
-            and self.epsilon is not None
-            and self.label_epsilon > self.epsilon
-        ):
+        if most is not None and (self.label_epsilon or 0.0) > most:
             raise ValueError(
-                f"label_epsilon must not pass epsilon = {epsilon_text(self.epsilon)}; got "
+                f"label_epsilon must not pass epsilon = {epsilon_text(most)}; got "
                 f"{epsilon_text(self.label_epsilon)}"
             )
-        if self.updates == "noisy" and self.embedding is None:
+        if self.updates == "noisy" and not noisy:
             raise ValueError(
                 "updates 'noisy' protects features only beside noise on the embeddings: give "
                 "embedding = { clip = 1.0 }"
             )
-        if self.unit == "entity" and (self.embedding is None or self.updates == "raw"):
+        if self.unit == "entity" and (not noisy or self.updates == "raw"):
             raise ValueError(
                 "unit 'entity' protects features, which needs embedding = { clip = 1.0 } and "
                 "updates = 'noisy' or 'frozen'; with less, only the label can be protected: unit = "
