@@ -22,7 +22,7 @@ from sordino.base.message import Train, Update
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Budget, Charge, LedgerSession
-from sordino.regimes.synchronous.methods import estimate
+from sordino.regimes.synchronous.methods import estimating
 from sordino.training.dpsgd import PrivateClient
 
 TAU, ROUNDS = 3, 20
@@ -106,18 +106,18 @@ def measure(built: builder.Built) -> None:
             first.append((p, start))
         mean = sum((p * g for p, g in first), np.zeros(terms.dimension))
         note("mu^2, truth", true_mu)
-        note("mu^2, E1", estimate.squared_curvature(answers, terms))
+        note("mu^2, E1", estimating.squared_curvature(answers, terms))
         note(
             "mu^2, not debiased",
-            estimate.squared_curvature(answers, replace(terms, noise=0.0, clip=0.0)),
+            estimating.squared_curvature(answers, replace(terms, noise=0.0, clip=0.0)),
         )
         note("rho, truth (signed)", true_rho)
-        note("rho, estimate", estimate.slope(answers, terms))
+        note("rho, estimate", estimating.slope(answers, terms))
         note("xi^2, truth", sum(p * float(((g - mean) ** 2).sum()) for p, g in first))
-        note("xi^2, estimate", estimate.squared_divergence(answers, terms))
+        note("xi^2, estimate", estimating.squared_divergence(answers, terms))
         note(
             "xi^2, not debiased",
-            estimate.squared_divergence(answers, replace(terms, noise=0.0, clip=0.0)),
+            estimating.squared_divergence(answers, replace(terms, noise=0.0, clip=0.0)),
         )
         weights = sum(
             (terms.weights[a.client] * a.weights.astype(np.float64) for a in answers),

@@ -7,7 +7,7 @@
 from sordino.core.study.base import Execution, Model, World
 from sordino.core.study.data import Data
 from sordino.data.partition import Column, Dirichlet, Iid, Shards
-from sordino.regimes.asynchronous.methods import Asgd, Audp, Csgd, Mapa
+from sordino.regimes.asynchronous.method import Asgd, Audp, Csgd, Mapa
 from sordino.regimes.asynchronous.study import Arrival as Participation
 from sordino.regimes.asynchronous.study import EdgePrivacy as Privacy
 from sordino.regimes.asynchronous.study import Updates as Budget

@@ -12,9 +12,9 @@ from sordino.data.partition import Column as Column
 from sordino.data.partition import Dirichlet as Dirichlet
 from sordino.data.partition import Iid as Iid
 from sordino.data.partition import Shards as Shards
-from sordino.regimes.synchronous.methods.adap import AdapDpfl as AdapDpfl
-from sordino.regimes.synchronous.methods.ali import AliDpfl as AliDpfl
-from sordino.regimes.synchronous.methods.als import AlsDpfl as AlsDpfl
+from sordino.regimes.synchronous.methods.estimating import AliDpfl as AliDpfl
+from sordino.regimes.synchronous.methods.estimating import AlsDpfl as AlsDpfl
+from sordino.regimes.synchronous.methods.fixed import AdapDpfl as AdapDpfl
 from sordino.regimes.synchronous.methods.fixed import DpFedAvg as DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd as DpSgd
 from sordino.regimes.synchronous.methods.fixed import DynamicDpFedAvg as DynamicDpFedAvg

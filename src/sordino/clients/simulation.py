@@ -44,6 +44,7 @@ from sordino.core.world import (
     unpacked,
 )
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
+from sordino.privacy import Event as Fact
 from sordino.training.client import Client
 from sordino.training.plausible import Length, bearable
 
@@ -284,20 +285,28 @@ class Simulation(ServerSide[S], SiteSide[S]):
         self, site: int, task: Request, permits: Sequence[Permit]
     ) -> Sequence[ChargeRequest]:
         """Return the price of a client's task, part by part."""
-        asked = training(task)
-        charges = [
-            Charge(
-                unit=self.units[site],
-                event=event,
-                count=count,
-                why=event.reason if isinstance(event, NonPrivate) else self.why,
-                method=self.method,
-                round=asked.round,
-                key=f"{self.charge_key_prefix}/round {asked.round}/client {site}/{part}",
+        asked, unit, budget = training(task), self.units[site], self.budgets[site]
+        where = f"round {asked.round}/client {site}"
+        return [
+            ChargeRequest(
+                (site,), self.charge(unit, event, count, asked.round, f"{where}/{part}"), budget
             )
             for part, (event, count) in enumerate(self.clients[site].price(asked))
         ]
-        return [ChargeRequest((site,), each, self.budgets[site]) for each in charges]
+
+    def charge(
+        self, unit: str, event: Fact, count: int, number: int, key: str, why: str = ""
+    ) -> Charge:
+        """Return a charge of round, or task, ``number``, under its key in this run."""
+        return Charge(
+            unit=unit,
+            event=event,
+            count=count,
+            why=event.reason if isinstance(event, NonPrivate) else why or self.why,
+            method=self.method,
+            round=number,
+            key=f"{self.charge_key_prefix}/{key}",
+        )
 
     @property
     def secret(self) -> bool:

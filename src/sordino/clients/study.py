@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.core.method import Method
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED
-from sordino.core.study.base import Model, NoisyPrivacySpec, Study, World
+from sordino.core.study.base import Epsilon, Model, NoisyPrivacySpec, Study, World
 from sordino.core.study.data import SHARE, Data
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
@@ -25,6 +25,31 @@ class SampledPromise(NoisyPrivacySpec):
         description='q, the probability that an example (or a client, with unit "client") is in '
         "a batch",
     )
+
+
+class OwnEpsilons(NoisyPrivacySpec):
+    """A promise to each client: its own budget and its own noise, where they differ."""
+
+    epsilons: tuple[Epsilon, ...] | None = Field(
+        None, description="of each client or edge, where they differ; epsilon bounds them all"
+    )
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = Field(
+        None,
+        description="sigma of each client or edge, where they have epsilons of their own; "
+        "calibrated where they are left out",
+    )
+
+    @model_validator(mode="after")
+    def _within(self) -> OwnEpsilons:
+        largest = max(self.epsilons or (), default=0.0)
+        if self.epsilon is not None and largest > self.epsilon:
+            if math.isinf(largest):
+                raise ValueError("epsilons must be finite: noise is calibrated for each of them")
+            raise ValueError(
+                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest "
+                f"is {epsilon_text(largest)}"
+            )
+        return self
 
 
 class HorizontalStudy(Study):
@@ -129,12 +154,12 @@ class HorizontalStudy(Study):
     @property
     def given_epsilons(self) -> tuple[float, ...] | None:
         """``privacy.epsilons``: of each client, where they differ."""
-        return None
+        return self.privacy.epsilons if isinstance(self.privacy, OwnEpsilons) else None
 
     @property
     def given_multipliers(self) -> tuple[float, ...] | None:
         """``privacy.noise_multipliers``: of each client, where they differ."""
-        return None
+        return self.privacy.noise_multipliers if isinstance(self.privacy, OwnEpsilons) else None
 
     @property
     def stalest(self) -> int | None:

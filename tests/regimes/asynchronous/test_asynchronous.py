@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from sordino.base.message import Compute, Gradient
 from sordino.core.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
-from sordino.regimes.asynchronous.method import EdgeTerms
-from sordino.regimes.asynchronous.methods import Asgd, Mapa
+from sordino.regimes.asynchronous.method import Asgd, EdgeTerms, Mapa
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.records import AsynchronousRound
 

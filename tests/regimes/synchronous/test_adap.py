@@ -18,7 +18,7 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.adap import AdapDpfl, Memory
+from sordino.regimes.synchronous.methods.fixed import AdapDpfl, AdapMemory
 from sordino.training import models
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient, loss_sum, noisy_loss
@@ -61,7 +61,7 @@ def told(loss: float) -> Update:
 
 
 def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> None:
-    method, memory, path = AdapDpfl(patience=2, decay=0.5, floor=0.4), Memory(), []
+    method, memory, path = AdapDpfl(patience=2, decay=0.5, floor=0.4), AdapMemory(), []
     for loss in (3.0, 2.5, 2.0, 1.5, 1.6, 1.5, 1.4, 1.3, 1.2):
         memory = method.fold(memory, terms(), [told(loss)])
         path.append(memory.factor)
@@ -78,7 +78,7 @@ def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> N
 def test_what_is_let_through_never_passes_the_filter(
     epsilon: float, falls: list[bool], tau: int
 ) -> None:
-    method, memory, loss = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), Memory(), 1.0
+    method, memory, loss = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), AdapMemory(), 1.0
     spent = []
     for fell in falls:
         if method.choose(memory, terms(epsilon), Remaining(1, None)).tau == 0:

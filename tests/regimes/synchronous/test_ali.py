@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.ali import AliDpfl, Memory
+from sordino.regimes.synchronous.methods.estimating import AliDpfl, AliMemory
 
 EVEN = Terms(
     dimension=26010,
@@ -70,12 +70,13 @@ def test_one_step_a_round_where_rounds_are_plenty() -> None:
     for rounds in (317, 400):
         terms = replace(EVEN, rounds=rounds)
         assert (
-            AliDpfl().choose(Memory(squared_mu=0.01, tau=1), terms, Remaining(rounds, 317)).tau == 1
+            AliDpfl().choose(AliMemory(squared_mu=0.01, tau=1), terms, Remaining(rounds, 317)).tau
+            == 1
         )
 
 
 def test_first_round_takes_two_steps_to_see_curvature() -> None:
-    choice = AliDpfl(floor="none").choose(Memory(), EVEN, Remaining(158, 317))
+    choice = AliDpfl(floor="none").choose(AliMemory(), EVEN, Remaining(158, 317))
     assert choice.tau == 2
     assert choice.note is not None
 
@@ -93,7 +94,7 @@ def test_tau_stays_within_its_clamps(
     terms = replace(EVEN, rounds=400, steps=5000)
     tau = (
         AliDpfl(floor=floor, batch_bound=bound)
-        .choose(Memory(squared_mu=squared), terms, Remaining(rounds, steps))
+        .choose(AliMemory(squared_mu=squared), terms, Remaining(rounds, steps))
         .tau
     )
     pace = steps / rounds
@@ -124,22 +125,22 @@ def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
     rule = AliDpfl()
     noise = 2 * EVEN.dimension * EVEN.deviation(0) ** 2 + EVEN.clip**2 / EVEN.batch(0)
     memory = rule.fold(
-        Memory(), EVEN, [answer(i, change=noise + 0.09 * 4.0, moved=4.0) for i in range(10)]
+        AliMemory(), EVEN, [answer(i, change=noise + 0.09 * 4.0, moved=4.0) for i in range(10)]
     )
     assert memory.mu == pytest.approx(0.3, rel=1e-6)
     assert rule.fold(memory, EVEN, [answer(0, change=0.0, moved=0.0, steps=1)]).mu == memory.mu
     assert rule.fold(memory, EVEN, []) is memory
-    worse = rule.fold(Memory(), EVEN, [answer(i, change=0.0, moved=4.0) for i in range(10)])
+    worse = rule.fold(AliMemory(), EVEN, [answer(i, change=0.0, moved=4.0) for i in range(10)])
     assert worse.mu is None  # negative: no estimate, not a small one
 
 
 def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
     """soundness: R_s = 158, R_c = 317, mu = 1 ends with tau* = 25 and 14 rounds used."""
-    rule, memory, used = AliDpfl(gamma=10.0, form="paper"), Memory(squared_mu=1.0, tau=1), 0
+    rule, memory, used = AliDpfl(gamma=10.0, form="paper"), AliMemory(squared_mu=1.0, tau=1), 0
     rounds = 0
     while used < 317:
         tau = min(rule.choose(memory, EVEN, Remaining(158 - rounds, 317 - used)).tau, 317 - used)
-        used, rounds, memory = used + tau, rounds + 1, Memory(squared_mu=1.0, tau=tau)
+        used, rounds, memory = used + tau, rounds + 1, AliMemory(squared_mu=1.0, tau=tau)
     assert rounds == pytest.approx(14, abs=1)
 
 
@@ -147,5 +148,5 @@ def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
 def test_no_estimate_overflows(form: Any) -> None:
     rule = AliDpfl(form=form)
     for square in (5e-324, 1e-200, 1e200, 1e308):
-        memory = Memory(squared_mu=square, tau=2)
+        memory = AliMemory(squared_mu=square, tau=2)
         assert 1 <= rule.choose(memory, EVEN, Remaining(158, 317)).tau <= 100

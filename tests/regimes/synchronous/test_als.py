@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.als import AlsDpfl, Memory
+from sordino.regimes.synchronous.methods.estimating import AlsDpfl, AlsMemory
 
 EVEN = Terms(
     dimension=26010,
@@ -25,7 +25,7 @@ EVEN = Terms(
 )
 
 
-def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Remaining) -> float:
+def criterion(tau: int, memory: AlsMemory, rule: AlsDpfl, terms: Terms, left: Remaining) -> float:
     """G(tau) from the paper's formulas, constants dropped; infinite where its conditions fail."""
     assert memory.beta is not None
     assert memory.rho is not None
@@ -54,7 +54,7 @@ def test_traverses_to_the_smallest_value(
     beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float
 ) -> None:
     rule, left = AlsDpfl(phi=phi), Remaining(rounds, steps)
-    memory = Memory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
+    memory = AlsMemory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
     values = {
         tau: criterion(tau, memory, rule, EVEN, left)
         for tau in range(2, max(min(2 * last, 100), 2) + 1)
@@ -76,7 +76,7 @@ def test_gap_vanishes_at_one_step_and_grows() -> None:
 
 def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they_are_half() -> None:
     rule = AlsDpfl()
-    memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=1)
+    memory = AlsMemory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=1)
     for rounds in (317, 634):
         assert rule.choose(memory, replace(EVEN, rounds=rounds), Remaining(rounds, 317)).tau == 1
     taus, used = [], 0
@@ -85,7 +85,10 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
             break
         tau = min(rule.choose(memory, EVEN, Remaining(158 - k, 317 - used)).tau, 317 - used)
         taus.append(tau)
-        used, memory = used + tau, Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
+        used, memory = (
+            used + tau,
+            AlsMemory(memory.squared_beta, memory.rho, memory.squared_xi, tau),
+        )
     assert used == 317
     assert set(taus[3:-3]) <= {2, 3}
 
@@ -94,14 +97,14 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
 def test_no_estimate_overflows(form: Any) -> None:
     rule, left = AlsDpfl(form=form), Remaining(158, 317)
     for beta in (1e4, 1e100, 1e154):
-        memory = Memory(squared_beta=beta**2, rho=1e178, squared_xi=1e16, tau=60)
+        memory = AlsMemory(squared_beta=beta**2, rho=1e178, squared_xi=1e16, tau=60)
         assert 1 <= rule.choose(memory, EVEN, left).tau <= 100
 
 
 def test_says_so_when_the_bound_says_nothing() -> None:
-    hopeless = Memory(squared_beta=0.09, rho=1e6, squared_xi=1.0, tau=4)
+    hopeless = AlsMemory(squared_beta=0.09, rho=1e6, squared_xi=1.0, tau=4)
     choice = AlsDpfl().choose(
-        Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
+        AlsMemory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
     )
     assert choice.tau == 3
     assert choice.note is not None
@@ -119,11 +122,11 @@ def test_the_papers_form_keeps_what_is_printed() -> None:
     printed = first + 0.5 * (0.5 + noise) / batch
     assert rule.gap(1, beta=0.3, xi=0.5, terms=EVEN) == pytest.approx(printed)
     # T is of the whole run: how much is left does not matter
-    memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=4)
+    memory = AlsMemory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=4)
     assert len({rule.choose(memory, EVEN, Remaining(left, 2 * left)) for left in (1, 50, 158)}) == 1
     # where its conditions fail, the smallest value of Eq. (13) is taken all the same
     hopeless = rule.choose(
-        Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
+        AlsMemory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
     )
     assert hopeless.note is not None
     assert hopeless.note.endswith("its smallest value all the same")

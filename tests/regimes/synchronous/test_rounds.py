@@ -101,14 +101,12 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
         steps=steps,
     )
     regime = Synchronous(
-        method=DpSgd(tau=2),
+        method=DpSgd(tau=2, momentum=0.5, server=options.pop("server", None)),
         terms=terms,
         budget=(steps,) * N,
         entropy=Seeded(3),
         cohort=options.pop("cohort", None),
         deadline=options.pop("deadline", None),
-        momentum=0.5,
-        server=options.pop("server", None),
     )
     budget = options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp"))
     simulation = Simulation(

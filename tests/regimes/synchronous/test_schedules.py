@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.regimes.asynchronous.method import EdgeTerms
-from sordino.regimes.asynchronous.methods import Asgd, Audp, Csgd, Mapa, feasible
+from sordino.regimes.asynchronous.method import Asgd, Audp, Csgd, EdgeTerms, Mapa, feasible
 
 LR = EdgeTerms(dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000)
 GUESS = {"smoothness": 1.0, "deviation": 1.0, "gap": 2.3}

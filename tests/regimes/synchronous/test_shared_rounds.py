@@ -39,7 +39,7 @@ from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous.aggregate import SharedSum, State
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.ali import AliDpfl
+from sordino.regimes.synchronous.methods.estimating import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpFedAvg, DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.training import models

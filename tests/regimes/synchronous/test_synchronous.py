@@ -29,7 +29,7 @@ from sordino.core.effect import (
 )
 from sordino.regimes.synchronous.aggregate import State
 from sordino.regimes.synchronous.method import Choice, ServerOptimizer, Terms
-from sordino.regimes.synchronous.methods.ali import AliDpfl
+from sordino.regimes.synchronous.methods.estimating import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -89,7 +89,7 @@ def test_average_is_weighted_by_data_size() -> None:
 
 
 def test_momentum_and_average_follow_their_formulas() -> None:
-    state, _ = play(rules(rounds=3, momentum=0.5, decay=0.9))
+    state, _ = play(rules(rounds=3, method=DpSgd(tau=2, momentum=0.5, average=0.9)))
     step = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
     w, v, average = 0.0, 0.0, 0.0
     for k in range(3):
@@ -104,7 +104,7 @@ def test_momentum_and_average_follow_their_formulas() -> None:
 def test_adaptive_steps_of_the_server_follow_their_formulas(kind: str) -> None:
     """Reddi et al. 2021, algorithm 2, in plain numbers; every client answers w + its number."""
     server = ServerOptimizer.model_validate({"kind": kind, "rate": 0.5, "decay": 0.9, "floor": 0.1})
-    state, _ = play(rules(rounds=5, momentum=0.5, server=server))
+    state, _ = play(rules(rounds=5, method=DpSgd(tau=2, momentum=0.5, server=server)))
     change = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
     w, m, s = 0.0, 0.0, 0.01
     for _ in range(5):
@@ -121,7 +121,7 @@ def test_adaptive_steps_of_the_server_follow_their_formulas(kind: str) -> None:
 def test_an_adaptive_step_of_the_server_is_that_of_torch() -> None:
     """AdaGrad without momentum, with torch's own as the twin."""
     server = ServerOptimizer(kind="adagrad", rate=0.3, floor=1e-2)
-    state, _ = play(rules(rounds=4, server=server))
+    state, _ = play(rules(rounds=4, method=DpSgd(tau=2, server=server)))
     weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     twin = torch.optim.Adagrad([weights], lr=0.3, initial_accumulator_value=1e-4, eps=1e-2)
     for _ in range(4):

@@ -33,7 +33,7 @@ from sordino.clients.simulation import Simulation, arrival_trips
 from sordino.core.effect import Effect, Overtaken, Request, Send
 from sordino.core.latency import Churn, Delays
 from sordino.core.world import Block, ChargeRequest
-from sordino.privacy import Charge, LedgerSession, NonPrivate, Permit
+from sordino.privacy import LedgerSession, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
@@ -80,14 +80,11 @@ class BlockSimulation(Simulation[State]):
         booked = {edge: _last(paid.get(edge, ())) for edge in (*short, *state.tasks)}
         soon = (edge for edge in state.tasks if booked[edge] - state.given[edge] <= near)
         short |= {edge for edge in soon if pays is None or booked[edge] < pays[edge]}
-        return [
-            self._reserve(
-                edge,
-                booked[edge] + 1,
-                self.block if pays is None else min(self.block, pays[edge] - booked[edge]),
-            )
-            for edge in sorted(short)
-        ]
+        length = {
+            edge: self.block if pays is None else min(self.block, pays[edge] - booked[edge])
+            for edge in short
+        }
+        return [self._reserve(edge, booked[edge] + 1, length[edge]) for edge in sorted(short)]
 
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit]
@@ -138,12 +135,8 @@ class BlockSimulation(Simulation[State]):
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """Return those of the block that holds the edge's task, and of later ones."""
-        held = state.tasks.get(site)
-        return (
-            permits
-            if held is None
-            else [each for each in permits if held.task < each.round + each.count]
-        )
+        first = state.tasks[site].task if site in state.tasks else 0
+        return [each for each in permits if first < each.round + each.count]
 
     def booked_until(self, state: State, site: int, number: int) -> bool:
         """Return whether a block in the ledger holds the task."""
@@ -163,16 +156,8 @@ class BlockSimulation(Simulation[State]):
 
     def _reserve(self, edge: int, first: int, length: int) -> ChargeRequest:
         """Return the charge of tasks ``first`` to ``first + length - 1`` of an edge."""
-        price = self.clients[edge].price
-        charge = Charge(
-            unit=self.units[edge],
-            event=price,
-            count=length,
-            why=price.reason if isinstance(price, NonPrivate) else "gradients, reserved",
-            method=self.method,
-            round=first,
-            key=f"{self.charge_key_prefix}/edge {edge}/task {first}",
-        )
+        unit, price, key = self.units[edge], self.clients[edge].price, f"edge {edge}/task {first}"
+        charge = self.charge(unit, price, length, first, key, "gradients, reserved")
         return ChargeRequest((edge,), charge, self.budgets[edge])
 
 
@@ -218,11 +203,9 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         """Return the updates that each edge can still pay for; None if nothing is promised."""
         if self.study.privacy.unit == "none" or self.study.form == "paper":
             return None
-        events = {
-            edge_unit: edge.price for edge_unit, edge in zip(self.units, clients, strict=True)
-        }
+        events = {edge.unit: edge.price for edge in clients}
         most = dict(zip(self.units, self.budgets, strict=True))
-        here = ledgers.remaining(events, most)
+        here, endless = ledgers.remaining(events, most), int(np.iinfo(np.int64).max)
         left = [
             # another site has a ledger of its own
             here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())
@@ -230,7 +213,6 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         ]
         if all(steps is None for steps in left):
             return None
-        endless = int(np.iinfo(np.int64).max)
         return tuple(endless if steps is None else min(steps, endless) for steps in left)
 
     def rules(self, clients: Sequence[Edge], pays: tuple[int, ...] | None) -> Asynchronous:
@@ -243,7 +225,6 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             budget=pays,
             exponent=study.participation.staleness_weight,
             buffer=study.participation.buffer,
-            decay=study.method.average,
             every=study.stride,
             noise=tuple(edge.noise for edge in clients),
         )

@@ -82,6 +82,12 @@ class Edge:
         chosen = self.chosen(self.draws.at(task.task))
         return chosen if weights.device.type == "cpu" else chosen.to(weights.device)
 
+    def mean(self, task: Compute) -> torch.Tensor:
+        """The mean gradient (d,) of a task's batch, without any bound."""
+        mean = torch.empty_like(self.kernels.flat.weights)
+        self.kernels.mean.of(self.examples, self.batch(task), mean)
+        return mean
+
     def noise_over(self, task: Compute, total: torch.Tensor) -> np.random.Generator:
         """The generator of the noise that hides this raw vector (d,)."""
         return self.draws.over(task.task, hidden(task, total))
@@ -119,9 +125,7 @@ class PlainEdge(Edge):
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """Return the gradient of a task, with the permit that covers it."""
         covers_one(self.unit, permit, self.price, task.task)
-        mean = torch.empty_like(self.kernels.flat.weights)
-        self.kernels.mean.of(self.examples, self.batch(task), mean)
-        return self.answered(task, mean)
+        return self.answered(task, self.mean(task))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,15 +158,12 @@ class PrivateEdge(Edge):
                 f"got {task.clip}"
             )
         mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
+        batch, share = self.batch(task), self.expected_batch
         self.kernels.clipped.of(
-            self.examples,
-            self.batch(task),
-            bound_of(mechanism),
-            self.scratch,
-            expected=self.expected_batch,
+            self.examples, batch, bound_of(mechanism), self.scratch, expected=share
         )
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, self.noise_over(task, self.scratch))
-        return self.answered(task, noisy, 1.0 / self.expected_batch)
+        return self.answered(task, noisy, 1.0 / share)
 
     def reach(self, task: Compute, said: object) -> plausible.Length | None:
         """Length of a gradient, and its bound; None of what is no gradient, and where the mechanism
@@ -171,9 +172,8 @@ class PrivateEdge(Edge):
         if task.clip is None or not isinstance(said, Gradient):
             return None
         mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
-        most = plausible.sums(
-            mechanism, len(task.weights), len(self.examples), self.sampling_rate, 1
-        )
+        examples = len(self.examples)
+        most = plausible.sums(mechanism, len(task.weights), examples, self.sampling_rate, 1)
         if most is None:
             return None
         pull = self.regularisation * plausible.length(task.weights) * (1.0 + plausible.ROUNDING)
@@ -217,13 +217,9 @@ class LiteralEdge(Edge):
         covers_one(self.unit, permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
-        mean = torch.empty_like(self.kernels.flat.weights)
-        self.kernels.mean.of(self.examples, self.batch(task), mean)
+        mean = self.mean(task)
         mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
-        noise = exponential_norm(
-            self.noised,
-            2.0 * task.clip / self.batch_size / self.iteration_epsilon,
-            self.noise_over(task, mean),
-        )
+        scale = 2.0 * task.clip / self.batch_size / self.iteration_epsilon
+        noise = exponential_norm(self.noised, scale, self.noise_over(task, mean))
         mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)

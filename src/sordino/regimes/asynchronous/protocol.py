@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.message import Compute, Gradient, Vector
 from sordino.clients.simulation import Rules
@@ -169,7 +168,6 @@ class Asynchronous(Rules[State]):
         budget: updates that each edge can pay for in this run (None: no limit).
         exponent: a of the staleness weight; 0 weighs all alike.
         buffer: M.
-        decay: of the average of models, in [0, 1).
         every: updates between two rows of the log.
         noise: expected ||noise||^2 of each edge's gradient at a clip of 1, (K,); what is taken off
             norms.
@@ -181,7 +179,6 @@ class Asynchronous(Rules[State]):
     budget: tuple[int, ...] | None
     exponent: float = 0.0
     buffer: int = 1
-    decay: float = 0.0
     every: int = 100
     noise: tuple[float, ...] = ()
 
@@ -205,10 +202,7 @@ class Asynchronous(Rules[State]):
 
     def begin(self, state: State) -> Effects:
         """A first task for every edge."""
-        effects: list[Effect] = []
-        for edge in range(self.terms.edges):
-            effects += self._ask(state, edge)
-        return effects
+        return [each for edge in range(self.terms.edges) for each in self._ask(state, edge)]
 
     def stage(self, version: int) -> Stage:
         """The stage of the update that follows ``version`` updates."""
@@ -227,17 +221,13 @@ class Asynchronous(Rules[State]):
                 return self._received(state, gradient)
             case Lapsed(edge, task) if self.holds(state, edge, task) and self.lapses(state, edge):
                 return self._stale(state, edge)
-            case Left(edge):
-                if state.tasks.pop(edge, None) is None:
-                    return ()
+            case Left(edge) if state.tasks.pop(edge, None) is not None:
                 return (Log(records.Lost(round=state.version, client=edge, released=False)),)
             case Joined(edge) if (
                 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone
             ):
-                return (
-                    Log(records.Joined(round=state.version, client=edge)),
-                    *self._ask(state, edge),
-                )
+                joined = Log(records.Joined(round=state.version, client=edge))
+                return (joined, *self._ask(state, edge))
             case Overtaken(number, edge) if number > state.given[edge]:
                 state.tasks.pop(edge, None)
                 state.given[edge] = number
@@ -245,7 +235,7 @@ class Asynchronous(Rules[State]):
             case Begin() if not any(state.given):
                 return self.begin(state)
             case Stop(why):
-                return (*self._row(state), Closed(state.version), *self._finish(state, why))
+                return self._end(state, why)
         return ()
 
     def unpacked(self, packed: EncodedSnapshot) -> State:
@@ -296,7 +286,7 @@ class Asynchronous(Rules[State]):
         if task.task < 1 or not 0 <= task.version < self.terms.updates:
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip
-        if task.clip != (None if clip == float("inf") else clip):
+        if task.clip != _finite(clip):
             return f"its clip is {task.clip}, and that of its stage is {clip}"
         return None
 
@@ -326,29 +316,25 @@ class Asynchronous(Rules[State]):
             or answer.gradient.shape != state.weights.shape
         ):
             state.since.dropped += 1
-            why = "repeated, out of date or not asked for"
-            return (
-                Log(
-                    records.Dropped(
-                        round=state.version, client=answer.client, task=answer.task, why=why
-                    )
-                ),
+            row = records.Dropped(
+                round=state.version,
+                client=answer.client,
+                task=answer.task,
+                why="repeated, out of date or not asked for",
             )
+            return (Log(row),)
         if self.lapses(state, answer.client):
             return self._stale(state, answer.client)
         del state.tasks[answer.client]
         tau = state.version - held.version
         closed = self._apply(state, answer, held, tau)
         if state.version >= self.terms.updates:
-            done = self._finish(
-                state,
-                f"the update budget is used up: {state.version} of {self.terms.updates} updates",
-            )
-            return (*self._row(state), Closed(state.version), *done)
+            used = f"{state.version} of {self.terms.updates} updates"
+            return self._end(state, f"the update budget is used up: {used}")
         # first, so that the row counts its sender among those present
         asked = self._ask(state, answer.client)
         if closed and state.version % self.every == 0 and state.ended is None:
-            return (*self._row(state), Closed(state.version), *asked)
+            return (*self._row(state), *asked)
         return asked
 
     def _stale(self, state: State, edge: int) -> Effects:
@@ -373,61 +359,48 @@ class Asynchronous(Rules[State]):
                 return False
             gradient, state.buffer = waiting * np.float32(1.0 / count), (None, 0)
         rate = self.method.rate(self.terms, state.stage, state.version + 1)
-        moved = gradient * np.float32(-rate)
+        before, moved = state.average, gradient * np.float32(-rate)
         moved += state.weights
         state.weights = moved
         state.version += 1
         if state.version >= state.stage.end:
             state.stage = self.stage(state.version)
-        fresh = self.decay == 0.0 or state.version == 1
-        state.average = state.weights if fresh else _mixed(state.average, state.weights, self.decay)
+        state.average, decay = state.weights, self.method.average
+        if decay != 0.0 and state.version != 1:
+            state.average = np.float32(decay) * before + np.float32(1.0 - decay) * moved
         return True
 
     def _ask(self, state: State, edge: int) -> Effects:
         """The next task for an edge, or its leave."""
         if not self.affordable(state, edge):
             state.gone.add(edge)
-            row = Log(
-                records.Left(
-                    round=state.version,
-                    client=edge,
-                    updates=state.given[edge],
-                    why="its budget is spent",
-                )
-            )
-            if len(state.gone) == self.terms.edges:
-                return (
-                    row,
-                    *self._row(state),
-                    Closed(state.version),
-                    *self._finish(state, "every edge has spent its privacy budget"),
-                )
-            return (row,)
+            given, why = state.given[edge], "its budget is spent"
+            row = Log(records.Left(round=state.version, client=edge, updates=given, why=why))
+            if len(state.gone) < self.terms.edges:
+                return (row,)
+            return (row, *self._end(state, "every edge has spent its privacy budget"))
         state.given[edge] += 1
-        clip = state.stage.clip
-        task = Compute(
+        state.tasks[edge] = task = Compute(
             task=state.given[edge],
             version=state.version,
             weights=state.weights,
-            clip=None if clip == float("inf") else clip,
+            clip=_finite(state.stage.clip),
         )
-        state.tasks[edge] = task
         return (Send(edge, task),)
 
-    def _row(self, state: State) -> tuple[Log]:
-        """The row that closes a stretch of the log; the next stretch begins."""
+    def _row(self, state: State) -> Effects:
+        """The row that closes a stretch of the log, and the moment to save; the next begins."""
         since, stage = state.since, self.stage(max(state.version - 1, 0))
         applied = since.staleness.total()
+        behind = sum(tau * n for tau, n in since.staleness.items())
         seen = AsynchronousRound(
             round=state.version,
             steps=max(state.given),
             stage=stage.number,
-            clip=stage.clip if stage.clip != float("inf") else None,
+            clip=_finite(stage.clip),
             rate=self.method.rate(self.terms, stage, max(state.version, 1)),
             norm=max(since.squares / applied, 0.0) ** 0.5 if applied else None,
-            staleness=sum(tau * n for tau, n in since.staleness.items()) / applied
-            if applied
-            else None,
+            staleness=behind / applied if applied else None,
             stalest=max(since.staleness, default=None),
             histogram=tuple(sorted(since.staleness.items())),
             stale=since.stale,
@@ -436,13 +409,13 @@ class Asynchronous(Rules[State]):
             gone=len(state.gone),
         )
         state.since = Since()
-        return (Log(seen),)
+        return Log(seen), Closed(state.version)
 
-    def _finish(self, state: State, why: str) -> Effects:
+    def _end(self, state: State, why: str) -> Effects:
         state.ended = why
-        return (Log(records.End(why=why)), Finish(why))
+        return (*self._row(state), Log(records.End(why=why)), Finish(why))
 
 
-def _mixed(old: Vector, new: Vector, decay: float) -> Vector:
-    mixed: npt.NDArray[np.float32] = np.float32(decay) * old + np.float32(1.0 - decay) * new
-    return mixed
+def _finite(clip: float) -> float | None:
+    """Return a bound as messages and rows have it: None without one."""
+    return None if clip == float("inf") else clip

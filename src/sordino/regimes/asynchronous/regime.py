@@ -26,8 +26,7 @@ from sordino.core.plan import Plan
 from sordino.core.statements import Paragraph
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.regimes.asynchronous import report
-from sordino.regimes.asynchronous.method import EdgeTerms, Noisy, Stage, check
-from sordino.regimes.asynchronous.methods import Mapa, feasible
+from sordino.regimes.asynchronous.method import EdgeTerms, Mapa, Noisy, Stage, check, feasible
 from sordino.regimes.asynchronous.study import TEMPLATE, AsynchronousStudy
 
 if TYPE_CHECKING:

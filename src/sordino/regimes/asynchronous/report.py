@@ -9,26 +9,17 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sordino.clients.pricing import most_table
 from sordino.clients.records import Stage, horizontal
-from sordino.clients.report import (
-    client_budgets,
-    clock,
-    evaluated,
-    held,
-    holders,
-    holdings,
-    learning,
-    single,
-    unseen,
-)
+from sordino.clients.report import TELLER as OF_CLIENTS
+from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning, single
 from sordino.core.plan import Plan
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
     DECADES,
-    Colour,
     Course,
     Fact,
     Figure,
@@ -36,7 +27,6 @@ from sordino.core.statements import (
     Matrix,
     Panel,
     Paragraph,
-    RegimeReport,
     Series,
     Table,
     points,
@@ -79,14 +69,13 @@ TIME = "Simulated seconds until each update was done. Where it is steep, few ans
 
 
 def facts(run: Run) -> list[Fact]:
-    about = run.about
-    begun, planned = len(stages(run)), len(known(horizontal(run).stages) or ())
-    tau, found = number(horizontal(run).staleness), histogram(run)
-    mean = sum(each * n for each, n in found.items()) / found.total() if found else None
+    about, said, found = run.about, horizontal(run), histogram(run)
+    begun, planned = len(stages(run)), len(known(said.stages) or ())
+    mean = f"mean staleness: {plain(_mean(found) if found else None, 3)}"
     facts = [
         ("gradients of one edge", str(run.steps), _asked_most(run)),
         ("expected batch b", plain(number(about.batch)), "examples of a gradient"),
-        ("tau_max", plain(tau), f"mean staleness: {plain(mean, 3)}"),
+        ("tau_max", plain(number(said.staleness)), mean),
         ("stages", str(begun), f"of {planned} planned"),
     ]
     if run.private:
@@ -97,6 +86,8 @@ def facts(run: Run) -> list[Fact]:
 def courses(run: Run) -> list[Course]:
     last = number(run.about.R_s) or math.inf
     rows = [_stage(stage, last) for stage in known(horizontal(run).stages) or ()]
+    if not rows:
+        return [Course("Stages", intro="run.json names none.")]
     head = (
         "stage",
         "updates",
@@ -106,83 +97,72 @@ def courses(run: Run) -> list[Course]:
         "slowed by noise, P",
         "variance Delta_b",
     )
-    return [
-        Course(
-            "Stages",
-            intro="" if rows else "run.json names none.",
-            head=head if rows else (),
-            rows=rows,
-        )
-    ]
+    return [Course("Stages", head=head, rows=rows)]
 
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
-    about = run.about
-    batch, own_noise = number(about.batch), known(horizontal(run).noise_multipliers)
-    sizes = [size for c in horizontal(run).members if (size := known(c.examples))]
+    about, said, batch = run.about, horizontal(run), number(run.about.batch)
+    sizes = [size for c in said.members if (size := known(c.examples))]
     rates = sorted({batch / size for size in sizes}) if batch is not None else []
-    first = (
-        f", in the first stage {plain(noise * clip, 6)}"
-        if not own_noise and noise is not None and clip is not None
-        else ""
-    )
-    own = Counter(client_budgets(run, len(known(horizontal(run).epsilons) or ())))
-    own_words = ", ".join(
+    first = ""
+    if not known(said.noise_multipliers) and noise is not None and clip is not None:
+        first = f", in the first stage {plain(noise * clip, 6)}"
+    own = Counter(client_budgets(run, len(known(said.epsilons) or ())))
+    budgets = ", ".join(
         f"{bound(value)} ({count} edge{'s' if count > 1 else ''})"
         for value, count in sorted(own.items())
     )
+    payable = "gradients that the edge which spends fastest can pay for"
     return [
-        ("budgets of single edges", own_words or "-"),
+        ("budgets of single edges", budgets or "-"),
         ("clipping bound G_s", _bounds(run)),
         ("noise multiplier z", _multipliers(run)),
         ("noise on each number", f"z G_s{first}, on a sum of clipped gradients"),
         ("expected batch b", plain(batch, 6)),
-        (
-            "sampling rates q_k = b / n_k",
-            " to ".join(dict.fromkeys(plain(q) for q in (rates[0], rates[-1]))) if rates else "-",
-        ),
+        ("sampling rates q_k = b / n_k", _range(rates)),
         ("numbers released per gradient", plain(number(about.facts.dimension))),
-        (
-            "gradients that the edge which spends fastest can pay for",
-            plain(number(about.facts.R_c)),
-        ),
+        (payable, plain(number(about.facts.R_c))),
         ("updates planned, T", plain(number(about.R_s))),
     ]
 
 
+def _range(values: Sequence[float]) -> str:
+    """
+    >>> _range([0.5, 1.0, 2.0]), _range([2.0, 2.0]), _range([])
+    ('0.5 to 2', '2', '-')
+    """
+    return " to ".join(dict.fromkeys(map(plain, (*values[:1], *values[-1:])))) or "-"
+
+
+def _mean(counts: Counter[int]) -> float:
+    """Return the mean staleness of gradients that are counted by it."""
+    return sum(tau * n for tau, n in counts.items()) / counts.total()
+
+
 def _asked_most(run: Run) -> str:
     """Return whose gradients these are, and why they may be more than another edge can pay for."""
-    fastest = number(run.about.facts.R_c)
-    slower = run.private and fastest is not None and run.steps > fastest
-    return "of the edge asked most" + (
-        f"; {plain(fastest)} is what the edge that spends fastest can pay for, the one with the "
-        "fewest examples"
-        if slower
-        else ""
+    fastest, most = number(run.about.facts.R_c), "of the edge asked most"
+    if not run.private or fastest is None or run.steps <= fastest:
+        return most
+    return (
+        f"{most}; {plain(fastest)} is what the edge that spends fastest can pay for, the one with "
+        "the fewest examples"
     )
 
 
 def _multipliers(run: Run) -> str:
     """z, or the lowest and the highest where edges have their own."""
-    own = sorted(
-        z
-        for each in known(horizontal(run).noise_multipliers) or ()
-        if (z := number(each)) is not None
-    )
-    return (
-        " to ".join(dict.fromkeys(plain(z) for z in (own[0], own[-1])))
-        if own
-        else plain(number(run.about.noise_multiplier))
-    )
+    stated = map(number, known(horizontal(run).noise_multipliers) or ())
+    own = sorted(z for z in stated if z is not None)
+    return _range(own) if own else plain(number(run.about.noise_multiplier))
 
 
 def _bounds(run: Run) -> str:
     """The first and the last clipping bound that the run has come to."""
-    clips = [clip for stage in stages(run) if (clip := number(stage.clip)) is not None]
-    return " to ".join(dict.fromkeys(plain(clip) for clip in clips[:1] + clips[-1:])) or "-"
+    return _range([clip for stage in stages(run) if (clip := number(stage.clip)) is not None])
 
 
-def _stage(stage: Stage, last: float) -> list[str]:
+def _stage(stage: Stage | PlannedStage, last: float) -> list[str]:
     start, length, clip = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip)
     rate = number(stage.rate)
     return [
@@ -198,45 +178,21 @@ def _stage(stage: Stage, last: float) -> list[str]:
 
 def plan_told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
     """Return a plan, for people."""
-    found: list[Paragraph] = []
-    found.append(
-        Table(
-            "Stages",
-            ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"],
-            [_planned_stage(s, study) for s in priced.stages],
-        )
-    )
+    updates = study.budget.updates
+    head = ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"]
+    stages = Table("Stages", head, [_stage(each, updates) for each in priced.stages])
     if not priced.most:
-        found.append(f"no privacy: epsilon is infinite; {study.budget.updates} updates")
-        return found
+        return [stages, f"no privacy: epsilon is infinite; {updates} updates"]
     made = "calibrated" if priced.calibrated else "given"
-    found.append(
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch "
-        f"{study.method.batch:g}, clip {study.privacy.clip:g}"
-    )
     title = "Most gradients of the edge that spends fastest,"
-    found.append(most_table(title, "gradients", study, priced))
-    found.append(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
-    found.append(
-        f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "
-        "a faster one sends more"
-    )
-    return found
-
-
-def _planned_stage(stage: PlannedStage, study: AsynchronousStudy) -> list[str]:
-    first = stage.start + 1
-    last = min(stage.end, study.budget.updates)
-    rate = f"{stage.rate:.4g}" if stage.rate is not None else "falls"
-    clip = "-" if math.isinf(stage.clip) else f"{stage.clip:.4g}"
     return [
-        str(stage.number),
-        f"{first} to {last}",
-        str(stage.length),
-        clip,
-        rate,
-        f"{stage.slowing:.3g}",
-        f"{stage.variance:.4g}",
+        stages,
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch "
+        f"{study.method.batch:g}, clip {study.privacy.clip:g}",
+        most_table(title, "gradients", study, priced),
+        f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}",
+        f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "
+        "a faster one sends more",
     ]
 
 
@@ -269,7 +225,7 @@ def stages(run: Run) -> list[Stage]:
     ]
 
 
-def numbered(stage: Stage) -> str:
+def numbered(stage: Stage | PlannedStage) -> str:
     """A stage's number."""
     return "?" if (found := known(stage.number)) is None else str(found)
 
@@ -279,8 +235,7 @@ def marks(run: Run) -> list[Mark]:
     begun = stages(run)
     return [
         Mark(float(known(stage.start) or 0), numbered(stage), axis="x", style="dotted")
-        for stage in begun
-        if len(begun) > 1
+        for stage in (begun if len(begun) > 1 else ())
     ]
 
 
@@ -297,13 +252,16 @@ def norms(run: Run) -> Iterator[Figure]:
     xs, ys = points(run.rounds, "round", "norm")
     if not xs:
         return
-    limits = clip_bounds(run)
-    heights = [y for y in ys if y > 0] + [clip for _, clip in limits]
+    stated = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
+    clips = [(x, c) for x, c in stated if x is not None and c is not None and 0 < c < math.inf]
+    heights = [y for y in ys if y > 0] + [clip for _, clip in clips]
     spread = bool(heights) and max(heights) > DECADES * min(heights)
     low = min(heights) / 2 if spread else 0.0
+    title, caption = "Gradient norm", NORM
     series = [Series(x=xs, y=[y if y > 0 else math.nan for y in ys], name="without noise")]
-    if limits:
-        starts, clips = zip(*limits, strict=True)
+    if clips:
+        title, caption = "Gradient norm and clipping bound", NOISY + BOUND
+        starts, bounds = zip(*clips, strict=True)
         series.append(
             Series(
                 kind="step",
@@ -311,21 +269,12 @@ def norms(run: Run) -> Iterator[Figure]:
                 colour="orange",
                 dash="dashed",
                 x=[*starts, float(run.number)],
-                y=[*clips, clips[-1]],
+                y=[*bounds, bounds[-1]],
             )
         )
     if unseen := [x for x, y in zip(xs, ys, strict=True) if y <= 0]:
-        series.append(
-            Series(
-                kind="dots",
-                name="nothing above the noise",
-                colour="quiet",
-                x=unseen,
-                y=[low] * len(unseen),
-            )
-        )
-    title = "Gradient norm and clipping bound" if limits else "Gradient norm"
-    caption = NOISY + BOUND if limits else NORM
+        name, lows = "nothing above the noise", [low] * len(unseen)
+        series.append(Series(kind="dots", name=name, colour="quiet", x=unseen, y=lows))
     panel = Panel(label="norm", series=series, marks=marks(run), limits=(low, None), log=spread)
     yield from _over_updates(run, "norms", title, caption, panel, f"{title} over updates")
 
@@ -340,18 +289,16 @@ def staleness(run: Run) -> Iterator[Figure]:
     largest = shown_to(applied + refused, bound)
     width = max(math.ceil((largest + 1) / MOST_BINS), 1)
     edges = [i * width - 0.5 for i in range(largest // width + 2)]
-    kinds: tuple[tuple[Counter[int], Colour, str], ...] = (
-        (applied, "blue", "applied"),
-        (refused, "orange", "too stale, not applied"),
-    )
-    series = [
-        Series(kind="histogram", name=name, colour=colour, x=edges, y=_binned(counts, width, edges))
-        for counts, colour, name in kinds
-        if counts
-    ]
+    series = []
+    if applied:
+        counts = _binned(applied, width, edges)
+        series.append(Series(kind="histogram", name="applied", x=edges, y=counts))
+    if refused:
+        name, counts = "too stale, not applied", _binned(refused, width, edges)
+        series.append(Series(kind="histogram", name=name, colour="orange", x=edges, y=counts))
     lines, end = [], max(largest, 1)
     if applied:
-        mean = sum(tau * n for tau, n in applied.items()) / applied.total()
+        mean = _mean(applied)
         lines.append(Mark(mean, f"mean {mean:.3g}", axis="x", style="solid", legend=True))
     if bound is not None and math.isfinite(bound):
         within = bound <= 1.6 * end
@@ -359,15 +306,14 @@ def staleness(run: Run) -> Iterator[Figure]:
         text = f"tau_max {bound:.0f}" + ("" if within else ", to the right of this")
         lines.append(Mark(bound + 0.5, text, axis="x", legend=True))
     beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
+    panel = Panel(label="gradients", series=series, marks=lines, limits=(0.0, None), whole=True)
     yield Figure(
         key="staleness",
         title="Staleness",
         caption=STALE,
         label="How stale gradients were",
         x="staleness tau, in updates",
-        panels=[
-            Panel(label="gradients", series=series, marks=lines, limits=(0.0, None), whole=True)
-        ],
+        panels=[panel],
         limits=(-0.5 - 0.02 * largest, 1.06 * end + 0.5),
         note=f"{beyond} more, up to {longest} →" if longest > largest else "",
     )
@@ -447,30 +393,21 @@ def spending(run: Run) -> Iterator[Figure]:
     few = len(pairs) <= MOST_BARS
     if not few:
         pairs.sort(reverse=True)
+    budgets, used = zip(*pairs, strict=True)
     edges = [i - 0.5 for i in range(len(pairs) + 1)]
-    series = [
-        Series(
-            kind="bar" if few else "histogram",
-            name="spent",
-            x=range(len(pairs)) if few else edges,
-            y=[used for _, used in pairs],
-        ),
-        Series(
-            kind="histogram",
-            name="its budget",
-            colour="ink",
-            filled=False,
-            x=edges,
-            y=[budget for budget, _ in pairs],
-        ),
-    ]
+    limit = Series(
+        kind="histogram", name="its budget", colour="ink", filled=False, x=edges, y=budgets
+    )
+    shown = Series(kind="histogram", name="spent", x=edges, y=used)
+    if few:
+        shown = Series(kind="bar", name="spent", x=range(len(pairs)), y=used)
     yield Figure(
         key="spending",
         title="Epsilon of each edge",
         caption=EACH,
         label="Epsilon spent by each edge, and its budget",
         x="edge" if few else f"{len(pairs)} edges, ordered by budget and by what they spent",
-        panels=[Panel(label="epsilon", series=series, limits=(0.0, None))],
+        panels=[Panel(label="epsilon", series=[shown, limit], limits=(0.0, None))],
         names=[str(i) for i in range(len(pairs))] if few else (),
         limits=(-0.6, len(pairs) - 0.4),
     )
@@ -490,14 +427,6 @@ def rates(run: Run, caption: str = RATE) -> Iterator[Figure]:
     yield from _over_updates(run, "rates", title, caption, panel, f"{title} over updates")
 
 
-def clip_bounds(run: Run) -> list[tuple[float, float]]:
-    """Where each stage begins, and its bound; only finite ones."""
-    found = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
-    return [
-        (x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf
-    ]
-
-
 def _binned(counts: Mapping[int, int], width: int, edges: Sequence[float]) -> list[int]:
     """Return how many of each value lie between edges ``width`` apart."""
     found = [0] * (len(edges) - 1)
@@ -513,12 +442,4 @@ def _places(run: Run, kind: str) -> list[int]:
     return [at for at in found if at is not None and at < MOST_UPDATES]
 
 
-TELLER = RegimeReport(
-    facts=facts,
-    courses=courses,
-    terms=terms,
-    members=holders,
-    figures=figures,
-    held=held,
-    unseen=unseen,
-)
+TELLER = replace(OF_CLIENTS, facts=facts, courses=courses, terms=terms, figures=figures)

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.registry import Section
-from sordino.clients.study import HorizontalStudy
-from sordino.core.study.base import Epsilon, NoisyPrivacySpec
-from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.asynchronous.method import AsynchronousMethod
+from sordino.clients.study import HorizontalStudy, OwnEpsilons
+from sordino.regimes.asynchronous.method import AsynchronousMethod, Noisy
 
 
-class EdgePrivacy(NoisyPrivacySpec):
+class EdgePrivacy(OwnEpsilons):
     """A promise to each edge: its own budget, its own noise.
 
     ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds
     them all. ``noise_multipliers`` are theirs likewise. The sampling rate of an edge follows from
     ``method.batch``.
     """
-
-    epsilons: tuple[Epsilon, ...] | None = Field(
-        None, description="of each edge, where they differ; epsilon bounds them all"
-    )
-    noise_multipliers: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = (
-        Field(None, description="sigma of each edge, where they differ")
-    )
-
-    @model_validator(mode="after")
-    def _within(self) -> EdgePrivacy:
-        if (
-            self.epsilons is not None
-            and self.epsilon is not None
-            and max(self.epsilons, default=0.0) > self.epsilon
-        ):
-            raise ValueError(
-                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest "
-                f"is {epsilon_text(max(self.epsilons))}"
-            )
-        return self
 
 
 class Updates(Section):
@@ -127,7 +105,7 @@ class AsynchronousStudy(HorizontalStudy):
 
     def _literal_fits(self) -> None:
         """Refuse what the paper's form would leave unused, and what only it uses."""
-        own: tuple[float, ...] | None = getattr(self.method, "iteration_epsilons", None)
+        own = self.method.iteration_epsilons if isinstance(self.method, Noisy) else None
         if own is not None and len(own) != self.data.clients:
             raise ValueError(
                 f"method.iteration_epsilons has {len(own)} numbers; data.clients is "
@@ -140,8 +118,9 @@ class AsynchronousStudy(HorizontalStudy):
                     "for this form, say privacy.epsilons, which hold for the whole run"
                 )
             return
-        for name in ("epsilons", "noise_multipliers"):
-            if getattr(self.privacy, name) is not None:
+        given = {"epsilons": self.given_epsilons, "noise_multipliers": self.given_multipliers}
+        for name, numbers in given.items():
+            if numbers is not None:
                 raise ValueError(
                     f"privacy.{name} has no effect with method.form = 'paper', whose noise follows "
                     "from what it claims for each update: say method.iteration_epsilons"
@@ -177,21 +156,8 @@ class AsynchronousStudy(HorizontalStudy):
         """tau_max."""
         if self.method.pooled:
             return 0
-        return (
-            self.data.clients
-            if self.participation.staleness is None
-            else self.participation.staleness
-        )
-
-    @property
-    def given_epsilons(self) -> tuple[float, ...] | None:
-        """``privacy.epsilons``."""
-        return self.privacy.epsilons
-
-    @property
-    def given_multipliers(self) -> tuple[float, ...] | None:
-        """``privacy.noise_multipliers``."""
-        return self.privacy.noise_multipliers
+        given = self.participation.staleness
+        return self.data.clients if given is None else given
 
     @property
     def horizon(self) -> int:

@@ -70,12 +70,11 @@ from sordino.regimes.synchronous.method import (
     Released,
     Remaining,
     RoundNoise,
-    ServerOptimizer,
     SynchronousMethod,
     Terms,
     Vector64,
 )
-from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.methods.estimating import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.study import SynchronousStudy
 
@@ -168,9 +167,8 @@ class PrivateSum:
         )
 
     def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
-        shaped = (
-            self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
-        )
+        made = self.mechanism
+        shaped = made.shaped(seen) if isinstance(made, Learning) else made
         return shaped.scaled(contract.clip, contract.noise_multiplier)
 
     def outcome(
@@ -186,7 +184,8 @@ class PrivateSum:
             clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
             snr=_signal_to_noise(released.mean, (multiplier * contract.clip * self.unit) ** 2),
         )
-        return _after_release(method, terms, state, released, row)
+        memory = method.learned(state.memory, terms, released)
+        return Outcome(released.mean.astype(np.float64), memory, row)
 
 
 def _within(mechanism: Bounded, delta: Vector) -> Vector:
@@ -228,8 +227,7 @@ class SharedSum:
         rate, weights, scale = study.privacy.sampling_rate, average, 1.0
         if study.aggregated:
             weights = tuple(study.shares(sizes))
-        else:
-            # max_j p_j / n_j
+        else:  # by max_j p_j / n_j
             by_size = study.method.weights == "size"
             largest = 1.0 / sum(sizes) if by_size else 1.0 / (len(sizes) * min(sizes))
             scale = -study.method.learning_rate * largest
@@ -294,7 +292,8 @@ class SharedSum:
         grid = self.rule.grid(contract.clip, contract.noise_multiplier)
         deviation = grid.deviation * grid.step * abs(self._unit(clients))
         row = replace(row, snr=_signal_to_noise(released.mean, len(clients) * deviation**2))
-        return _after_release(method, terms, state, released, row)
+        memory = method.learned(state.memory, terms, released)
+        return Outcome(released.mean.astype(np.float64), memory, row)
 
     def _unit(self, clients: Sequence[int]) -> float:
         """Return what a unit in the sum of these clients is in the mean."""
@@ -368,6 +367,26 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
             permits=(),
         )
 
+    def moved(self, change: Vector64, method: SynchronousMethod) -> State:
+        """Return the state with the model after a round that changes it by ``change`` (d,)."""
+        momentum, server, decay, squares = method.momentum, method.server, method.average, None
+        if server is None:
+            velocity = step = momentum * self.velocity + change
+        else:
+            velocity = momentum * self.velocity + (1.0 - momentum) * change
+            squares = server.squares(self.squares, change)
+            step = server.rate * velocity / (np.sqrt(squares) + server.floor)
+        average = weights = (self.weights + step).astype(np.float32)
+        if decay != 0.0 and self.number != 1:  # the random start is no model to average in
+            average = (decay * self.average + (1.0 - decay) * weights).astype(np.float32)
+        return replace(
+            self,
+            weights=weights,
+            velocity=velocity.astype(np.float32),
+            squares=None if squares is None else squares.astype(np.float32),
+            average=average,
+        )
+
     def packed(self) -> EncodedSnapshot:
         """Return the state between two rounds as it is kept."""
         kept = TrainingState.packed(replace(self.closed(), models=()))
@@ -377,14 +396,6 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
 
 FIELD_TYPES = get_type_hints(State)
 """The types of a state's fields, found out once."""
-
-
-def terms_under(terms: Terms, contract: RoundNoise) -> Terms:
-    """Return the terms with C and sigma of one round."""
-    if not terms.sigma:
-        return terms
-    noise = terms.noise * contract.noise_multiplier / terms.sigma
-    return with_changes(terms, clip=contract.clip, noise=noise)
 
 
 def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:
@@ -403,36 +414,6 @@ def deviation(terms: Terms, tau: int, answered: Sequence[int]) -> float:
     total = sum(terms.weights[i] for i in answered)
     spread = sum((terms.weights[i] / total / terms.batch(i)) ** 2 for i in answered)
     return float(terms.learning_rate * (tau * spread) ** 0.5)
-
-
-def after(
-    state: State,
-    change: Vector64 | None,
-    momentum: float,
-    server: ServerOptimizer | None,
-    decay: float,
-) -> State:
-    """Return the state with the model after a round that changes it by ``change`` (d,)."""
-    if change is None:
-        return state
-    if server is None:
-        velocity, squares = momentum * state.velocity + change, None
-        weights = (state.weights + velocity).astype(np.float32)
-    else:
-        velocity = momentum * state.velocity + (1.0 - momentum) * change
-        squares = server.squares(state.squares, change)
-        moved = server.rate * velocity / (np.sqrt(squares) + server.floor)
-        weights = (state.weights + moved).astype(np.float32)
-    average = weights
-    if decay != 0.0 and state.number != 1:  # the random start is no model to average in
-        average = (decay * state.average + (1.0 - decay) * weights).astype(np.float32)
-    return replace(
-        state,
-        weights=weights,
-        velocity=velocity.astype(np.float32),
-        squares=None if squares is None else squares.astype(np.float32),
-        average=average,
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -467,65 +448,43 @@ def of_models(
     """Return the outcome of a round in which clients sent models.
 
     ``left`` is what remains before the next one, if there is one.
-    """
-    sent = [a for a in _ordered(state) if isinstance(a, Update)]
-    memory, answers, faults, void = _folded(method, terms, state.memory, sent, left)
-    row = SynchronousRound(
-        cohort=state.cohort,
-        answered=len(answers),
-        missing=state.cohort - len(answers),
-        clipped=clipped_fraction(answers, terms),
-        snr=signal_to_noise(answers, terms_under(terms, contract)),
-    )
-    return Outcome(mean_change(state.weights, terms, answers), memory, row, answers, faults, void)
-
-
-def _folded(
-    method: SynchronousMethod,
-    terms: Terms,
-    memory: Any,
-    sent: Sequence[Update],
-    left: Remaining | None,
-) -> tuple[Any, Sequence[Update], tuple[tuple[int, str], ...], str | None]:
-    """The memory after a round, the answers that were used, whose were not and why, and why none
-    were.
 
     One client's numbers must not end a run: an answer that by itself leads the method to numbers
     that do not exist is left out. Where only several together do, nobody knows who is to blame:
     the round is void.
     """
 
-    def tried(answers: Sequence[Update]) -> tuple[Any, str | None]:
+    def folded(answers: Sequence[Update]) -> tuple[Any, str | None]:
         try:
-            found = method.remembered("fold", method.fold(memory, terms, answers))
+            memory = method.remembered("fold", method.fold(state.memory, terms, answers))
             if left is not None and method.fixed_tau is None:
-                method.chosen(found, terms, left)
+                method.chosen(memory, terms, left)
         except (ArithmeticError, ValueError) as error:
-            return memory, f"{method.name} cannot use its numbers ({error})"
-        return found, None
+            return state.memory, f"{method.name} cannot use its numbers ({error})"
+        return memory, None
 
-    found, why = tried(sent)
-    if why is None:
-        return found, sent, (), None
-    alone = [(answer, tried([answer])[1]) for answer in sent]
-    faults = tuple((answer.client, fault) for answer, fault in alone if fault is not None)
-    used = [answer for answer, fault in alone if fault is None]
-    found, void = tried(used)
+    used = [a for a in _ordered(state) if isinstance(a, Update)]
+    faults: tuple[tuple[int, str], ...] = ()
+    memory, void = folded(used)
     if void is not None:
-        found, used = tried([])[0], []
-    return found, used, faults, void
-
-
-def _after_release(
-    method: SynchronousMethod,
-    terms: Terms,
-    state: State,
-    released: Released,
-    row: SynchronousRound,
-) -> Outcome:
-    """Return the outcome of a round of which only a noisy sum is known."""
-    memory = method.remembered("learn", method.learn(state.memory, terms, released))
-    return Outcome(released.mean.astype(np.float64), memory, row)
+        alone = [(answer, folded([answer])[1]) for answer in used]
+        faults = tuple((answer.client, fault) for answer, fault in alone if fault is not None)
+        used = [answer for answer, fault in alone if fault is None]
+        memory, void = folded(used)
+        if void is not None:
+            memory, used = folded([])[0], []
+    seen = terms
+    if terms.sigma:
+        noise = terms.noise * contract.noise_multiplier / terms.sigma
+        seen = with_changes(terms, clip=contract.clip, noise=noise)
+    row = SynchronousRound(
+        cohort=state.cohort,
+        answered=len(used),
+        missing=state.cohort - len(used),
+        clipped=clipped_fraction(used, terms),
+        snr=signal_to_noise(used, seen),
+    )
+    return Outcome(mean_change(state.weights, terms, used), memory, row, used, faults, void)
 
 
 def _signal_to_noise(mean: Vector, variance: float) -> float:
@@ -535,32 +494,6 @@ def _signal_to_noise(mean: Vector, variance: float) -> float:
     noise = mean.size * variance
     exact = float(np.square(mean, dtype=np.float64).sum())
     return math.copysign(math.sqrt(abs(exact - noise) / noise), exact - noise)
-
-
-def learned_shape(
-    learner: Learning | None,
-    terms: Terms,
-    state: State,
-    contract: RoundNoise,
-    aggregator: PrivateSum | None,
-    found: Outcome,
-) -> tuple[float, ...]:
-    """Return what a mechanism has learned of its shape after the round's release."""
-    if learner is None or found.moved is None:
-        return state.seen
-    answered = [a.client for a in found.answers]
-    unit = deviation(terms, state.tau, answered) if aggregator is None else aggregator.unit
-    return learner.scaled(contract.clip, contract.noise_multiplier).observed(
-        state.seen, torch.from_numpy(found.moved.astype(np.float32)), unit
-    )
-
-
-def last_models(state: State, found: Outcome) -> tuple[Vector | None, ...]:
-    """Return the last model of each client, where a paper's literal form keeps them."""
-    kept = list(state.models)
-    for answer in found.answers if kept else ():
-        kept[answer.client] = answer.weights
-    return tuple(kept)
 
 
 def _ordered(state: State) -> list[Any]:

@@ -16,9 +16,9 @@ from sordino.clients.simulation import Simulation, training
 from sordino.core.effect import Book, Effect, Request
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest
-from sordino.mechanisms.gaussian import Bounded, Learning
+from sordino.mechanisms.gaussian import Learning
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Charge, LedgerSession, Permit
+from sordino.privacy import LedgerSession, Permit
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
@@ -58,8 +58,7 @@ class RoundSimulation(Simulation[Any]):
         self, state: Any, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[ChargeRequest]:
         """Return the round, charged to all."""
-        booked = (each for each in effects if isinstance(each, Book))
-        return [one for each in booked for one in self._round(each)]
+        return [one for each in effects if isinstance(each, Book) for one in self._round(each)]
 
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit]
@@ -84,20 +83,12 @@ class RoundSimulation(Simulation[Any]):
         return [each for each in self._round(effect) if each.charge.unit == unit]
 
     def _round(self, effect: Book) -> list[ChargeRequest]:
-        number, units = effect.number, list(dict.fromkeys(self.units))
-        key = f"{self.charge_key_prefix}/round {number}"
-        found = []
+        units = list(dict.fromkeys(self.units))
+        number, found = effect.number, []
         for unit in units:
-            charge = Charge(
-                unit=unit,
-                event=effect.fact,
-                count=1,
-                why=self.why,
-                method=self.method,
-                round=number,
-                key=key if len(units) == 1 else f"{key}/{unit}",
-            )
+            key = f"round {number}" if len(units) == 1 else f"round {number}/{unit}"
             sites = tuple(i for i, each in enumerate(self.units) if each == unit)
+            charge = self.charge(unit, effect.fact, 1, number, key)
             found.append(ChargeRequest(sites, charge, self.budget))
         return found
 
@@ -140,9 +131,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
         A round of whole clients is one release of the aggregator, in whatever life it is booked.
         """
-        return (
-            charge_key_prefix(self.study, self.run) if self.study.aggregated else super().key_prefix
-        )
+        whole = self.study.aggregated
+        return charge_key_prefix(self.study, self.run) if whole else super().key_prefix
 
     @property
     def clip(self) -> float:
@@ -165,21 +155,30 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
     def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Synchronous:
         """Return the rules of clients that can pay for so many charges each."""
-        study, terms, fixed = self.study, self._terms(pays), self.sums
+        study, terms, fixed, noise = self.study, self._terms(pays), self.sums, self.noise
+        aggregator, affordable_rounds = None, None
+        if study.aggregated and fixed is None and noise is not None:
+            aggregator = PrivateSum(
+                mechanism=noise,
+                shares=tuple(study.shares(self.sizes)),
+                units=tuple(dict.fromkeys(self.units)),
+                sampling_rate=study.privacy.sampling_rate,
+                entropy=self.entropy,
+            )
+        if pays is not None and (study.aggregated or scheduled(study)):
+            # rounds are charged, or differ
+            affordable_rounds = min(pays) // (charged_per_round(study) or 1)
         return Synchronous(
             method=study.method,
             terms=terms,
-            budget=None if self.study.aggregated else pays,
-            affordable_rounds=self._affordable_rounds(pays),
-            aggregator=self._aggregator() if self.study.aggregated and fixed is None else None,
+            budget=None if study.aggregated else pays,
+            affordable_rounds=affordable_rounds,
+            aggregator=aggregator,
             adder=None if fixed is None else SharedSum.of(study, terms.sizes, terms.weights, fixed),
-            learner=self.noise if isinstance(self.noise, Learning) else None,
+            learner=noise if isinstance(noise, Learning) else None,
             entropy=self.entropy,
             cohort=study.participation.cohort,
             deadline=study.participation.deadline,
-            momentum=study.method.momentum,
-            server=study.method.server,
-            decay=study.method.average,
         )
 
     def played(self, rules: Synchronous) -> Callable[..., Simulation[Any]]:
@@ -208,29 +207,10 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         )
         return msgspec.structs.replace(found, shared=told)
 
-    def _affordable_rounds(self, pays: tuple[int, ...] | None) -> int | None:
-        """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
-        if pays is None:
-            return None
-        if self.study.aggregated:
-            return min(pays)
-        each = charged_per_round(self.study) or 1
-        return min(pays) // each if scheduled(self.study) else None
-
-    def _aggregator(self) -> PrivateSum | None:
-        if self.noise is None:
-            return None
-        return PrivateSum(
-            mechanism=self.noise,
-            shares=tuple(self.study.shares(self.sizes)),
-            units=tuple(dict.fromkeys(self.units)),
-            sampling_rate=self.study.privacy.sampling_rate,
-            entropy=self.entropy,
-        )
-
     def _terms(self, pays: tuple[int, ...] | None) -> Terms:
         study, noise, sizes = self.study, self.noise, self.sizes
         privacy = study.privacy
+        promised = privacy.epsilon if study.form == "sound" else None
         return Terms(
             dimension=self.kernels.flat.dim,
             sizes=sizes,
@@ -243,40 +223,34 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             steps=None if pays is None or self.study.aggregated else min(pays),
             sigma=privacy.noise_multiplier or 0.0 if privacy.unit != "none" else 0.0,
             scales=scales(study),
-            epsilon=privacy.epsilon
-            if privacy.epsilon is not None and study.form == "sound"
-            else math.inf,
+            epsilon=math.inf if promised is None else promised,
             delta=privacy.delta or 0.0,
             accountant=privacy.accountant,
         )
 
     def client(self, index: int, common: dict[str, Any]) -> Client:
         """Return a client, by what is protected and whose noise does it."""
-        method, noise = self.study.method, self.noise
-        if noise is not None and self.sums is not None:
+        method, noise, sums = self.study.method, self.noise, self.sums
+        if noise is not None and sums is not None:
             weight = self.study.contribution_weights(self.sizes)[index]
             common["mechanism"] = noise
-            common["part"] = Part(client=index, rule=self.sums, weight=weight, entropy=self.entropy)
+            common["part"] = Part(client=index, rule=sums, weight=weight, entropy=self.entropy)
             if not isinstance(method, ClientLevel):
                 return SummedClient(**common)
         common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
         common["proximal"] = method.mu or 0.0
-        if noise is not None and isinstance(method, ClientLevel):
-            return self._whole(common, method, noise)
         if noise is None:
             return PlainClient(**common)
-        each = self.study.privacy.noise_multipliers
-        scaled = noise if each is None else noise.scaled(noise.clip, each[index])
-        return PrivateClient(**common, mechanism=scaled, realised=method.realised)
-
-    def _whole(self, common: dict[str, Any], method: ClientLevel, noise: Bounded) -> Client:
-        """Return a client that is protected as a whole."""
+        if not isinstance(method, ClientLevel):
+            each = self.study.privacy.noise_multipliers
+            scaled = noise if each is None else noise.scaled(noise.clip, each[index])
+            return PrivateClient(**common, mechanism=scaled, realised=method.realised)
         clip = self.study.privacy.clip if self.study.form == "paper" else None
         common |= {"batch": method.batch, "gradient_clip": clip}
         if not method.aggregated:
             del common["sampling_rate"]
             return NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)
-        if self.sums is None:
+        if sums is None:
             return LocalClient(**common, mechanism=noise)
-        watched = self.mine is not None  # in one process nobody is
-        return SummedLocalClient(**common, watched=watched)
+        # in one process nobody is watched
+        return SummedLocalClient(**common, watched=self.mine is not None)

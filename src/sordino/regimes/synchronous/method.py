@@ -274,11 +274,8 @@ class SynchronousMethod(Method):
     @model_validator(mode="after")
     def _says_what_it_must(self) -> Self:
         """Look at what a plan asks of one of somebody's own, before anything is planned."""
-        asked, tau, factors = (
-            cast(object, self.wants),
-            cast(object, self.fixed_tau),
-            cast(object, self.scale(0.0)),
-        )
+        asked, tau = cast(object, self.wants), cast(object, self.fixed_tau)
+        factors = cast(object, self.scale(0.0))
         if not isinstance(asked, Wants):
             raise METHODS.wrong(self, "wants", asked, "Wants(...)")
         if tau is not None and not (_whole(tau) and tau != 0):
@@ -311,6 +308,10 @@ class SynchronousMethod(Method):
         if not isinstance(given, self.memory):
             raise METHODS.wrong(self, call, given, f"the {self.memory.__name__} that it declares")
         return given
+
+    def learned(self, memory: Any, terms: Terms, released: Released) -> Any:
+        """Return the memory that :meth:`learn` gives, if it is one."""
+        return self.remembered("learn", self.learn(memory, terms, released))
 
     def noted(self, memory: Any) -> dict[str, Any]:
         """Return what :meth:`observed` gives, if a log can hold it.
@@ -357,54 +358,49 @@ def check(method: Method) -> None:
         raise ContractBroken(f"{method.name}: the same releases led to two different runs")
 
 
-def _terms(method: SynchronousMethod) -> Terms:
-    promised = method.private
-    return Terms(
+def _play(method: SynchronousMethod) -> list[Any]:
+    private, found = method.private, list[Any]()
+    terms = Terms(
         dimension=DIMENSION,
         sizes=(100, 50, 10),
         weights=(0.6, 0.3, 0.1),
         sampling_rate=0.1,
         learning_rate=method.learning_rate,
-        clip=1.0 if promised else math.inf,
-        noise=1.2 if promised else 0.0,
+        clip=1.0 if private else math.inf,
+        noise=1.2 if private else 0.0,
         rounds=ROUNDS,
-        steps=4 * ROUNDS if promised and method.about.units != ("client",) else None,
-        sigma=1.2 if promised else 0.0,
-        epsilon=3.0 if promised else math.inf,
+        steps=4 * ROUNDS if private and method.about.units != ("client",) else None,
+        sigma=1.2 if private else 0.0,
+        epsilon=3.0 if private else math.inf,
         delta=1e-5,
         accountant="rdp@8" if method.adapts_noise else "rdp",
     )
-
-
-def _play(method: SynchronousMethod) -> list[Any]:
-    terms, told = _terms(method), []
-    memory = method.start(terms)
-    rng = np.random.default_rng(7)
+    memory, rng = method.start(terms), np.random.default_rng(7)
     for number in range(1, ROUNDS + 1):
-        left = Remaining(
-            ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2
-        )
-        choice = method.chosen(memory, terms, left)
-        contract = method.round_noise(memory, terms, number)
-        if choice != method.choose(memory, terms, left) or contract != method.round_noise(
-            memory, terms, number
-        ):
+        steps = None if terms.steps is None else terms.steps - 2 * number + 2
+        left = Remaining(ROUNDS - number + 1, steps)
+        asked = [
+            (method.chosen(memory, terms, left), method.round_noise(memory, terms, number))
+            for _ in range(2)
+        ]
+        choice, contract = asked[0]
+        if asked[0] != asked[1]:
             raise ContractBroken(f"{method.name}: asked twice, it answers differently")
         if choice.tau == 0:
             break
-        if method.private and not (
+        if private and not (
             0 < contract.clip < math.inf and 0 < contract.noise_multiplier < math.inf
         ):
             raise ContractBroken(
                 f"{method.name}: round {number} has clip {contract.clip} and noise "
                 f"{contract.noise_multiplier}"
             )
-        told += [choice, contract]
+        found += asked[0]
         memory = method.remembered("fold", _after(method, memory, terms, number, choice.tau, rng))
         if msgspec.json.decode(msgspec.json.encode(memory), type=method.memory) != memory:
             raise ContractBroken(f"{method.name}: its memory does not survive a checkpoint")
         method.noted(memory)
-    return told
+    return found
 
 
 def _after(
@@ -415,12 +411,24 @@ def _after(
     tau: int,
     rng: np.random.Generator,
 ) -> Any:
+    """Return the memory after a round with made-up releases."""
+
+    def vector() -> Vector:
+        return rng.standard_normal(DIMENSION).astype(np.float32)
+
+    def answer(client: int) -> Update:
+        energy, first, change, moved = (float(x) for x in rng.uniform(0.5, 4.0, 4))
+        loss = float(rng.random()) if wants.loss else None
+        statistics = Statistics(energy, first, change, moved, -0.1, 0.05, 0.4, loss)
+        weights = vector()
+        raw = Raw(1.0, 0.5, weights) if wants.raw and number > 1 else None
+        first_gradient = weights if wants.first else None
+        return Update(client, number, tau, weights, statistics, first_gradient, raw)
+
     if method.about.units == ("client",):
-        released = Released(
-            mean=rng.standard_normal(DIMENSION).astype(np.float32), clipped=float(rng.random())
-        )
-        return method.learn(memory, terms, released)
-    answers = [_answer(client, number, tau, rng, method) for client in range(CLIENTS)]
+        return method.learn(memory, terms, Released(mean=vector(), clipped=float(rng.random())))
+    wants = method.wants
+    answers = [answer(client) for client in range(CLIENTS)]
     kept = copy.deepcopy(answers)
     after = method.fold(memory, terms, answers)
     again = method.fold(memory, terms, copy.deepcopy(answers))
@@ -431,31 +439,3 @@ def _after(
     if method.fold(memory, terms, []) is None:
         raise ContractBroken(f"{method.name}: a round without answers leaves no memory")
     return after
-
-
-def _answer(
-    client: int, number: int, tau: int, rng: np.random.Generator, method: SynchronousMethod
-) -> Update:
-    energy, first, change, moved = (float(x) for x in rng.uniform(0.5, 4.0, 4))
-    statistics = Statistics(
-        energy=energy,
-        first=first,
-        change=change,
-        moved=moved,
-        slope_first=-0.1,
-        slope_last=0.05,
-        clipped=0.4,
-        loss=float(rng.random()) if method.wants.loss else None,
-    )
-    vector = rng.standard_normal(DIMENSION).astype(np.float32)
-    raw = Raw(beta=1.0, rho=0.5, gradient=vector) if method.wants.raw and number > 1 else None
-    first_gradient = vector if method.wants.first else None
-    return Update(
-        client=client,
-        round=number,
-        steps=tau,
-        weights=vector,
-        statistics=statistics,
-        first=first_gradient,
-        raw=raw,
-    )

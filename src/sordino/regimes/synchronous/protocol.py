@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from sordino.base.entropy import Entropy, History, drawable
@@ -83,14 +84,13 @@ from sordino.regimes.synchronous.aggregate import (
     PrivateSum,
     SharedSum,
     State,
-    after,
 )
 from sordino.regimes.synchronous.method import (
     Remaining,
     RoundNoise,
-    ServerOptimizer,
     SynchronousMethod,
     Terms,
+    Vector64,
 )
 from sordino.training.beside import Wants
 
@@ -100,7 +100,7 @@ class Synchronous(Rules[State]):
     """The rules of a synchronous run.
 
     Attributes:
-        method: chooses tau and folds answers.
+        method: chooses tau, folds answers, and says how the server steps.
         terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
         budget: steps that each client can pay for in this run (None: no limit).
         affordable_rounds: rounds that every client can pay for, where a round is what is charged
@@ -111,9 +111,6 @@ class Synchronous(Rules[State]):
         entropy: where cohorts are drawn from.
         cohort: clients asked in a round; None asks everybody present.
         deadline: seconds after which a round closes; None waits for everybody.
-        momentum: of the server, in [0, 1).
-        server: an adaptive step of the server; None for w + Delta.
-        decay: of the average of global models, in [0, 1).
     """
 
     method: SynchronousMethod
@@ -122,9 +119,6 @@ class Synchronous(Rules[State]):
     entropy: Entropy
     cohort: int | None = None
     deadline: float | None = None
-    momentum: float = 0.0
-    server: ServerOptimizer | None = None
-    decay: float = 0.0
     affordable_rounds: int | None = None
     aggregator: PrivateSum | None = None
     adder: SharedSum | None = None
@@ -281,11 +275,12 @@ class Synchronous(Rules[State]):
         sqrt(momentum); of bounded updates of length 1, each round moves the model by 1/q_c, and by
         what momentum repeats. An adaptive step has a length of its own, whatever the answers' are.
         """
-        if self.server is not None:
+        momentum = self.method.momentum
+        if self.method.server is not None:
             return 1.0
         if self.aggregator is None:
-            return float((1.0 - self.momentum**0.5) ** -2)
-        return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - self.momentum))
+            return float((1.0 - momentum**0.5) ** -2)
+        return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - momentum))
 
     def affordable(self, state: State, client: int) -> int | None:
         """Return the steps that a client can still pay for; None without a limit."""
@@ -378,10 +373,18 @@ class Synchronous(Rules[State]):
             why = f"{who} can be reached, and no deadline is set to wait for one"
             return self._finish(state, why)
         contract = self.method.round_noise(state.memory, self.terms, number)
-        given = contract if self.together or contract != self.plain else None
-        order = self.terms.order if self.method.adapts_noise else None
-        sends = [Send(i, task_of(state, i, self.wants, given, order)) for i in chosen]
-        return state, (*sends, *wake)
+        told = self.together or contract != self.plain
+        task = Train(
+            round=number,
+            steps=state.tau,
+            weights=state.weights,
+            clip=contract.clip if told else None,
+            noise_multiplier=contract.noise_multiplier if told else None,
+            order=self.terms.order if self.method.adapts_noise else None,
+            shape=state.seen,
+        )
+        models = state.models if self.wants.raw else (None,) * len(state.steps)
+        return state, (*(Send(i, self.wants.asked(task, models[i])) for i in chosen), *wake)
 
     def _arrived(
         self, state: State, answer: Update | Contribution | Masked
@@ -425,9 +428,6 @@ class Synchronous(Rules[State]):
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         contract = self.method.round_noise(state.memory, self.terms, state.number)
         found = self._outcome(state, contract)
-        learned = aggregate.learned_shape(
-            self.learner, self.terms, state, contract, self.aggregator, found
-        )
         row = replace(
             found.row,
             round=state.number,
@@ -436,11 +436,18 @@ class Synchronous(Rules[State]):
             note=found.void or state.note,
             extra=self.method.noted(found.memory),
         )
+        models = list(state.models)
+        for answer in found.answers if models else ():
+            models[answer.client] = answer.weights
+        seen, moved = state.seen, state
+        if found.moved is not None:
+            seen = self._shape_learned(state, contract, found, found.moved)
+            moved = state.moved(found.moved, self.method)
         state = replace(
-            after(state, found.moved, self.momentum, self.server, self.decay).closed(),
+            moved.closed(),
             memory=found.memory,
-            seen=learned,
-            models=aggregate.last_models(state, found),
+            seen=seen,
+            models=tuple(models),
             present=state.present - state.waiting,
             faults=found.faults,
         )
@@ -449,6 +456,20 @@ class Synchronous(Rules[State]):
             for client, why in found.faults
         ]
         return state, (*unused, Log(row), Closed(state.number))
+
+    def _shape_learned(
+        self, state: State, contract: RoundNoise, found: Outcome, change: Vector64
+    ) -> tuple[float, ...]:
+        """Return what a mechanism has learned of its shape from a round's change (d,)."""
+        if self.learner is None:
+            return state.seen
+        if self.aggregator is not None:
+            unit = self.aggregator.unit
+        else:
+            answered = [answer.client for answer in found.answers]
+            unit = aggregate.deviation(self.terms, state.tau, answered)
+        shaped = self.learner.scaled(contract.clip, contract.noise_multiplier)
+        return shaped.observed(state.seen, torch.from_numpy(change.astype(np.float32)), unit)
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))
@@ -478,7 +499,14 @@ class Synchronous(Rules[State]):
             return f"it fixes the Rényi order {task.order}, and the study another"
         if task.shape and self.learner is None:
             return "it shapes the noise, and the study's mechanism has one shape"
-        return self._objection_to_noise(task) or self._objection_to_shape(task)
+        if (why := self._objection_to_noise(task)) is not None:
+            return why
+        try:
+            if self.learner is not None:
+                self.learner.shaped(task.shape)
+        except (StudyError, ArithmeticError, ValueError) as error:
+            return f"no noise has the shape that it asks for ({error})"
+        return None
 
     def objection_to_round(self, effect: Book) -> str | None:
         """Return what is wrong with the booking of a round, as far as a client can tell."""
@@ -492,14 +520,6 @@ class Synchronous(Rules[State]):
             return (
                 f"round {effect.number} would release {effect.fact}, and the study says otherwise"
             )
-        return None
-
-    def _objection_to_shape(self, task: Train) -> str | None:
-        try:
-            if self.learner is not None:
-                self.learner.shaped(task.shape)
-        except (StudyError, ArithmeticError, ValueError) as error:
-            return f"no noise has the shape that it asks for ({error})"
         return None
 
     def _objection_to_noise(self, task: Train) -> str | None:
@@ -534,19 +554,3 @@ def sample(
     """Return a Poisson sample of all clients, those of it that are within reach."""
     uniform = entropy.at("cohort", number).random(count)
     return [int(i) for i in np.flatnonzero(uniform < drawable(rate)) if int(i) in present]
-
-
-def task_of(
-    state: State, client: int, wants: Wants, given: RoundNoise | None, order: float | None
-) -> Train:
-    """Return the task of a client of the open round; ``given``: C and sigma, if not its own."""
-    task = Train(
-        round=state.number,
-        steps=state.tau,
-        weights=state.weights,
-        clip=None if given is None else given.clip,
-        noise_multiplier=None if given is None else given.noise_multiplier,
-        order=order,
-        shape=state.seen,
-    )
-    return wants.asked(task, state.models[client] if wants.raw else None)

@@ -24,6 +24,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from sordino.base.entropy import Seeded
@@ -39,7 +40,7 @@ from sordino.core.plan import Plan, Schedule, least, runs_of
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.mechanisms.kinds import NoiseRequest
-from sordino.mechanisms.shared import SharedGrid, SharedNoise
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, noise_multiplier
 from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
@@ -127,9 +128,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if len(kinds) > 1:
             dearest = max(kinds, key=lambda unit: schedule.epsilon(unit, each[unit][1]))
         pace, used = _pace(full, steps)
-        curve = schedule.curve(
-            dearest, [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
-        )
+        counts = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)]
+        curve = schedule.curve(dearest, counts or [0])
         raw, warned = full.method.unpriced is not None, list[str]()
         for unit, (paid, taken) in each.items():
             warned += self.warnings(full, sizes, paid, dimension)
@@ -137,6 +137,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
                 epsilon, numbers = schedule.budgets[unit].epsilon, taken * dimension
                 warned += left_out(privacy.delta, epsilon, numbers=numbers)
         quietest = min(schedule.multipliers[unit] for unit in kinds)
+        own = zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True)
         found = Plan(
             noise_multiplier=privacy.noise_multiplier or 0.0,
             steps=steps,
@@ -151,9 +152,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             signal_to_noise=batches[1] / (quietest * math.sqrt(dimension)),
             relative_noise=_relative(full, sizes),
             calibrated=not study.multipliers,
-            clients=()
-            if privacy.epsilons is None
-            else tuple(zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True)),
+            clients=() if privacy.epsilons is None else tuple(own),
             warnings=tuple(dict.fromkeys(warned)),
         )
         return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
@@ -260,30 +259,21 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             raise StudyError(
                 "--advise weighs noise at a finite privacy.epsilon; this study has none"
             )
-        total, tried = sum(sizes), sorted({*RATES, privacy.sampling_rate})
+        total, rates = sum(sizes), sorted({*RATES, privacy.sampling_rate})
         cells: list[Cell] = []
-        for tau in TAUS:
-            for rate in tried:
-                seen(len(cells), len(TAUS) * len(tried))
-                steps = tau * study.budget.rounds
-                sigma = noise_multiplier(
-                    sampling_rate=rate,
-                    steps=steps,
-                    epsilon=privacy.epsilon,
-                    delta=privacy.delta,
-                    accountant=privacy.accountant,
-                    release=release(sized),
-                )
-                cells.append(
-                    Cell(
-                        rate,
-                        tau,
-                        steps,
-                        sigma,
-                        sigma / (rate * total),
-                        rate * steps * total / len(sizes),
-                    )
-                )
+        for tau, rate in product(TAUS, rates):
+            seen(len(cells), len(TAUS) * len(rates))
+            steps = tau * study.budget.rounds
+            sigma = noise_multiplier(
+                sampling_rate=rate,
+                steps=steps,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                accountant=privacy.accountant,
+                release=release(sized),
+            )
+            compute = rate * steps * total / len(sizes)
+            cells.append(Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
         return Advice(cells, report.advised(sized, cells))
 
     def check(self, method: Method) -> None:
@@ -352,11 +342,8 @@ def planned_charges(study: SynchronousStudy) -> tuple[tuple[float, int], ...]:
     ((factor, _),) = parts
     if study.budget.steps is not None:
         return ((factor, study.budget.steps),)
-    share = (
-        1.0
-        if study.participation.cohort is None
-        else study.participation.cohort / study.data.clients
-    )
+    cohort = study.participation.cohort
+    share = 1.0 if cohort is None else cohort / study.data.clients
     taken = min(rounds, math.ceil(rounds * share + 3.0 * math.sqrt(rounds * share * (1.0 - share))))
     return ((factor, taken * (method.fixed_tau or 2)),)
 
@@ -413,28 +400,20 @@ def _of_shared_noise(
     # of n parts of the noise, H are booked
     excess = len(sizes) / study.honest
     batch = sum(study.shares(sizes)) if study.aggregated else sum(sizes)
-    growth = grids[0].growth
-    signal = privacy.sampling_rate * batch / (sigma * growth * math.sqrt(excess * dimension))
+    noise = sigma * grids[0].growth * math.sqrt(excess * dimension)
+    signal = privacy.sampling_rate * batch / noise
     numbers = len(sizes) * dimension * fixed.rounds
-    more = left_out(
-        privacy.delta, privacy.epsilon, numbers=numbers, more=max(map(fixed.unbooked, grids))
-    )
-    return replace(
-        priced,
-        signal_to_noise=signal,
-        warnings=(*priced.warnings, *_coarse(grids), *more),
-        shared=grids[0],
-    )
-
-
-def _coarse(grids: Sequence[SharedGrid]) -> list[str]:
-    grid = max(grids, key=lambda each: each.growth)
-    if grid.growth <= NOTICEABLE:
-        return []
-    return [
-        f"a modulus of {grid.bits} bits leaves a grid so coarse that rounding adds "
-        f"{100 * (grid.growth - 1):.0f} % to the noise: raise privacy.bits"
-    ]
+    unbooked = max(map(fixed.unbooked, grids))
+    more = left_out(privacy.delta, privacy.epsilon, numbers=numbers, more=unbooked)
+    coarse = max(grids, key=lambda grid: grid.growth)
+    if coarse.growth > NOTICEABLE:
+        more = (
+            f"a modulus of {coarse.bits} bits leaves a grid so coarse that rounding adds "
+            f"{100 * (coarse.growth - 1):.0f} % to the noise: raise privacy.bits",
+            *more,
+        )
+    warnings = (*priced.warnings, *more)
+    return replace(priced, signal_to_noise=signal, warnings=warnings, shared=grids[0])
 
 
 def _relative(study: SynchronousStudy, sizes: Sequence[int]) -> float:
@@ -481,12 +460,11 @@ def rule(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Share
         StudyError: for more honest contributions than clients.
     """
     rate = study.privacy.sampling_rate
-    most = [
-        weight * (1.0 if study.aggregated else drawn(size, rate, 1, CLAMPED))
-        for weight, size in zip(study.contribution_weights(sizes), sizes, strict=True)
-    ]
     return SharedNoise(
-        most=tuple(most),
+        most=tuple(
+            weight * (1.0 if study.aggregated else drawn(size, rate, 1, CLAMPED))
+            for weight, size in zip(study.contribution_weights(sizes), sizes, strict=True)
+        ),
         dimension=dimension,
         honest=study.honest,
         rounds=study.budget.rounds,
@@ -496,10 +474,11 @@ def rule(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Share
 
 def _resting_on_shares(study: SynchronousStudy) -> tuple[str, ...]:
     """Return what the promise rests on that is particular to shared noise."""
-    most, n, modulus = study.honest, study.data.clients, study.bits
+    most = study.honest
     seen = (
         "The server sees who contributes to a round, and of their contributions nothing but the "
-        f"sum modulo 2^{modulus}, and no sum of fewer than {study.fewest} of the {n} clients."
+        f"sum modulo 2^{study.bits}, and no sum of fewer than {study.fewest} of the "
+        f"{study.data.clients} clients."
     )
     parts = (
         f"The noise is shared: every client adds 1/{most} of the variance that is charged, in "
@@ -557,14 +536,10 @@ def proxy_clip(
 def _median(norms: Sequence[float], of: str) -> float:
     found = statistics.median(norms)
     if not (found > 0 and math.isfinite(found)):
-        raise StudyError(
-            f"method.clipping 'proxy' found a median {of} of length {found}: "
-            + (
-                "lower method.learning_rate, or set privacy.clip"
-                if of == "update"
-                else "choose other public examples or another model, or leave clipping out"
-            )
-        )
+        remedy = "choose other public examples or another model, or leave clipping out"
+        if of == "update":
+            remedy = "lower method.learning_rate, or set privacy.clip"
+        raise StudyError(f"method.clipping 'proxy' found a median {of} of length {found}: {remedy}")
     return found
 
 

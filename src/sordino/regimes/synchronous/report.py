@@ -7,22 +7,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from sordino.clients.pricing import most_table
 from sordino.clients.records import horizontal
-from sordino.clients.report import (
-    clock,
-    evaluated,
-    held,
-    holders,
-    holdings,
-    learning,
-    single,
-    unseen,
-)
+from sordino.clients.report import TELLER as OF_CLIENTS
+from sordino.clients.report import clock, evaluated, holdings, learning, single
 from sordino.core.plan import Plan
 from sordino.core.records import Row, known, number
 from sordino.core.run.reading import Run
@@ -34,7 +27,6 @@ from sordino.core.statements import (
     Matrix,
     Panel,
     Paragraph,
-    RegimeReport,
     Series,
     Table,
     points,
@@ -87,14 +79,12 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
         )
         yield from learning(run, "over local steps", paid, "steps")
     yield from _pace(run)
+    what, cut = ("updates", CLIPPED_UPDATES) if of_clients else ("gradients", CLIPPED_GRADIENTS)
     xs, clipped = points(run.rounds, "round", "clipped")
     share = Series(x=xs, y=[100 * y for y in clipped], colour="purple")
     panel = Panel(label="clipped (%)", series=[share], limits=(0.0, 100.0))
-    title, cut = "Clipped gradients", CLIPPED_GRADIENTS
-    if of_clients:
-        title, cut = "Clipped updates", CLIPPED_UPDATES
     label = "Clipped gradients per round"
-    yield from single(run, "clipped", title, f"{cut}{CLIPPED}", panel, label)
+    yield from single(run, "clipped", f"Clipped {what}", f"{cut}{CLIPPED}", panel, label)
     xs, ratios = points(run.rounds, "round", "snr")
     powers = smoothed([y * abs(y) for y in ratios], SMOOTH)
     ratio = Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")
@@ -109,13 +99,13 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
 def _pace(run: Run) -> Iterator[Figure]:
     """Yield local steps per round, with the even pace R_c / R_s."""
     xs, tau = points(run.rounds, "round", "tau")
-    paid, rounds = number(run.about.facts.R_c), number(run.about.R_s)
-    even = paid / rounds if paid and rounds else math.inf
-    told = Mark(even, f"pace R_c / R_s = {even:.3g}", legend=True)
     if not xs:
         return
+    paid, rounds = number(run.about.facts.R_c), number(run.about.R_s)
+    marks = []
+    if paid and rounds and math.isfinite(even := paid / rounds):
+        marks.append(Mark(even, f"pace R_c / R_s = {even:.3g}", legend=True))
     steps = Series(x=[xs[0] - 1, *xs], y=[tau[0], *tau], kind="step", holds="before")
-    marks = [told] if math.isfinite(even) else []
     panel = Panel(label="tau", series=[steps], marks=marks, limits=(0.0, None), whole=True)
     caption = TAU + ("" if run.of_clients else PACE)
     yield from single(run, "pace", "Local steps per round", caption, panel)
@@ -130,99 +120,62 @@ def _absences(run: Run) -> Iterator[Figure]:
     if not late and not lost and not missing:
         return
     last = int(max([*run.values("round"), *missing, *late, *lost]))
-    xs = range(1, last + 1)
-    edges = [x - 0.5 for x in range(1, last + 2)]
+    xs, edges = range(1, last + 1), [x - 0.5 for x in range(1, last + 2)]
+    below, above, step = ([kind.get(x, 0) for x in xs] for kind in (late, lost, missing))
     series = [
-        Series(kind="histogram", name="late", x=edges, y=[late.get(x, 0) for x in xs]),
-        Series(
-            kind="histogram",
-            name="lost",
-            colour="orange",
-            x=edges,
-            y=[lost.get(x, 0) for x in xs],
-            base=[late.get(x, 0) for x in xs],
-        ),
+        Series(kind="histogram", name="late", x=edges, y=below),
+        Series(kind="histogram", name="lost", colour="orange", x=edges, y=above, base=below),
     ]
     if missing:
+        name, steps = "missing when the round closed", [step[0], *step]
         series.append(
-            Series(
-                kind="step",
-                holds="around",
-                name="missing when the round closed",
-                colour="ink",
-                x=[0, *xs],
-                y=[missing.get(1, 0), *(missing.get(x, 0) for x in xs)],
-            )
+            Series(kind="step", holds="around", name=name, colour="ink", x=[0, *xs], y=steps)
         )
     title = "Late and lost answers"
     panel = Panel(label="answers", series=series, limits=(0.0, None), whole=True)
     yield from single(run, "absences", title, ABSENT, panel, f"{title} per round")
 
 
-def _per_round(run: Run, kind: str) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for row in run.others:
-        if (
-            isinstance(row, Row)
-            and row.kind == kind
-            and (place := known(row.round)) is not None
-            and 1 <= place < MOST_ROUNDS
-        ):
-            found[place] = found.get(place, 0) + 1
-    return found
+def _per_round(run: Run, kind: str) -> Counter[int]:
+    rows = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
+    return Counter(place for place in rows if place is not None and 1 <= place < MOST_ROUNDS)
 
 
 def coded(values: Sequence[int]) -> list[str]:
     """Run-length coding in words."""
-    found, at = [], 1
+    found, first = [], 1
     for value, same in groupby(values):
-        length = sum(1 for _ in same)
-        found.append(
-            f"{value} in round {at}"
-            if length == 1
-            else f"{value} in rounds {at} to {at + length - 1}"
-        )
-        at += length
+        last = first + len(list(same)) - 1
+        place = f"round {first}" if first == last else f"rounds {first} to {last}"
+        found.append(f"{value} in {place}")
+        first = last + 1
     return found
 
 
 def facts(run: Run) -> list[Fact]:
-    planned = (
-        "of a client drawn in each round"
-        if run.of_clients
-        else f"of {plain(number(run.about.facts.R_c))} planned"
-    )
-    return [("local steps", str(run.steps), planned)]
+    planned = f"of {plain(number(run.about.facts.R_c))} planned"
+    drawn = "of a client drawn in each round"
+    return [("local steps", str(run.steps), drawn if run.of_clients else planned)]
 
 
 def courses(run: Run) -> list[Course]:
     lines = coded([int(tau) for tau in run.values("tau")])
-    return [
-        Course(
-            "Local steps, round by round",
-            intro="tau:" if lines else "No round is closed yet.",
-            lines=lines,
-        )
-    ]
+    intro = "tau:" if lines else "No round is closed yet."
+    return [Course("Local steps, round by round", intro=intro, lines=lines)]
 
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
-    about = run.about
-    each = (
-        "-"
-        if noise is None or clip is None
-        else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions"
-    )
+    about, deviation = run.about, "-"
+    if noise is not None and clip is not None:
+        deviation = f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions"
+    charge = "round" if run.of_clients else "step"
     return [
         *_shared(run),
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
-        ("noise on each number", each),
+        ("noise on each number", deviation),
         ("sampling rate q", plain(number(horizontal(run).sampling_rate), 6)),
-        (
-            f"numbers released per {'round' if run.of_clients else 'step'}",
-            plain(number(about.facts.dimension)),
-        ),
+        (f"numbers released per {charge}", plain(number(about.facts.dimension))),
         ("local steps planned, R_c", plain(number(about.facts.R_c))),
         ("rounds planned, R_s", plain(number(about.R_s))),
     ]
@@ -295,27 +248,22 @@ def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Paragraph]:
 
 def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     """Return a plan, for people."""
-    found: list[Paragraph] = []
     if math.isinf(priced.epsilon) and not priced.most:
-        found.append(f"no privacy: epsilon is infinite; {priced.rounds} rounds")
-        return found
+        return [f"no privacy: epsilon is infinite; {priced.rounds} rounds"]
     made = "calibrated" if priced.calibrated else "given"
-    found.append(
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
-        f"{study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
-    )
-    found += _plan_clients(priced)
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
-    found += _plan_shared(study, priced)
-    found += [
+    end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
+    taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
+    return [
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
+        f"{study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}",
+        *_plan_clients(priced),
+        *_plan_shared(study, priced),
         most_table(f"R_c: most {charged}", charged, study, priced),
         _plan_curve(priced),
         *_plan_noise(study, priced),
+        f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}",
     ]
-    end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
-    taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
-    found.append(f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}")
-    return found
 
 
 def _plan_clients(priced: Plan) -> list[Table]:
@@ -335,11 +283,10 @@ def _plan_shared(study: SynchronousStudy, priced: Plan) -> list[str]:
     grid = priced.shared
     if grid is None:
         return []
-    n, most = len(grid.reach), study.honest
     return [
-        f"noise shared by {n} clients: enough with {most} honest parts; a sum of fewer than "
-        f"{study.fewest} is not opened. The server sees who contributes and the opened sums, no "
-        "single contribution",
+        f"noise shared by {len(grid.reach)} clients: enough with {study.honest} honest parts; a "
+        f"sum of fewer than {study.fewest} is not opened. The server sees who contributes and the "
+        "opened sums, no single contribution",
         f"sums modulo 2^{grid.bits} in steps of 2^{math.log2(grid.step):.0f}, {grid.rounding} "
         f"rounding ({100 * (grid.growth - 1):.2g} % more noise), {grid.deviation:.4g} steps of "
         "noise from each; chance that any number overflows: below "
@@ -352,42 +299,28 @@ def _plan_curve(priced: Plan) -> Table:
     rounds = len(priced.curve)
     shown = sorted({0, rounds // 4, rounds // 2, 3 * rounds // 4, rounds - 1})
     what = "epsilon" if priced.claimed is None else "claimed epsilon"
-    return Table(
-        f"{what} after round, at the planned pace",
-        ["round", what],
-        [[str(k + 1), epsilon_text(priced.curve[k])] for k in shown],
-    )
+    rows = [[str(k + 1), epsilon_text(priced.curve[k])] for k in shown]
+    return Table(f"{what} after round, at the planned pace", ["round", what], rows)
 
 
 def _plan_noise(study: SynchronousStudy, priced: Plan) -> list[str]:
     """Expected batch, or cohort, and how strong the noise is."""
     if priced.batches is None or priced.signal_to_noise is None or priced.relative_noise is None:
         return []
-    low, middle, high = priced.batches
+    (low, middle, high), most = priced.batches, f"at most {priced.signal_to_noise:.3f}"
     if study.privacy.unit == "client":
-        return [
-            f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most "
-            f"{priced.signal_to_noise:.3f}"
-        ]
+        cohort = f"expected cohort: {middle:.1f} clients"
+        return [f"{cohort}; signal to noise of a round: {most}"]
+    batch = f"{low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)"
+    told = [f"expected batch: {batch}"]
     if priced.shared is not None:
-        return [
-            f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} "
-            "(largest)",
-            f"signal to noise of the sum of all clients: at most {priced.signal_to_noise:.3f}",
-        ]
+        return [*told, f"signal to noise of the sum of all clients: {most}"]
+    relative = f"sigma/(q n): {priced.relative_noise:.2g}"
     return [
-        f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)",
-        f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}",
-        f"noise of an averaged step relative to the data, sigma/(q n): {priced.relative_noise:.2g}",
+        *told,
+        f"signal to noise of one step at the median client: {most}",
+        f"noise of an averaged step relative to the data, {relative}",
     ]
 
 
-TELLER = RegimeReport(
-    facts=facts,
-    courses=courses,
-    terms=terms,
-    members=holders,
-    figures=figures,
-    held=held,
-    unseen=unseen,
-)
+TELLER = replace(OF_CLIENTS, facts=facts, courses=courses, terms=terms, figures=figures)

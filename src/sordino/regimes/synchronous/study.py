@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.base.registry import Section
-from sordino.clients.study import HorizontalStudy, SampledPromise
-from sordino.core.study.base import Epsilon
+from sordino.clients.study import HorizontalStudy, OwnEpsilons, SampledPromise
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
-from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.method import SynchronousMethod
-from sordino.regimes.synchronous.methods.fixed import ClientLevel
+from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
 from sordino.training.optimizer import Sgd
 
 BITS = 32
 """Of a shared sum's modulus, unless a study says otherwise."""
 
 
-class Privacy(SampledPromise):
+class Privacy(SampledPromise, OwnEpsilons):
     """A promise kept by Poisson sampling.
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
@@ -58,16 +56,6 @@ class Privacy(SampledPromise):
         description="contributions below which a shared sum is not opened; honest unless given",
     )
     bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
-    epsilons: tuple[Epsilon, ...] | None = Field(
-        None, description="of each client, where they differ; epsilon bounds them all"
-    )
-    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = Field(
-        None,
-        description="sigma of each client, where they have epsilons of their own; calibrated "
-        "where they "
-        "are left out",
-    )
-
     # absent from the digest that noise comes from, where they are left out
     later: ClassVar[frozenset[str]] = frozenset({"epsilons", "noise_multipliers"})
 
@@ -81,23 +69,16 @@ class Privacy(SampledPromise):
                 )
             return self
         if self.unit != "sample":
+            alike = (
+                ": there one noise on the sum protects all clients alike, so the smallest epsilon "
+                "is everybody's: say it as epsilon"
+            )
             raise ValueError(
-                f"epsilons are of clients whose single examples are protected, and unit is "
-                f"'{self.unit}'"
-                + (
-                    ": there one noise on the sum protects all clients alike, so the smallest "
-                    "epsilon is everybody's: say it as epsilon"
-                    if self.unit == "client"
-                    else ""
-                )
+                "epsilons are of clients whose single examples are protected, and unit is "
+                f"'{self.unit}'{alike if self.unit == 'client' else ''}"
             )
         if not all(map(math.isfinite, self.epsilons)):
             raise ValueError("epsilons must be finite: noise is calibrated for each of them")
-        if self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
-            raise ValueError(
-                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest is "
-                f"{epsilon_text(max(self.epsilons))}"
-            )
         if self.noise_multiplier is not None and self.noise_multipliers is None:
             raise ValueError(
                 "noise_multiplier is one for all, and epsilons need one for each: leave it out to "
@@ -129,8 +110,7 @@ class Budget(Section):
         None,
         ge=1,
         description="R_c, the local steps that noise is calibrated for, where a method chooses "
-        "their "
-        "number; twice the rounds unless given",
+        "their number; twice the rounds unless given",
     )
 
     def ignored(self, affordable_steps: int | None) -> tuple[str, ...]:
@@ -140,11 +120,8 @@ class Budget(Section):
             affordable_steps: steps that privacy pays for. Noise that was calibrated for ``steps``
                 pays for hardly more, so many more mean that the noise was given.
         """
-        if (
-            self.steps is None
-            or affordable_steps is None
-            or affordable_steps <= 1.05 * self.steps + 2
-        ):
+        steps = self.steps
+        if steps is None or affordable_steps is None or affordable_steps <= 1.05 * steps + 2:
             return ()
         return (
             f"budget.steps = {self.steps} does not bound the run: noise_multiplier is given, and "
@@ -163,8 +140,7 @@ class Participation(Section):
         None,
         gt=0,
         description="virtual seconds that the server waits for answers; it waits for all of "
-        "them unless "
-        "given",
+        "them unless given",
     )
 
 
@@ -214,10 +190,7 @@ class SynchronousStudy(HorizontalStudy):
                     f"method '{name}' in its paper's form has every client send in every "
                     "round: privacy.sampling_rate must be 1.0"
                 )
-            if (
-                getattr(self.method, "clipping", None) == "adaptive"
-                and not self.privacy.mechanism.counts
-            ):
+            if self.clipping == "adaptive" and not self.privacy.mechanism.counts:
                 raise ValueError(
                     "method.clipping 'adaptive' follows a noisy count, and"
                     f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use "
@@ -247,7 +220,7 @@ class SynchronousStudy(HorizontalStudy):
 
     def _can_look_at_public_examples(self) -> None:
         """Refuse a bound from public examples where there are none, or another is agreed on."""
-        if getattr(self.method, "clipping", None) != "proxy":
+        if self.clipping != "proxy":
             return
         if not self.data.validation:
             raise ValueError(
@@ -292,6 +265,11 @@ class SynchronousStudy(HorizontalStudy):
                 "round by round: choose one with constant noise, such as 'dp-sgd', 'ali-dpfl' or "
                 "'als-dpfl'"
             )
+
+    @property
+    def clipping(self) -> str | None:
+        """Where the bound comes from, for methods that have a choice."""
+        return self.method.clipping if isinstance(self.method, Clipped | ClientLevel) else None
 
     @property
     def aggregated(self) -> bool:
@@ -353,16 +331,6 @@ class SynchronousStudy(HorizontalStudy):
         return self.privacy.unit == "client" and self.method.weights != "size"
 
     @property
-    def given_epsilons(self) -> tuple[float, ...] | None:
-        """``privacy.epsilons``."""
-        return self.privacy.epsilons
-
-    @property
-    def given_multipliers(self) -> tuple[float, ...] | None:
-        """``privacy.noise_multipliers``."""
-        return self.privacy.noise_multipliers
-
-    @property
     def horizon(self) -> int:
         """R_s."""
         return self.budget.rounds
@@ -372,13 +340,10 @@ def _refusal_to_share(study: SynchronousStudy) -> str | None:
     """Return why a study's noise cannot be shared as it asks; None if it can, or is not."""
     privacy = study.privacy
     if not study.shared:
-        given = [
-            name for name in ("honest", "fewest", "bits") if getattr(privacy, name) is not None
-        ]
-        if not given:
-            return None
-        return (
-            f"privacy.{given[0]} is about sums whose noise the clients share: set privacy.noise = "
+        sums = {"honest": privacy.honest, "fewest": privacy.fewest, "bits": privacy.bits}
+        given = next((name for name, value in sums.items() if value is not None), None)
+        return given and (
+            f"privacy.{given} is about sums whose noise the clients share: set privacy.noise = "
             "'shared', or leave it out"
         )
     if privacy.unit == "none":

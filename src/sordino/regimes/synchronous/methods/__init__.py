@@ -1,4 +1,4 @@
-"""One file for each published algorithm; importing this package registers them."""
+"""Published algorithms; importing this package registers them."""
 
 from sordino.base.registry import register_all
 

@@ -1,0 +1,493 @@
+r"""ALI-DPFL and ALS-DPFL: the number of local steps from constants of the loss, which are estimated
+from noisy gradients that are already booked.
+
+**ALI-DPFL**: the number of local iterations from a closed form (Ling et al. 2023).
+
+Privacy pays for R_c local steps, communication for R_s rounds. Where R_s >= R_c one step a
+round is best (Lemma 1). Where rounds are short, the convergence bound G(tau) of Eq. (11)
+has its minimum at
+
+    tau*^2 = 1 + (4 / mu^2 + 3 C^2 + 2 Gamma / eta + n) / ((2 + eta mu) (C^2 + n)),
+    n = sigma^2 C^2 d / B^2,
+
+mu the strong convexity, Gamma a public constant for how unlike the clients are. We minimise
+Eq. (11) itself, with the learning rate that is really used; the paper's Eq. (9) puts
+eta = 1/(mu T) instead and then cannot land where its own experiments do. mu comes from
+released gradients (:func:`squared_curvature`).
+
+tau is rounded, kept within 1 and 2 ceil(R_c left / R_s left), and with ``floor = "pace"``
+not below R_c left / R_s left, so that no part of the budget is stranded when the rounds end.
+The first round takes at least two steps: one gradient says nothing about curvature.
+
+B: ``batch_bound = "min"`` is the paper's min_i q n_i, ``"weighted"`` the
+1 / B^2 = sum_i p_i / B_i^2 that its proof has before the last inequality (Eq. 23). One client
+of 200 examples makes n so large in the former that tau* is 1 for everybody.
+
+``form = "paper"`` is the paper's letter: raw mu, Eq. (9), T = min(R_s tau*, R_c) fed back, and
+steps that divide by the batch as it was drawn (line 11); an empty batch, of which the paper says
+nothing, changes nothing and gets no noise. The raw mu is booked as not private. It compares each
+client's model with the average of all, which a client knows only when the next round begins: so
+this mu steers the round after that one, one round later than Algorithm 2 has it.
+
+>>> terms = Terms(dimension=26010, sizes=(6000,) * 10, weights=(0.1,) * 10, sampling_rate=0.015,
+...               learning_rate=0.5, clip=1.0, noise=1.1, rounds=158, steps=317)
+>>> [round(AliDpfl(gamma=10.0).optimum(mu, terms, tau=2), 1) for mu in (0.2, 0.5, 1.0, 2.0)]
+[3.9, 2.6, 2.3, 2.1]
+
+**ALS-DPFL**: the number of local steps by traversing a convergence bound (Ling, Fu and Chen 2023).
+
+After each round the server looks for the tau in 1 .. min(2 tau*, 100) that makes Eq. (13)
+smallest,
+
+    G(tau) = 1 / ( T (eta phi - rho h(tau) / (tau lambda^2)) ) + sqrt(3)/3,
+    h(tau) = (delta / beta) ((eta beta + 1)^tau - 1) - eta delta tau,
+    delta  = xi + 2 sqrt(d) sigma C / B,      T = min(R_s tau, R_c),
+
+with R_s and R_c what is left of the two budgets. As printed, the last part of h is
+"+ eta (xi + 2 sqrt(d) sigma C) / B tau"; the paper's own remarks (h(1) = 0, h >= 0 by Bernoulli)
+hold only with the minus sign and the delta of Wang et al. 2019, Theorem 1, which it builds on.
+``form = "paper"`` keeps what is printed, takes R_s and R_c of the whole run (line 19), and where
+the conditions of Theorem 2 hold for no tau it minimises Eq. (13) all the same: the paper has no
+other rule.
+
+phi and lambda are the paper's control parameters. By the formula in its Theorem 2 phi is
+negative for every real model (sigma^2 d / lambda^2 is 31 000 for the small CNN), so they are
+public positive constants here. Only phi lambda^2 matters for where the minimum is. Since rho
+and h both grow with the clip, phi is given in units of C^2; the defaults phi = 4 C^2, lambda = 1/2
+make the product C^2 and respect the theorem's lambda < 1. A larger product tolerates more local
+steps.
+
+The sound form does not go below two steps while R_s < R_c: a round of one step shows no curvature,
+so a rule that has gone to one (an early, high estimate is enough, since h(1) = 0) could never
+leave it again, and would strand the budget. ``form = "paper"`` starts at one.
+
+Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing; in
+the sound form tau then falls back to the pace R_c left / R_s left. The log says so in both forms.
+
+rho, beta, xi: smoothed over rounds, from released gradients (below); beta is E1's curvature, xi
+needs the clients' first noisy gradients, which are sent along. ``form = "paper"`` takes them from
+raw data and is booked as not private.
+
+>>> rule = AlsDpfl()
+>>> round(rule.gap(1, beta=0.3, xi=0.5, terms=terms), 12)   # h(1) = 0
+0.0
+>>> memory = AlsMemory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2)
+>>> rule.choose(memory, terms, Remaining(158, 317))
+Choice(tau=2, note=None)
+
+**Estimates.** Both steer by constants mu, beta, rho, xi that their papers compute from raw data: a
+release that nobody priced. Here they come from the noisy gradients g~ = g + n, n ~ N(0, s_i^2 I_d),
+s_i = sigma C / B_i, which the ledger holds anyway, by subtracting what the noise adds on average.
+Post-processing costs no privacy.
+
+With w_0 the model received, w' the model at the last step, and m = ||w' - w_0||^2:
+
+    E1   mu_i^2   = ( ||g~_tau - g~_1||^2 - 2 d s_i^2 - C^2 / B_i ) / m
+         rho_i    = ( <g~_1, w' - w_0> + eta d s_i^2 + <g~_tau, w' - w_0> ) / (2 sqrt(m))
+         xi^2     = sum_i p_i ( ||g~_1i||^2 - d s_i^2 - v_i )
+                    - ( ||sum_i p_i g~_1i||^2 - sum_i p_i^2 (d s_i^2 + v_i) )
+
+C^2 / B_i and v_i = C^2 / (2 B_i) are rough corrections for sampling, which assume that a
+clipped gradient has E||g||^2 = C^2 / 2. The noise in g~_1 is also in w' - w_0, by -eta n,
+hence + eta d s_i^2; w' does not contain the noise of g~_tau. rho_i is the secant slope of the
+(clipped) loss along the path, by the trapezoid of its two ends.
+
+One client's mu_i^2 may come out negative; means over clients and an exponential average
+over rounds seldom do. An average that is not positive is no estimate: callers keep the
+last one they had.
+
+Shapes: ``first`` vectors ``(d,)``; everything else scalar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from pydantic import Field
+
+from sordino.base.message import Statistics, Update
+from sordino.core.method import About, register
+from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
+from sordino.training.beside import Wants
+
+MOST = 100  # the authors' upper bound on tau; tau_m of ALS-DPFL: min(2 tau*, 100)
+LARGEST = 709.0  # whose exponential is finite
+DECAY = 0.8  # of the exponential averages over rounds; a half-life of three rounds
+
+
+def smooth(old: float | None, new: float | None) -> float | None:
+    """Exponential average over rounds; a value that is missing or not finite changes nothing."""
+    if new is None or not math.isfinite(new):
+        return old
+    return new if old is None else DECAY * old + (1.0 - DECAY) * new
+
+
+def _root(square: float | None) -> float | None:
+    """Return the root of an estimate that is usable; None of another."""
+    return math.sqrt(square) if square is not None and square > 0.0 else None
+
+
+def _moved(answers: Sequence[Update]) -> list[tuple[int, Statistics]]:
+    """Clients whose round had two gradients at different weights to compare."""
+    return [
+        (a.client, a.statistics)
+        for a in answers
+        if a.statistics is not None and a.steps > 1 and a.statistics.moved > 0.0
+    ]
+
+
+def _mean(terms: Terms, parts: Iterable[tuple[int, float, float]]) -> float | None:
+    """Return the weighted mean of ratios (client, numerator, denominator); None without any."""
+    found, total = 0.0, 0.0
+    for client, numerator, denominator in parts:
+        found += terms.weights[client] * numerator / denominator
+        total += terms.weights[client]
+    return found / total if total else None
+
+
+def squared_curvature(answers: Sequence[Update], terms: Terms) -> float | None:
+    """Mean over clients of E1's mu_i^2 (per unit of step length, squared); may be negative.
+
+    None where no client took two steps.
+    """
+
+    def noise(client: int) -> float:
+        variance = 2.0 * terms.dimension * terms.deviation(client) ** 2
+        return variance + terms.clip**2 / terms.batch(client)
+
+    return _mean(terms, ((i, seen.change - noise(i), seen.moved) for i, seen in _moved(answers)))
+
+
+def slope(answers: Sequence[Update], terms: Terms) -> float | None:
+    """Size of the mean over clients of rho_i (loss per distance); None without two steps."""
+
+    def rise(client: int, seen: Statistics) -> float:
+        noise = terms.learning_rate * terms.dimension * terms.deviation(client) ** 2
+        return seen.slope_first + noise + seen.slope_last
+
+    found = _mean(terms, ((i, rise(i, seen), 2.0 * seen.moved**0.5) for i, seen in _moved(answers)))
+    return None if found is None else abs(found)
+
+
+def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
+    """xi^2: mean squared distance of client gradients from their mean; may be negative, or None."""
+    firsts = [(a.client, a.first) for a in answers if a.first is not None]
+    total = sum(terms.weights[client] for client, _ in firsts)
+    if len(firsts) < 2 or total <= 0.0:
+        return None
+    mean = np.zeros(terms.dimension, np.float64)
+    spread, own = 0.0, 0.0
+    for client, first in firsts:
+        p = terms.weights[client] / total
+        noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (
+            2.0 * terms.batch(client)
+        )
+        # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        exact = first.astype(np.float64)
+        spread += p * (float(np.square(exact).sum()) - noise)
+        own += p * p * noise
+        mean += p * exact
+    return spread - (float(np.square(mean).sum()) - own)
+
+
+def signal_to_noise(answers: Sequence[Update], terms: Terms) -> float | None:
+    """||signal|| / ||noise|| of one step's gradient, pooled over clients; None without noise.
+
+    ||signal||^2 is estimated without bias, so it may come out negative: its root then has a minus
+    sign, and x |x| can still be averaged over rounds.
+    """
+    signal, noise = 0.0, 0.0
+    for answer in answers:
+        if answer.statistics is not None and terms.noise:
+            variance = terms.dimension * terms.deviation(answer.client) ** 2
+            signal += terms.weights[answer.client] * (answer.statistics.energy - variance)
+            noise += terms.weights[answer.client] * variance
+    return math.copysign(math.sqrt(abs(signal) / noise), signal) if noise else None
+
+
+def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:
+    """Fraction of clipped examples over the round, from the noisy counts; kept within [0, 1]."""
+    parts, total = 0.0, 0.0
+    for answer in answers:
+        if answer.statistics is not None and answer.statistics.clipped is not None:
+            examples = terms.batch(answer.client) * answer.steps
+            parts += examples * answer.statistics.clipped
+            total += examples
+    return min(max(parts / total, 0.0), 1.0) if total else None
+
+
+class Estimating(SynchronousMethod):
+    """A method that steers by such constants, and learns them anew from every answered round.
+
+    Attributes:
+        form: "sound", or "paper" for constants of raw data, which are not private.
+    """
+
+    form: Literal["sound", "paper"] = "sound"
+
+    def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
+        """Return the memory after a round."""
+        if not answers:
+            return memory
+        tau = max(answer.steps for answer in answers)
+        return (self.told if self.form == "paper" else self.estimated)(memory, terms, answers, tau)
+
+    def estimated(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
+        """The memory after a round of ``tau`` steps, from what was released."""
+        raise NotImplementedError
+
+    def told(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
+        """Return the memory after a round, with raw constants; not private."""
+        raise NotImplementedError
+
+
+class AliMemory(msgspec.Struct, frozen=True):
+    """Smoothed mu^2 (None until there is one) and the last tau."""
+
+    squared_mu: float | None = None
+    tau: int = 1
+
+    @property
+    def mu(self) -> float | None:
+        """mu, or None where there is no usable"""
+        return _root(self.squared_mu)
+
+
+@register
+class AliDpfl(Estimating):
+    """ALI-DPFL, Algorithm 2.
+
+    Attributes:
+        gamma: Gamma, public; the paper takes 0 (IID), 1, 5 and 10 (Dirichlet 1, 0.5, 0.05).
+        batch_bound: how B is made of the clients' B_i.
+        floor: "pace" keeps tau at or above R_c left / R_s left; "none" does not.
+        tau_rule: "eq11" or the paper's "eq9".
+        form: "sound", or "paper" for the letter, which is not private.
+    """
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu, Wang, Liu and Chen 2023",
+        does="tau from the closed-form minimum of the convergence bound",
+        forms={"sound": True, "paper": False},
+    )
+    memory: ClassVar[type[AliMemory]] = AliMemory
+
+    name: Literal["ali-dpfl"] = "ali-dpfl"
+    gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
+    batch_bound: Literal["min", "weighted"] = "weighted"
+    floor: Literal["pace", "none"] = "pace"
+    tau_rule: Literal["eq11", "eq9"] = "eq11"
+
+    @property
+    def wants(self) -> Wants:
+        """Raw constants in the paper's form only."""
+        return Wants(raw=self.form == "paper")
+
+    @property
+    def realised(self) -> bool:
+        """Algorithm 2, line 11, divides by the batch as it was drawn."""
+        return self.form == "paper"
+
+    def noise(self, terms: Terms) -> float:
+        """n = sigma^2 C^2 d / B^2 (squared units of a gradient)."""
+        if self.batch_bound == "min" or self.form == "paper":
+            inverse = 1.0 / min(terms.alike(i) for i in range(len(terms.sizes))) ** 2
+        else:
+            inverse = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights))
+        return (terms.noise * terms.clip) ** 2 * terms.dimension * inverse
+
+    def optimum(self, mu: float, terms: Terms, *, tau: int) -> float:
+        """tau*, unrounded: the minimiser of Eq. (11), or Eq. (9) with T from the last ``tau``."""
+        n, square = self.noise(terms), terms.clip**2
+        if self.tau_rule == "eq9" or self.form == "paper":
+            horizon = (
+                terms.rounds * tau if terms.steps is None else min(terms.rounds * tau, terms.steps)
+            )
+            numerator = 4.0 / mu**2 + 3.0 * square + 2.0 * self.gamma * horizon * mu + n
+            return math.sqrt(1.0 + numerator / ((2.0 + 1.0 / horizon) * (square + n)))
+        eta = terms.learning_rate
+        numerator = 4.0 / mu**2 + 3.0 * square + 2.0 * self.gamma / eta + n
+        return math.sqrt(1.0 + numerator / ((2.0 + eta * mu) * (square + n)))
+
+    def choose(self, memory: AliMemory, terms: Terms, left: Remaining) -> Choice:
+        """Return tau for the next round, by the estimated terms."""
+        if terms.steps is None or terms.rounds >= terms.steps:
+            return Choice(1)
+        mu, note, paper = memory.mu, None, self.form == "paper"
+        if mu is not None:
+            tau = int(min(self.optimum(mu, terms, tau=memory.tau), MOST) + 0.5)
+        elif paper:
+            tau = 1
+        else:
+            tau, note = 2, "no estimate of mu yet: two local steps, the fewest that show curvature"
+        if paper:
+            return Choice(max(tau, 1))
+        pace = math.ceil(left.pace)
+        lowest = pace if self.floor == "pace" else 1
+        return Choice(max(min(max(tau, lowest), 2 * pace, MOST), 1), note)
+
+    def told(
+        self, memory: AliMemory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> AliMemory:
+        """Return the memory after a round, with raw constants; not private."""
+        raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
+        mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
+        return AliMemory(memory.squared_mu if mu is None else mu**2, tau)
+
+    def estimated(
+        self, memory: AliMemory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> AliMemory:
+        """Return the memory after a round, with estimates from what was released."""
+        return AliMemory(smooth(memory.squared_mu, squared_curvature(answers, terms)), tau)
+
+    def observed(self, memory: AliMemory) -> dict[str, Any]:
+        """mu."""
+        return {"mu": memory.mu}
+
+
+class AlsMemory(msgspec.Struct, frozen=True):
+    """Smoothed estimates (None until there is one) and the last tau."""
+
+    squared_beta: float | None = None
+    rho: float | None = None
+    squared_xi: float | None = None
+    tau: int = 1
+
+    @property
+    def beta(self) -> float | None:
+        """Smoothness, or None where there is no usable"""
+        return _root(self.squared_beta)
+
+    @property
+    def xi(self) -> float | None:
+        """Gradient divergence, zero where the noise outweighs it; None without an"""
+        return None if self.squared_xi is None else math.sqrt(max(self.squared_xi, 0.0))
+
+
+@register
+class AlsDpfl(Estimating):
+    """ALS-DPFL, Algorithm 2.
+
+    Attributes:
+        phi: control parameter in units of C^2, public and positive.
+        lambda_: lambda, a public lower bound on the excess loss, positive.
+        form: "sound", or "paper" for the letter, which is not private.
+    """
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu and Chen 2023",
+        does="tau by traversing the convergence bound",
+        forms={"sound": True, "paper": False},
+    )
+    memory: ClassVar[type[AlsMemory]] = AlsMemory
+
+    name: Literal["als-dpfl"] = "als-dpfl"
+    phi: float = Field(4.0, gt=0, allow_inf_nan=False)
+    lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
+
+    @property
+    def wants(self) -> Wants:
+        """First noisy gradients; raw constants in the paper's form."""
+        return Wants(first=self.form == "sound", raw=self.form == "paper")
+
+    def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
+        """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
+        # B of 1/B^2 = sum p_i/B_i^2
+        batch = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
+        delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
+        eta = terms.learning_rate
+        growth = math.expm1(min(tau * math.log1p(eta * beta), LARGEST))
+        gap: float = delta / beta * growth
+        if self.form == "sound":
+            gap -= eta * delta * tau
+        else:
+            noise = 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip
+            gap += eta * (xi + noise) / batch * tau
+        return gap
+
+    def choose(self, memory: AlsMemory, terms: Terms, left: Remaining) -> Choice:
+        """Return tau for the next round, by the estimated terms."""
+        if terms.steps is None or left.steps is None or terms.rounds >= terms.steps:
+            return Choice(1)
+        pace = max(round(left.pace), 1)
+        beta, rho, xi = memory.beta, memory.rho, memory.xi
+        if beta is None or rho is None or xi is None:
+            if self.form == "paper":
+                return Choice(1)
+            return Choice(
+                max(pace, 2),
+                "no estimate of rho, beta and xi yet: the pace, but at least two steps",
+            )
+        margins = {
+            tau: self.margin(tau, beta=beta, rho=rho, xi=xi, terms=terms)
+            for tau in range(self._fewest, max(min(2 * memory.tau, MOST), self._fewest) + 1)
+        }
+        paper, holds = self.form == "paper", terms.learning_rate * beta <= 1.0
+        budgets = (terms.rounds, terms.steps) if paper else (left.rounds, left.steps)
+        if holding := {tau: margin for tau, margin in margins.items() if holds and margin > 0.0}:
+            return Choice(self._lowest(holding, *budgets))
+        note = (
+            f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi {xi:.3g})"
+        )
+        if paper:
+            return Choice(
+                self._lowest(margins, *budgets), f"{note}: its smallest value all the same"
+            )
+        return Choice(pace, f"{note}: the pace instead")
+
+    def margin(self, tau: int, *, beta: float, rho: float, xi: float, terms: Terms) -> float:
+        """eta phi - rho h(tau) / (tau lambda^2), which Theorem 2 wants positive."""
+        gap = self.gap(tau, beta=beta, xi=xi, terms=terms)
+        eta = terms.learning_rate
+        return eta * self.phi * terms.clip**2 - rho * gap / (tau * self.lambda_**2)
+
+    @property
+    def _fewest(self) -> int:
+        return 1 if self.form == "paper" else 2
+
+    @staticmethod
+    def _lowest(margins: Mapping[int, float], rounds: int, steps: int) -> int:
+        """The first tau with the lowest Eq. (13), constants dropped."""
+
+        def value(tau: int) -> float:
+            margin = min(rounds * tau, steps) * margins[tau]
+            return 1.0 / margin if margin else math.inf
+
+        return min(margins, key=value)
+
+    def told(
+        self, memory: AlsMemory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> AlsMemory:
+        """Return the memory after a round, with raw constants weighted by p_i; not private."""
+        seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
+        total = sum(p for p, _ in seen)
+        if not seen or total <= 0.0:
+            return AlsMemory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
+        mean = (
+            sum((p * raw.gradient.astype(np.float64) for p, raw in seen), np.zeros(terms.dimension))
+            / total
+        )
+        xi = sum(p * float(np.linalg.norm(raw.gradient - mean)) for p, raw in seen) / total
+        beta = sum(p * raw.beta for p, raw in seen) / total
+        return AlsMemory(beta**2, sum(p * raw.rho for p, raw in seen) / total, xi**2, tau)
+
+    def estimated(
+        self, memory: AlsMemory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> AlsMemory:
+        """Return the memory after a round, with estimates from what was released."""
+        return AlsMemory(
+            squared_beta=smooth(memory.squared_beta, squared_curvature(answers, terms)),
+            rho=smooth(memory.rho, slope(answers, terms)),
+            squared_xi=smooth(memory.squared_xi, squared_divergence(answers, terms)),
+            tau=tau,
+        )
+
+    def observed(self, memory: AlsMemory) -> dict[str, Any]:
+        """beta, rho and xi."""
+        return {"beta": memory.beta, "rho": memory.rho, "xi": memory.xi}
