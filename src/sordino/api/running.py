@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino.api import shown
 from sordino.api.study import Study
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
-from sordino.core.records import Round, Row, known, plain
+from sordino.core.records import Row, known, plain
 from sordino.core.run.reading import Run as Folder
 from sordino.core.run.reading import load
 from sordino.privacy.rounding import epsilon_text
@@ -151,7 +151,8 @@ class Run(shown.Tabular):
 
     def to_polars(self) -> polars.DataFrame:
         """The rounds, a row each."""
-        return shown.frame([_row(each) for each in self.rounds])
+        rows = map(plain, self.rounds)
+        return shown.frame([{k: each[k] for k in each if k != "kind"} for each in rows])
 
     def figures(self) -> list[Picture]:
         """The figures of its report: title, SVG and how to read it."""
@@ -318,8 +319,3 @@ def _observed(
 def _warn(text: str) -> None:
     """As Python warns: a notebook shows it, and nothing of it is written to the run folder."""
     warnings.warn(text, stacklevel=2)
-
-
-def _row(row: Round) -> Mapping[str, Any]:
-    found: dict[str, Any] = plain(row)
-    return {key: value for key, value in found.items() if key != "kind"}

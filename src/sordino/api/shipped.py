@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from sordino.base import HOME
 from sordino.base.errors import StudyError
@@ -16,7 +17,10 @@ def listed() -> dict[str, str]:
     """Return the names of the examples, and what each study is called."""
     home = folder()
     files = sorted(path for path in home.rglob("*.toml") if path.is_file())
-    return {str(path.relative_to(home).with_suffix("")): _title(path) for path in files}
+    return {  # no name for a file that is no study
+        str(path.relative_to(home).with_suffix("")): str(_table(path).get("name", ""))
+        for path in files
+    }
 
 
 def folder() -> Path:
@@ -32,9 +36,8 @@ def folder() -> Path:
     raise StudyError(f"{package}: this installation has no examples; install the package again")
 
 
-def _title(path: Path) -> str:
-    """Return the name of a study; empty for a file that is no study."""
-    return str(tomllib.loads(path.read_text(encoding="utf-8")).get("name", ""))
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def chosen(name: str) -> Path:
@@ -58,7 +61,9 @@ def copy(source: Path, target: Path) -> list[Path]:
     """Copy a study with its data file, or a folder; what was written, the study first."""
     pairs = {target: source}
     if not source.is_dir():
-        pairs |= {target.with_name(path.name): path for path in _data(source)}
+        name = _table(source).get("data", {}).get("file")
+        if name and (beside := source.with_name(name)).is_file():
+            pairs[target.with_name(beside.name)] = beside
     for each in pairs:
         if each.exists():
             raise StudyError(f"{each}: exists already; choose another place with --out")
@@ -69,9 +74,3 @@ def copy(source: Path, target: Path) -> list[Path]:
             for each, path in pairs.items():
                 shutil.copyfile(path, each)
     return list(pairs)
-
-
-def _data(study: Path) -> list[Path]:
-    """The data file that lies beside a study which names it."""
-    name = tomllib.loads(study.read_text(encoding="utf-8")).get("data", {}).get("file")
-    return [study.with_name(name)] if name and study.with_name(name).is_file() else []

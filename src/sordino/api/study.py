@@ -193,7 +193,13 @@ class Study:
         return hash(self.toml)
 
     def __repr__(self) -> str:
-        return f"<Study {self.name!r}: {self._checked.method.name}, {_promise(self._checked)}>"
+        from sordino.privacy.rounding import epsilon_text
+
+        privacy, promise = self._checked.privacy, "no privacy"
+        if privacy.unit != "none":
+            epsilon = epsilon_text(privacy.epsilon)
+            promise = f"unit {privacy.unit!r}, epsilon {epsilon}, delta {privacy.delta:g}"
+        return f"<Study {self.name!r}: {self._checked.method.name}, {promise}>"
 
     def _repr_html_(self) -> str:
         rows = [(key, str(value)) for key, value in flat(self.table) if value != {}]
@@ -238,14 +244,3 @@ def on_stored(study: Study, found: Mapping[str, Any], keys: Mapping[str, Any]) -
     if keys.get("person", "") is None:
         mine.pop("person_rows", None)
     return study.replace(data={**mine, **found})
-
-
-def _promise(study: Checked) -> str:
-    from sordino.privacy.rounding import epsilon_text
-
-    privacy = study.privacy
-    if privacy.unit == "none":
-        return "no privacy"
-    return (
-        f"unit {privacy.unit!r}, epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"
-    )

@@ -71,7 +71,11 @@ def plan(
 
     read = studies.read(study, change or ())
     if advise:
-        _advise(read, as_json)
+        advice = build.of(read).advise(read, say.Waiting("settings weighed"))
+        if as_json:
+            say.machine(advice.cells)
+        else:
+            _show_paragraphs(advice.told)
         return
     with noticed(say.people):
         priced, sizes = build.plan(read)
@@ -162,16 +166,6 @@ def _check(
         )
     if steps is not None and steps < 1:
         raise StudyError(f"--steps must be at least 1; got {steps}")
-
-
-def _advise(study: Study, as_json: bool) -> None:
-    from sordino.core import regimes
-
-    advice = regimes.of(study).advise(study, say.Waiting("settings weighed"))
-    if as_json:
-        say.machine(advice.cells)
-    else:
-        _show_paragraphs(advice.told)
 
 
 def _show_paragraphs(paragraphs: Sequence[Paragraph]) -> None:
@@ -358,7 +352,14 @@ def keys(
             "Keys of a study",
             ["key", "type", "default", "what it means"],
             [
-                [each.key, each.type, _default(each), _meaning(each)]
+                [
+                    each.key,
+                    each.type,
+                    _default(each),
+                    each.about
+                    + (f" ({each.bounds})" if each.bounds else "")
+                    + (f" [{', '.join(each.only)}]" if each.only else ""),
+                ]
                 for each in sorted(found, key=lambda each: each.key.rpartition(".")[0])
             ],
         )
@@ -366,11 +367,6 @@ def keys(
 
 def _default(key: Key) -> str:
     return key.default or ("needed" if key.needed else "-")
-
-
-def _meaning(key: Key) -> str:
-    only = f" [{', '.join(key.only)}]" if key.only else ""
-    return f"{key.about}{f' ({key.bounds})' if key.bounds else ''}{only}"
 
 
 def _show_key(key: Key) -> None:
