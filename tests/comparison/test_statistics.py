@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
-from sordino.comparison.result import CONFIDENCE, Paired, Scale, paired, spread, verdict
+from sordino.comparison.result import CONFIDENCE, Paired, paired, spread, verdict
+from sordino.core.regimes import OF_NUMBERS
 
 COUNTS = st.integers(2, 8).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 10000), min_size=n, max_size=n)] * 2)
@@ -70,8 +71,7 @@ def test_words(differences: tuple[float, ...], said: str) -> None:
 
 
 def test_of_errors_less_is_better() -> None:
-    errors = Scale(1.0, "", falling=True, measure="RMSE")
     less = of(-3.0, -3.5, -4.0)
-    assert verdict("B", less, errors) == "B is better in every seed, by 3 to 4"
+    assert verdict("B", less, OF_NUMBERS) == "B is better in every seed, by 3 to 4"
     assert verdict("B", less).startswith("B is worse in every seed")
-    assert verdict("B", of(0.0, 0.0), errors) == "exactly the same RMSE in every seed"
+    assert verdict("B", of(0.0, 0.0), OF_NUMBERS) == "exactly the same RMSE in every seed"

@@ -17,14 +17,10 @@ from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
 from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
 from sordino.base import HOME
 from sordino.base.errors import StudyError
-from sordino.base.files import there
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
-from sordino.comparison.schedule import slug
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file, said_clearly
-from sordino.core.records import known
-from sordino.core.run.folder import about_of, study_of
 from sordino.core.study.base import Study
 from sordino.report.drawing import draw
 
@@ -139,45 +135,6 @@ def small(unit: str, scale: str) -> Study:
     """Return a study that comes with the program: ``samples``, ``clients``, ``arrivals``, ..."""
     changes = (SMALL[unit],) if scale == "quick" else ()
     return studies.read(folder() / "audit" / f"{unit}.toml", changes)
-
-
-def attacked_study(path: Path, changes: tuple[str, ...]) -> Study:
-    """Return the study in a file, or of a run folder.
-
-    Raises:
-        StudyError: if it is neither.
-    """
-    if not path.is_dir():
-        return studies.read(path, changes)
-    if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
-        raise StudyError(
-            f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
-            "folder that `sordino run` made"
-        )
-    return study_of(path, known(about_of(path).modules) or {}, changes=changes)
-
-
-def picture_place(out: Path | None, name: str, path: Path | None) -> Path:
-    """Return where a picture goes: ``out``, or beside runs, in a folder called after ``path``.
-
-    Raises:
-        StudyError: if ``out`` is no place for an SVG file.
-    """
-    if out is None:
-        # of "." and "..", too
-        called = "" if path is None else slug(path.resolve().name.removesuffix(".toml"))
-        return Path("runs") / "-".join(filter(None, ("audit", called))) / name
-    if out.is_dir() or not out.suffix:
-        if out.is_file():
-            raise StudyError(
-                f"{out}: this is a file; give --out a name that ends in .svg, or a folder"
-            )
-        return out / name
-    if out.suffix != ".svg":
-        raise StudyError(
-            f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder"
-        )
-    return out
 
 
 def _name(study: Study) -> str:

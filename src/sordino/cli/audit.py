@@ -60,16 +60,50 @@ class AttackOptions:
     as_json: bool
 
     def study(self, path: Path) -> Study:
-        """Return the study in a file, or of a run folder."""
-        from sordino.api.auditing import attacked_study
+        """Return the study in a file, or of a run folder.
 
-        return attacked_study(path, self.changes)
+        Raises:
+            StudyError: if it is neither.
+        """
+        from sordino.base.files import there
+        from sordino.core import study as studies
+        from sordino.core.records import known
+        from sordino.core.run.folder import about_of, study_of
+
+        if not path.is_dir():
+            return studies.read(path, self.changes)
+        if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
+            raise StudyError(
+                f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
+                "folder that `sordino run` made"
+            )
+        return study_of(path, known(about_of(path).modules) or {}, changes=self.changes)
 
     def place(self, name: str) -> Path:
-        """Return where a picture goes."""
-        from sordino.api.auditing import picture_place
+        """Return where a picture goes: ``out``, or beside runs, in a folder called after ``path``.
 
-        return picture_place(self.out, name, self.path)
+        Raises:
+            StudyError: if ``out`` is no place for an SVG file.
+        """
+        from sordino.comparison.schedule import slug
+
+        if self.out is None:
+            # of "." and "..", too
+            path = self.path
+            called = "" if path is None else "-" + slug(path.resolve().name.removesuffix(".toml"))
+            return Path("runs") / f"audit{called}" / name
+        if self.out.is_file() and not self.out.suffix:
+            raise StudyError(
+                f"{self.out}: this is a file; give --out a name that ends in .svg, or a folder"
+            )
+        if self.out.is_dir() or not self.out.suffix:
+            return self.out / name
+        if self.out.suffix != ".svg":
+            raise StudyError(
+                f"{self.out}: the picture is an SVG file; give --out a name that ends in .svg, or "
+                "a folder"
+            )
+        return self.out
 
 
 def audit(
@@ -122,18 +156,18 @@ def audit(
 ) -> None:
     """Attack the releases of a study's clients, and show what the attack recovers."""
     name = _checked(attack)
+    options = AttackOptions(
+        path=path,
+        images=images,
+        noise=noise,
+        models=model or (),
+        out=out,
+        changes=tuple(change or ()),
+        as_json=as_json,
+    )
     if name == "inversion":
         if shadows is not None:
             raise StudyError("--shadows does not go with --attack inversion; give --attack lira")
-        options = AttackOptions(
-            path=path,
-            images=images,
-            noise=noise,
-            models=model or (),
-            out=out,
-            changes=tuple(change or ()),
-            as_json=as_json,
-        )
         _companion(name)(options)
         return
     for option, value in (("--model", model), ("--images", images), ("--noise", noise)):
@@ -145,8 +179,8 @@ def audit(
     from sordino.api import auditing
     from sordino.audit.intervals import IntervalsRecord, failed
 
-    study = None if path is None else auditing.attacked_study(path, tuple(change or ()))
-    picture = auditing.picture_place(out, auditing.PICTURE, path)
+    study = None if path is None else options.study(path)
+    picture = options.place(auditing.PICTURE)
     with say.stoppable():
         intervals, inferred = auditing.attacked(
             name,

@@ -86,28 +86,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
     return Paired(seeds, differences, found.mean, found.sd, student(differences, CONFIDENCE))
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The unit of a difference, and which way is better.
-
-    Attributes:
-        factor: what a value is multiplied with.
-        unit: what stands behind it.
-        falling: whether less is better.
-        measure: what is compared.
-    """
-
-    factor: float = 100.0
-    unit: str = " points"
-    falling: bool = False
-    measure: str = "accuracy"
-
-
-POINTS = Scale()
-"""Of shares, in percentage points."""
-
-
-def verdict(label: str, found: Paired, scale: Scale = POINTS) -> str:
+def verdict(label: str, found: Paired, measured: Accuracy = ON_TEST_SET) -> str:
     """Return the meaning of the differences, in plain words.
 
     >>> verdict("B", paired({0: 0.5}, {0: 0.9}))
@@ -125,10 +104,10 @@ def verdict(label: str, found: Paired, scale: Scale = POINTS) -> str:
         return "one seed: nothing can be concluded"
     low, high = min(found.differences), max(found.differences)
     if low == high == 0:
-        return f"exactly the same {scale.measure} in every seed"
-    ahead = (found.mean < 0) if scale.falling else (found.mean > 0)
+        return f"exactly the same {measured.told} in every seed"
+    ahead = (found.mean < 0) if measured.falling else (found.mean > 0)
     way = "better" if ahead else "worse"
-    range_ = _range(low, high, scale)
+    range_ = _range(low, high, percent=measured.percent)
     always = low > 0 or high < 0
     if found.interval is None:
         return (
@@ -149,16 +128,17 @@ def verdict(label: str, found: Paired, scale: Scale = POINTS) -> str:
     return f"no difference that {count} seeds can show"
 
 
-def _range(low: float, high: float, scale: Scale = POINTS) -> str:
+def _range(low: float, high: float, *, percent: bool = True) -> str:
     """
     >>> _range(-0.021, -0.012), _range(0.0152, 0.0153)
     ('1.2 to 2.1 points', '1.5 points')
-    >>> _range(3.14159, 2.5, Scale(1.0, "", falling=True))
+    >>> _range(3.14159, 2.5, percent=False)
     '2.5 to 3.14'
     """
-    form = ".1f" if scale.factor == POINTS.factor else ".3g"
-    small, large = (format(scale.factor * size, form) for size in sorted((abs(low), abs(high))))
-    return f"{small}{scale.unit}" if small == large else f"{small} to {large}{scale.unit}"
+    sizes = sorted((abs(low), abs(high)))
+    small, large = (f"{100 * size:.1f}" if percent else f"{size:.3g}" for size in sizes)
+    range_ = small if small == large else f"{small} to {large}"
+    return f"{range_} points" if percent else range_
 
 
 def student(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
@@ -388,17 +368,10 @@ def difference(first: Member, other: Member, at: At) -> Difference:
         *structs.astuple(found),
         study=label,
         against=first.side.label,
-        verdict=verdict(label, found, scale_of(other.measured)),
+        verdict=verdict(label, found, other.measured),
         equal=not unequal and bool(found.seeds),
         notes=(*shown, *_remarks(first, other)),
     )
-
-
-def scale_of(measured: Accuracy) -> Scale:
-    """Return how its differences are written."""
-    if measured.percent:
-        return POINTS
-    return Scale(1.0, "", falling=measured.falling, measure=measured.told)
 
 
 def inequalities(first: Member, other: Member, at: At) -> list[str]:

@@ -6,13 +6,10 @@ from collections import Counter
 
 from sordino.comparison.result import (
     CONFIDENCE,
-    POINTS,
     Comparison,
     Difference,
     Member,
-    Scale,
     recorded,
-    scale_of,
 )
 from sordino.core import regimes
 from sordino.core.files import replace_file
@@ -150,8 +147,8 @@ def _spoken(comparison: Comparison) -> regimes.Vocabulary:
 def differences(comparison: Comparison) -> Table:
     """One row for each study but the first, in percentage points or in units of the label."""
     head = ("study", "mean difference", "sd", f"{CONFIDENCE:.0%} interval", "by seed")
-    scale = scale_of(_spoken(comparison).accuracy)
-    return Table(head, [_difference(each, scale) for each in comparison.differences])
+    percent = _spoken(comparison).accuracy.percent
+    return Table(head, [_difference(each, percent) for each in comparison.differences])
 
 
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -215,30 +212,31 @@ def write(comparison: Comparison) -> None:
     )
 
 
-def _difference(each: Difference, scale: Scale) -> list[str]:
+def _difference(each: Difference, percent: bool) -> list[str]:
+    unit, ends = " points" if percent else "", each.interval
     return [
         each.study,
-        "-" if each.mean is None else f"{_signed(each.mean, scale)}{scale.unit}",
-        "-" if each.sd is None else _size(each.sd, scale),
-        "-" if each.interval is None else " to ".join(_signed(end, scale) for end in each.interval),
-        ", ".join(_signed(difference, scale) for difference in each.differences) or "-",
+        "-" if each.mean is None else f"{_signed(each.mean, percent)}{unit}",
+        "-" if each.sd is None else _size(each.sd, percent),
+        "-" if ends is None else " to ".join(_signed(end, percent) for end in ends),
+        ", ".join(_signed(difference, percent) for difference in each.differences) or "-",
     ]
 
 
-def _signed(value: float, scale: Scale) -> str:
+def _signed(value: float, percent: bool) -> str:
     """
-    >>> [_signed(each, POINTS) for each in (0.0123, -0.004, -0.0)]
+    >>> [_signed(each, True) for each in (0.0123, -0.004, -0.0)]
     ['+1.23', '-0.40', '0.00']
-    >>> _signed(-2.5, Scale(1.0, ""))
+    >>> _signed(-2.5, False)
     '-2.5'
     """
-    shown = _size(abs(value), scale)
+    shown = _size(abs(value), percent)
     nothing = float(shown) == 0
     return shown if nothing else f"{'+' if value > 0 else '-'}{shown}"
 
 
-def _size(value: float, scale: Scale) -> str:
-    return format(scale.factor * value, ".2f" if scale.factor == POINTS.factor else ".4g")
+def _size(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f}" if percent else f"{value:.4g}"
 
 
 def measure(member: Member) -> str:
