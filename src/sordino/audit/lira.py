@@ -66,10 +66,6 @@ class Observed:
         """Some of the runs."""
         return Observed(self.phi[runs], self.coins[runs])
 
-    def without(self, run: int) -> Observed:
-        """All runs but one."""
-        return self.take(np.delete(np.arange(len(self.phi)), run))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
@@ -181,8 +177,9 @@ def inferred(
             f"an attack with shadow runs needs at least {FEWEST} of them, and a run to attack; got "
             f"{len(shadows.phi)} and {len(targets.phi)}"
         )
+    runs = np.arange(len(shadows.phi))
     own = np.stack(
-        [scored(shadows.without(s), shadows.phi[s], form) for s in range(len(shadows.phi))]
+        [scored(shadows.take(runs[runs != s]), shadows.phi[s], form) for s in runs.tolist()]
     )
     threshold = best_threshold(own[shadows.coins], own[~shadows.coins], "any", delta, alpha / 2.0)
     scores = np.stack([scored(shadows, phi, form) for phi in targets.phi])

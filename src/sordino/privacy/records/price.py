@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import or_
@@ -104,14 +104,6 @@ class _Tables:
                 alike.setdefault(one.live, []).append(one.counts)
             self.ways[number] = {live: (each, reduce(or_, each)) for live, each in alike.items()}
         return self.ways[number]
-
-    def alike(self, number: int, on: Collection[int]) -> dict[tuple[Group, ...], list[Class]]:
-        """Return the classes of a set by the groups of sets in ``on`` that hold them."""
-        found: dict[tuple[Group, ...], list[Class]] = {}
-        for one, _ in self.classes.get(number, ()):
-            groups = ((tuple(each for each in sets if each in on), size) for sets, size in one.live)
-            found.setdefault(tuple(sorted(group for group in groups if group[0])), []).append(one)
-        return fewer(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,17 +287,13 @@ class Prices:
             (own,) = self.histories(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
         kind, left = tables.sets[number].kind, []
-        for groups, classes in tables.alike(number, on).items():
+        for groups, classes, histories in self._shares(number, on):
             whole, most = charged(groups, on.__getitem__), set[Budget]()
             for other in (tables.sets[each] for one in classes for each in one.sets):
                 if other.kind == kind:
                     own_budget = {budgets[other.unit]} if other.unit in budgets else ()
                     most.update(own_budget, self._promises(other.unit).values())
-            left += [
-                budget.remaining_steps(whole, translated(one, kind))
-                for one in maximal([history(one, tables.totals) for one in classes], SHOWN)
-                for budget in most
-            ]
+            left += [budget.remaining_steps(whole, one) for one in histories for budget in most]
         return min((steps for steps in left if steps is not None), default=None)
 
     def burdens(self, names: Mapping[str, str]) -> dict[str, tuple[Burden, ...]]:
@@ -317,20 +305,31 @@ class Prices:
         found: dict[str, tuple[Burden, ...]] = {}
         for unit, name in names.items():
             number = tables.numbers[name]
-            kind = tables.sets[number].kind
-            if kind == CLIENT:  # what a whole client is charged is its own
+            if tables.sets[number].kind == CLIENT:  # what a whole client is charged is its own
                 (spent,) = self._bounds(number)
                 found[unit] = (Burden(spent, (((places[number],), 1),)),)
                 continue
             found[unit] = tuple(
-                Burden(
-                    translated(one, kind),
-                    tuple((tuple(places[each] for each in sets), size) for sets, size in groups),
-                )
-                for groups, classes in tables.alike(number, places).items()
-                for one in maximal([history(one, tables.totals) for one in classes], SHOWN)
+                Burden(one, tuple((tuple(map(places.__getitem__, sets)), n) for sets, n in groups))
+                for groups, _, histories in self._shares(number, places)
+                for one in histories
             )
         return found
+
+    def _shares(
+        self, number: int, on: Collection[int]
+    ) -> Iterator[tuple[tuple[Group, ...], list[Class], list[Spent]]]:
+        """The records of a set by the groups of sets in ``on`` that hold them: groups, classes and
+        histories that cover theirs.
+        """
+        tables = self._tables
+        found: dict[tuple[Group, ...], list[Class]] = {}
+        for one, _ in tables.classes.get(number, ()):
+            groups = ((tuple(each for each in sets if each in on), size) for sets, size in one.live)
+            found.setdefault(tuple(sorted(group for group in groups if group[0])), []).append(one)
+        for key, classes in fewer(found).items():
+            whole = maximal([history(one, tables.totals) for one in classes], SHOWN)
+            yield key, classes, [translated(one, tables.sets[number].kind) for one in whole]
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
