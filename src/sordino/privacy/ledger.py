@@ -53,7 +53,7 @@ from sordino.privacy.chain import (
 from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
+from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
@@ -94,7 +94,7 @@ class Ledger:
         if not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
         clock = Clock(seconds) if readonly else None
-        with said(path, clock):
+        with ledger_errors(path, clock):
             return cls(path, *storage.connect(path, clock=clock), clock)
 
     def noted(self, kind: str, name: str) -> Note | None:
@@ -112,18 +112,18 @@ class Ledger:
         return tuple(Note(*row) for row in self._ask(f"SELECT * FROM notes WHERE {where}", *values))
 
     def _ask(self, query: str, *values: object) -> list[Row]:
-        with self._said():
+        with self._errors():
             return self.connection.execute(query, values).fetchall()
 
-    def _said(self) -> AbstractContextManager[None]:
-        return said(self.path, self._clock)
+    def _errors(self) -> AbstractContextManager[None]:
+        return ledger_errors(self.path, self._clock)
 
     def _new_walk(self) -> Walk:
         return Walk(self.path, self.format, self.format.units(self.connection))
 
     def refresh(self) -> Walk:
         """Bring memory up to the file, which other processes may have written, along the chain."""
-        with self._said():
+        with self._errors():
             if not self._stands(self._walk.head):
                 self._walk = self._new_walk()
             # The head is read first: what another process adds between the two queries is then
@@ -161,7 +161,7 @@ class Ledger:
             LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
                 name must not read as "nothing spent".
         """
-        with self._said():
+        with self._errors():
             walk = self.refresh()
             if unit not in walk.totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
@@ -204,7 +204,7 @@ class Ledger:
 
     def head(self) -> Head:
         """Number and digest of the last link."""
-        with self._said():
+        with self._errors():
             found = self.connection.execute(
                 f"{self.format.heads} ORDER BY 1 DESC LIMIT 1"
             ).fetchone()
@@ -224,7 +224,7 @@ class Ledger:
         # never be done.
         first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
         while True:
-            with self._said():
+            with self._errors():
                 if self._clock is not None:
                     self._clock.check()
                 rows = self.connection.execute(
@@ -243,7 +243,7 @@ class Ledger:
             LedgerError: naming the first link that does not fit, or if the last digest is not the
                 one expected.
         """
-        with self._said():
+        with self._errors():
             (sound,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
                 raise LedgerError(
@@ -321,7 +321,7 @@ class Ledger:
         # none,
         # and of two processes that make the same one, one is told that it exists.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        with said(path):
+        with ledger_errors(path):
             if path.exists():
                 raise FileExistsError
             try:
@@ -350,7 +350,7 @@ class Ledger:
             storage.create(db)
             db.execute("COMMIT")
             return cls(Path("ledger"), db, NEWEST)
-        with like._said():
+        with like._errors():
             like.connection.backup(db)
         return cls(like.path, db, like.format)
 
@@ -528,9 +528,9 @@ class Ledger:
             return None
         (found,) = rows
         # The words of "why" may change between versions without making it another release.
-        said = [name not in ("seq", "why", "key", "prev", "digest") for name in names]
+        compared = [name not in ("seq", "why", "key", "prev", "digest") for name in names]
         before, content = (
-            tuple(compress(row, said)) for row in (found, self.format.write(charge, 0, ""))
+            tuple(compress(row, compared)) for row in (found, self.format.write(charge, 0, ""))
         )
         if before != content:
             raise ResumeError(
@@ -556,7 +556,7 @@ class Ledger:
         if self.connection.in_transaction:
             yield self.connection
             return
-        with self._said():
+        with self._errors():
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
                 (version,) = self.connection.execute("PRAGMA schema_version").fetchone()

@@ -126,8 +126,6 @@ def refuse_records(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> No
 
 def seen_by_others(folder: Path) -> str | None:
     """A warning if others than the owner may write into a folder of ledgers, or read its files."""
-    if os.name != "posix":
-        return None
     for each, rights in ((folder, 0o022), *((file, 0o077) for file in folder.glob("*.sqlite*"))):
         with suppress(FileNotFoundError):  # SQLite's log comes and goes
             if each.stat().st_mode & rights:
@@ -171,7 +169,7 @@ def durable(db: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
+def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
     """Complaints of SQLite and of the disk as one message."""
     try:
         yield

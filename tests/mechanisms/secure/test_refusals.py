@@ -30,7 +30,7 @@ from sordino.mechanisms.secure.messages import (
     Unopened,
     decode,
     encode,
-    said,
+    signed_keys,
 )
 from sordino.mechanisms.secure.secrets import LENGTH, deal
 from sordino.mechanisms.secure.server import Opened, Sum, Void
@@ -93,7 +93,7 @@ class Game:
 
 
 def _signed(game: Game, keys: Keys, who: int = 2) -> Keys:
-    return replace(keys, signature=SIGNERS.sign(who, said(game.own, keys)))
+    return replace(keys, signature=SIGNERS.sign(who, signed_keys(game.own, keys)))
 
 
 @pytest.mark.parametrize(

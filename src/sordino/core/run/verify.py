@@ -45,7 +45,7 @@ from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
-from sordino.privacy.storage import SECONDS, Clock, said, seen_by_others
+from sordino.privacy.storage import SECONDS, Clock, ledger_errors, seen_by_others
 
 CLOSE = 1e-6  # relative: accountants of other versions may differ in last digits
 FORMAT = 1
@@ -243,7 +243,7 @@ class _Verification:
 
     def price(self, ledger: Ledger, unit: str, terms: Terms, history: Spent) -> float:
         """A history's epsilon; equal ones are priced once."""
-        with said(ledger.path, self.clock):
+        with ledger_errors(ledger.path, self.clock):
             self.clock.check()
             if (history, terms) not in self.prices:
                 self.prices[history, terms] = ledger.price(
@@ -255,12 +255,12 @@ class _Verification:
         self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None
     ) -> float:
         """Epsilon of what was charged on a unit itself, up to an entry."""
-        with said(ledger.path, self.clock):
+        with ledger_errors(ledger.path, self.clock):
             return self.price(ledger, unit, terms, ledger.spent(unit, until))
 
     def shared_histories(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
         """Of a ledger's sets that know records: what their records have spent in all together."""
-        with said(ledger.path, self.clock):
+        with ledger_errors(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return {}
             from sordino.privacy.records import bounds  # arrays take a while to import
@@ -310,7 +310,7 @@ class _Verification:
 
         units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, units))
-        with said(ledger.path, self.clock):
+        with ledger_errors(ledger.path, self.clock):
             self.problems += [
                 f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
                 "run made it: no history of these records counts it until the next run over this "
@@ -527,7 +527,7 @@ class _Verification:
 
     def file(self, place: RunFolder, name: str) -> str:
         """The digest of a file; what cannot be read has none."""
-        with said(place.path / name, self.clock):
+        with ledger_errors(place.path / name, self.clock):
             try:
                 return place.digest(name, self.clock.check)
             except StudyError:

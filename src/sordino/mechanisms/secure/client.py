@@ -31,8 +31,8 @@ from sordino.mechanisms.secure.messages import (
     Signed,
     encode,
     fingerprint,
-    said,
-    set_of,
+    signed_keys,
+    signed_set,
     transcript,
 )
 from sordino.mechanisms.secure.secrets import (
@@ -99,7 +99,7 @@ def begin(setting: Setting, client: int, seed: bytes, sign: Sign) -> Record:
         commitment=commitment(setting, client, found.own),
         signature=b"",
     )
-    signed = msgspec.structs.replace(own, signature=sign(said(setting, own)))
+    signed = msgspec.structs.replace(own, signature=sign(signed_keys(setting, own)))
     return Record(seed=seed, own=signed)
 
 
@@ -224,7 +224,7 @@ def sign(setting: Setting, record: Record, told: Included, signs: Sign) -> tuple
         raise RemoteProtocolError("a set without this client", "set")
     _refuse_few(setting, len(told.clients), "contributions")
     signature = record.signature or signs(
-        set_of(setting, transcript(setting, record.listed), told.clients)
+        signed_set(setting, transcript(setting, record.listed), told.clients)
     )
     kept = msgspec.structs.replace(record, signed=told.clients, signature=signature)
     return kept, Signed(client=own, round=setting.round, signature=signature)
@@ -246,7 +246,7 @@ def reveal(setting: Setting, record: Record, told: Signatures, verify: Verify) -
     _refuse_order(told.signers, setting.clients)
     if len(told.signers) != len(told.signatures):
         raise RemoteProtocolError("signatures that belong to nobody", "signatures")
-    content = set_of(setting, transcript(setting, record.listed), record.signed)
+    content = signed_set(setting, transcript(setting, record.listed), record.signed)
     for signer, signature in zip(told.signers, told.signatures, strict=True):
         if signer not in record.signed or not verify(signer, content, signature):
             raise RemoteProtocolError(
@@ -308,7 +308,7 @@ def check_keys(setting: Setting, keys: Keys, verify: Verify) -> None:
     if keys.round != setting.round or not 0 <= keys.client < setting.clients:
         raise RemoteProtocolError(f"keys of round {keys.round}", "another round")
     refuse_weak(keys)
-    if not verify(keys.client, said(setting, keys), keys.signature):
+    if not verify(keys.client, signed_keys(setting, keys), keys.signature):
         raise RemoteProtocolError("keys that its certificate has not signed", "signature")
 
 

@@ -153,7 +153,7 @@ class Keys(_Message, frozen=True):
         mask: X25519 public key (32 bytes) that pairwise masks follow from; its private key is what
             is shared.
         commitment: SHA-256 over the seed of the client's own mask, so that a wrong one is noticed.
-        signature: by the key of the client's certificate, over :func:`said`.
+        signature: by the key of the client's certificate, over :func:`signed_keys`.
     """
 
     client: int
@@ -210,7 +210,7 @@ class Included(_Message, frozen=True):
 
 
 class Signed(_Message, frozen=True):
-    """A client's signature over :func:`set_of`."""
+    """A client's signature over :func:`signed_set`."""
 
     client: int
     round: int
@@ -271,7 +271,7 @@ def decode(data: bytes) -> Message:
         ) from error
 
 
-def said(setting: Setting, keys: Keys) -> bytes:
+def signed_keys(setting: Setting, keys: Keys) -> bytes:
     """Return what a client signs of its keys."""
     return setting.context("keys", b"%d" % keys.client, keys.encrypt, keys.mask, keys.commitment)
 
@@ -280,10 +280,10 @@ def transcript(setting: Setting, keys: tuple[Keys, ...]) -> bytes:
     """A digest of the keys of all who take part, which each client has checked. Signatures are left
     out: the same client may sign the same keys twice in different ways.
     """
-    return setting.context("transcript", *(said(setting, each) for each in keys))
+    return setting.context("transcript", *(signed_keys(setting, each) for each in keys))
 
 
-def set_of(setting: Setting, agreed: bytes, clients: tuple[int, ...]) -> bytes:
+def signed_set(setting: Setting, agreed: bytes, clients: tuple[int, ...]) -> bytes:
     """Return what a client signs of a set: the clients in it, and the keys (:func:`transcript`)
     that its own input was masked with.
     """

@@ -34,7 +34,7 @@ from sordino.mechanisms.secure.messages import (
     Signed,
     Unopened,
     fingerprint,
-    set_of,
+    signed_set,
     transcript,
 )
 from sordino.mechanisms.secure.secrets import (
@@ -206,7 +206,9 @@ class Sum:
                 )
                 return replace(self, inputs=self.inputs | {message.client}, total=total)
             case Signed():
-                content = set_of(self.setting, transcript(self.setting, self.listed), self.members)
+                content = signed_set(
+                    self.setting, transcript(self.setting, self.listed), self.members
+                )
                 if not self.verify(message.client, content, message.signature):
                     raise RemoteProtocolError("it has signed another set, or none", "signature")
                 return replace(

@@ -45,7 +45,6 @@ from sordino.privacy.records.identity import (
     Places,
     Records,
     Words,
-    digests,
     groups,
     membership,
     stacked,
@@ -257,7 +256,7 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
         key = _key(db, ledger)
         before, pool = store.index(db), Pool(store.classes(db)[0])
         words = np.concatenate([one, other])
-        rows = np.stack([digests(key, words[:, 0]), digests(key, words[:, 1])], axis=1)
+        rows = Records("", SAMPLE, words).under(key).rows
         index, owners, same = rows_found(before, rows, pool.blank)
         index = _merged(index, same, pool, bridged)
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
