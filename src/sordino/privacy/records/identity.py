@@ -81,7 +81,7 @@ class Records:
 
     def under(self, key: bytes) -> Records:
         """Return the same with digests under a key for words."""
-        rows = np.stack([digests(key, words) for words in self.rows.T], axis=1)
+        rows = digests(key, self.rows.ravel()).reshape(self.rows.shape)
         people = None if self.people is None else digests(key, self.people ^ PEOPLE)
         return replace(self, rows=rows, people=people)
 

@@ -373,7 +373,7 @@ class _Opening:
                 replace(
                     old,
                     live=old.live | groups(pairs, self.numbers, self.records, old.person),
-                    loose=old.loose or not all(self.named[place] for place, _ in pairs),
+                    loose=old.loose or any(self.records[at].people is None for at, _ in pairs),
                     runs=old.runs | 1 << self.opening,
                 )
             )
