@@ -162,7 +162,7 @@ class Walk:
         format: of the file.
         head: number and digest of the last link that was checked.
         units: units noted so far, with the fingerprints of their data and their labels.
-        totals: what each of them was charged.
+        totals: what each of them was charged; ``last`` the number of its last charge, if any.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Walk:
         self.head: Head = (0, form.start)
         self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
         self.totals: dict[str, dict[Event, int]] = {unit: {} for unit in self.units}
+        self.last: dict[str, int] = {}
 
     def over(self, rows: Iterator[tuple[bool, Row]]) -> Iterator[Entry | Note]:
         """The links in ``rows`` (whether each is a charge, and its columns), checked one by one.
@@ -206,10 +207,11 @@ class Walk:
             self.head = (seq + 1, found)
             yield link
 
-    def add(self, unit: str, event: Event, count: int) -> None:
-        """Count a charge."""
+    def add(self, unit: str, event: Event, count: int, seq: int) -> None:
+        """Count the charge of entry ``seq``."""
         totals = self.totals[unit]
         totals[event] = totals.get(event, 0) + count
+        self.last[unit] = seq
 
     def _entry(self, row: Row) -> Entry:
         where = f"{self.place}: entry {row[0]}"
@@ -231,7 +233,7 @@ class Walk:
             raise LedgerError(
                 f"{where} charges {_short(link.unit)!r}, which no entry before it registers"
             )
-        self.add(link.unit, link.event, link.count)
+        self.add(link.unit, link.event, link.count, link.seq)
         return link
 
     def _note(self, row: Row) -> Note:

@@ -165,7 +165,7 @@ class Ledger:
             walk = self.refresh()
             if unit not in walk.totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
-            if until is None or until >= walk.head[0]:
+            if until is None or until >= walk.last.get(unit, 0):
                 return tuple(walk.totals[unit].items())
             totals = self.connection.execute(
                 "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
@@ -318,14 +318,12 @@ class Ledger:
             LedgerError: if the file exists or cannot be written.
         """
         # Made under another name and then linked: killed at any instant, there is a whole ledger or
-        # none,
-        # and of two processes that make the same one, one is told that it exists.
+        # none, and of two processes that make the same one, one is told that it exists.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with ledger_errors(path):
             if path.exists():
                 raise FileExistsError
             try:
-                fresh.unlink(missing_ok=True)
                 # SQLite gives its log and index the rights of the file
                 os.close(
                     os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
@@ -505,7 +503,7 @@ class Ledger:
                 row = self.format.write(charge, seq, prev)
                 prev = row[-1]
                 rows.append(row)
-                self._walk.add(charge.unit, charge.event, charge.count)
+                self._walk.add(charge.unit, charge.event, charge.count, seq)
                 touched.add(charge.unit)
                 booked, fresh = (seq, prev), True
                 new[charge.key] = charge, booked
