@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self, TextIO
+from typing import IO, Any, Literal, Self, TextIO, TypeAlias
 
 from sordino.base import HOME
 from sordino.base.errors import StudyError
@@ -142,10 +142,8 @@ class Job:
     threads: int = 1
 
 
-@dataclass(slots=True)
-class _Child:
-    process: subprocess.Popen[bytes]
-    said: IO[bytes]
+_Child: TypeAlias = tuple["subprocess.Popen[bytes]", IO[bytes]]
+"""A process, and what it says."""
 
 
 def job(task: Task, state: State, scratch: Path) -> Job:
@@ -192,8 +190,8 @@ def play(
             while waiting and len(going) < at_once:
                 going[waiting[0]] = _start(waiting[0])
                 waiting.popleft()
-            for done in [each for each, child in going.items() if child.process.poll() is not None]:
-                ended(done.key, _why(going.pop(done)))
+            for done in [each for each, (child, _) in going.items() if child.poll() is not None]:
+                ended(done.key, _why(*going.pop(done)))
             tick([each.key for each in going])
             if going:
                 time.sleep(PAUSE)
@@ -229,15 +227,15 @@ def _start(job: Job) -> _Child:
         stderr=said,
         env=environment,
     )
-    return _Child(process, said)
+    return process, said
 
 
-def _why(child: _Child) -> str | None:
+def _why(child: subprocess.Popen[bytes], said: IO[bytes]) -> str | None:
     """Why it failed, in its own last words; None if it did not."""
-    child.said.seek(0)
-    words = child.said.read().decode("utf-8", "replace").strip()
-    child.said.close()
-    code = child.process.returncode
+    said.seek(0)
+    words = said.read().decode("utf-8", "replace").strip()
+    said.close()
+    code = child.returncode
     if code == 0:
         return None
     if code < 0:
@@ -258,17 +256,17 @@ def _why(child: _Child) -> str | None:
 def _stop(children: Sequence[_Child]) -> None:
     # which a child takes over from us
     deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    for child in children:
-        if child.process.poll() is None:
-            child.process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
+    for child, _ in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
     until = time.monotonic() + PATIENCE
-    for child in children:
+    for child, said in children:
         try:
-            child.process.wait(max(until - time.monotonic(), 0.0))
+            child.wait(max(until - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
-            child.process.kill()
-            child.process.wait()
-        child.said.close()
+            child.kill()
+            child.wait()
+        said.close()
 
 
 LOOK = 0.5  # seconds between two looks at the logs
