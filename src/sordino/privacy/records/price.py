@@ -122,7 +122,7 @@ class Burden:
 
     def of(self, event: Callable[[int], Event]) -> Event:
         """One event on every unit, which ``event`` gives by the unit's place."""
-        return charged(self.groups, lambda places: [event(i) for i in places])
+        return event_of(self.groups, lambda places: [event(i) for i in places])
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class Burden:
         return tuple(i for sets, _ in self.groups for places in sets for i in places)
 
 
-def charged(
+def event_of(
     groups: Iterable[tuple[Iterable[K], int]], events: Callable[[K], Sequence[Event]]
 ) -> Event:
     """What an entity in these groups is charged, where each set has these events, as one event."""
@@ -288,7 +288,7 @@ class Prices:
             return budgets[unit].remaining_steps(composed(events[unit]), own)
         kind, left = tables.sets[number].kind, []
         for groups, classes, histories in self._shares(number, on):
-            whole, most = charged(groups, on.__getitem__), set[Budget]()
+            whole, most = event_of(groups, on.__getitem__), set[Budget]()
             for other in (tables.sets[each] for one in classes for each in one.sets):
                 if other.kind == kind:
                     own_budget = {budgets[other.unit]} if other.unit in budgets else ()
