@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +86,45 @@ def test_a_release_is_paid_before_it_and_refused_when_nothing_is_left(tmp_path: 
         assert 800 < len(batch) < 1200
         assert not np.array_equal(batch, add_noise.sample(10_000))
         for _ in range(most - most % 3):
+            add_noise.sample(1)
             add_noise(np.ones((4, 2), np.float32))
         assert sum(entry.count for entry in ledger.entries()) == most - most % 3
+        add_noise.sample(1)
         with pytest.raises(so.BudgetExceeded):
             add_noise(np.ones((4, 2), np.float32))
         assert ledger.epsilon(1e-5) <= 1.0
         assert {entry.event for entry in ledger.entries()} == {
             so.privacy.PoissonSampled(0.1, so.privacy.Gaussian(2.0))
         }
+
+
+def test_a_row_counts_the_same_whoever_else_is_there() -> None:
+    """At the border of what is too long, in both orders of memory: a norm's last bit decides."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        row = rng.standard_normal(200)
+        row *= 1e19 * (1 + rng.integers(-4, 4) * 1e-16) / np.linalg.norm(row)
+        for order in ("C", "F"):
+            alone, other = (
+                made(noise_multiplier=1e-9)(np.array([row, 0 * row][:n], order=order))
+                for n in (1, 2)
+            )
+            assert np.linalg.norm(alone - other) < 1e-3
+
+
+def test_what_is_paid_for_once_is_released_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_noise = made(noise_multiplier=2.0, sampling_rate=0.1, steps=10)
+    with pytest.raises(so.StudyError, match="a sample of its own"):
+        add_noise(np.zeros((1, 2)))
+    add_noise.sample(10)
+    add_noise(np.zeros((1, 2)))
+    with pytest.raises(so.StudyError, match="a sample of its own"):  # such as another layer
+        add_noise(np.zeros((1, 2)))
+    assert copy.copy(add_noise) is copy.deepcopy(add_noise) is add_noise
+    with pytest.raises(TypeError, match="stays in its process"):
+        pickle.dumps(add_noise)
+    with pytest.raises(AttributeError):
+        add_noise.sampling_rate = 1.0  # type: ignore[misc]
+    assert add_noise._here().steps == 9
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # a fork
+    assert add_noise._here().steps == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
 from sordino.network import storage
 from sordino.network.storage import JOURNAL as NAME
@@ -54,6 +56,34 @@ def test_a_journal_with_a_changed_byte_ends_before_it(tmp_path: Path) -> None:
         assert found == INPUTS[: len(found)]
         assert len(found) < 3
         assert "bytes are damaged" in journal.damage
+
+
+def test_a_journal_of_before_goes_on_without_a_history(tmp_path: Path) -> None:
+    """Noise of what it leads to was drawn over none; a new journal leads to the same again."""
+    written(tmp_path)
+    old = Journal(tmp_path, history=History())
+    assert old.history is None
+    old.cut(3, [])
+    old.close()
+    with closing(Journal(tmp_path, history=History())) as again:
+        assert again.history is None
+
+
+def test_a_kill_leads_to_the_same_history(tmp_path: Path) -> None:
+    digests = []
+    for life in range(4):
+        with closing(Journal(tmp_path, history=History())) as journal:
+            assert journal.history is not None
+            journal.enter(journal.before(0 if life < 3 else 2))
+            if life == 0:
+                for each in INPUTS[:2]:
+                    journal.append(each)
+            journal.enter(INPUTS[:2] if life < 3 else journal.after(2))
+            if life == 2:
+                journal.cut(2, [])
+            digests.append(journal.history.digest)
+    assert digests == [digests[0]] * 4
+    assert len(digests[0]) == 32
 
 
 def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ a second release, and is charged again.
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsFloat, get_args
 
 from sordino import privacy
 from sordino.api import shown
@@ -251,7 +252,22 @@ class Ledger(shown.Tabular):
         return shown.page("Privacy ledger", shown.table(head, rows))
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(slots=True)
+class _Paid:
+    """What a mechanism has paid for and not released, in one process.
+
+    Attributes:
+        steps: releases.
+        sampled: whether a sample was drawn and its sum not released.
+        process: its number; a fork has paid for nothing.
+    """
+
+    steps: int = 0
+    sampled: bool = False
+    process: int = field(default_factory=os.getpid)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Mechanism:
     """Clipping and noise for a training loop of one's own, charged to a ledger before each release.
 
@@ -271,6 +287,9 @@ class Mechanism:
     most (gamma_n sum_i |v_i| with one row more and with one less), for which s = 1 - 2^-9 leaves
     room. A row that is not finite, or longer than 1e19, contributes nothing. Noise and samples come
     from the operating system: nothing can be drawn twice.
+
+    One sum is charged for each sample: whatever you compute of a sample (gradients of all layers,
+    counts) goes into one row of each example, side by side.
 
     Attributes:
         ledger: of the data; charged before a release is computed.
@@ -297,16 +316,27 @@ class Mechanism:
     steps: int = 1
     why: str = "a sum of a loop elsewhere"
     accountant: str = ACCOUNTANT
-    _noise: GaussianSum = field(init=False, repr=False)  # as checked, whatever is set later
-    _paid: int = field(default=0, init=False, repr=False)
+    _noise: GaussianSum = field(init=False, repr=False)
+    _paid: _Paid = field(default_factory=_Paid, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._noise = GaussianSum(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        noise = GaussianSum(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        object.__setattr__(self, "_noise", noise)
         if not (0 < self.sampling_rate <= 1 and self.steps >= 1):
             raise StudyError(
                 f"sampling_rate must lie in (0, 1], and steps be 1 at least; got "
                 f"{self.sampling_rate} and {self.steps}"
             )
+
+    def __copy__(self) -> Self:
+        """Return itself: a copy would release again what was paid for once."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a mechanism stays in its process: make one in each, over the same ledger")
 
     @property
     def event(self) -> Event:
@@ -318,13 +348,21 @@ class Mechanism:
         """Return the indices (b,) of a Poisson sample of so many records."""
         from sordino.training.client import poisson
 
+        self._here().sampled = True
         return poisson(count, self.sampling_rate, System().at("sample")).numpy()
+
+    def _here(self) -> _Paid:
+        """What this process has paid for."""
+        if self._paid.process != os.getpid():
+            object.__setattr__(self, "_paid", _Paid())
+        return self._paid
 
     def __call__(self, rows: npt.ArrayLike | torch.Tensor) -> Any:
         """Return the noisy sum (d,), float32, of rows (n, d): an array, or a tensor of tensors.
 
         Raises:
             DataError: if these are no rows of real numbers.
+            StudyError: for a second sum of one sample.
             BudgetExceeded: if the unit would pass its budget. Nothing is released then.
         """
         import torch
@@ -337,7 +375,13 @@ class Mechanism:
                 f"give real numbers (n, d), one row for each record, at most {MOST:,} rows; got "
                 f"{held.dtype} {tuple(held.shape)}"
             )
-        if not self._paid:
+        paid = self._here()
+        if self.sampling_rate < 1 and not paid.sampled:
+            raise StudyError(
+                "a sum is charged for a sample of its own: call sample() first, and give all that "
+                "you compute of it in one matrix, a row for each example"
+            )
+        if not paid.steps:
             self.ledger.charge(
                 self.event,
                 epsilon=self.epsilon,
@@ -347,9 +391,9 @@ class Mechanism:
                 why=self.why,
                 accountant=self.accountant,
             )
-            self._paid = self.steps
-        self._paid -= 1
-        held = held.double()
+            paid.steps = self.steps
+        paid.steps, paid.sampled = paid.steps - 1, False
+        held = held.double().contiguous()  # a norm's last bit would depend on other rows
         norms = torch.linalg.vector_norm(held, dim=1).nan_to_num_(nan=math.inf)
         held = held.where((norms <= LONGEST)[:, None], 0.0)
         total = (held * factors(norms, self._noise.clip, MARGIN, held.dtype)[:, None]).sum(0)

@@ -124,7 +124,8 @@ class Journal:
     Args:
         durable: whether each input waits for the disk, so that it also outlives a power failure. A
             killed process loses none in either case.
-        history: takes in every input that is acted on, and so is the same after a kill.
+        history: takes in every input that is acted on, and so is the same after a kill. A journal
+            of before has none, and goes on without: its noise was drawn over none.
 
     Attributes:
         damage: what was left out, in words: a record that a kill or the disk has damaged, and all
@@ -136,7 +137,11 @@ class Journal:
     ) -> None:
         self.folder, self.durable, self.history = folder, durable, history
         self._intact = 0
+        if history is not None and not there(folder, JOURNAL):
+            replace_file(folder / JOURNAL, _packed(Input(0, 0.0, "history")))
         self._before = list(self._read())
+        if not (self._before and self._before[0].kind == "history"):
+            self.history = None
         self._file = append_below(folder, JOURNAL)
         os.fchmod(self._file.fileno(), 0o600)
         lost = os.fstat(self._file.fileno()).st_size - self._intact

@@ -30,8 +30,8 @@ import logging
 import resource
 import ssl
 import threading
-import time
 import urllib.request
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
@@ -182,26 +182,23 @@ def _guard_handshakes(context: ssl.SSLContext, refused: Callable[[str], None], m
     Whoever reaches the port may open connections and say nothing. Each holds a descriptor until
     its handshake has taken too long; without a limit, none would be left for the run's own files.
     """
-    begun: dict[ssl.SSLObject, float] = {}  # in order; the loop ends a handshake after OPENING
+    begun: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()  # one ends with its connection
 
     class Guarded(ssl.SSLObject):
         def do_handshake(self) -> None:
-            now = time.monotonic()
-            while begun and next(iter(begun.values())) < now - OPENING:
-                del begun[next(iter(begun))]
             if self not in begun and len(begun) >= most:
                 refused("too many connections that have not said who they are")
                 raise ssl.SSLError("too many handshakes")
-            begun.setdefault(self, now)
+            begun.add(self)
             try:
                 super().do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
                 refused(f"TLS: {(error.reason or 'failed').replace('_', ' ').lower()}")
-                begun.pop(self, None)
+                begun.discard(self)
                 raise
-            begun.pop(self, None)
+            begun.discard(self)
 
     context.sslobject_class = Guarded
 
