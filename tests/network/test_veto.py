@@ -163,11 +163,9 @@ def test_a_server_says_first_of_which_run_it_speaks(victim: Victim) -> None:
         frames.Book(1, written(Gaussian(1.0))),
         frames.Bye("over", np.zeros(victim.dimension, "<f4").tobytes()),
     ):
-        (refusal,) = victim.said(frame)
-        assert isinstance(refusal, frames.Refuse)
+        assert victim.said(frame) == []  # passed over, as what was meant for an earlier connection
     assert victim.entries() == victim.desk.answers.kept.sent == 0
     assert victim.desk.moment.ended is None
-    assert {what for _, what, _ in victim.log()} == {"greeting"}
     assert victim.said(frames.Welcome("run")) == []
     assert isinstance(victim.said(victim.train())[0], Say)
 
