@@ -32,9 +32,8 @@ from network.test_events_between_sites import play, read
 from permitted import permit
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LedgerError, ResumeError, StudyError
-from sordino.clients.evaluation import PaidEvaluation
 from sordino.core import study as studies
-from sordino.core.prepared import UNIT
+from sordino.core.prepared import UNIT, PaidEvaluation
 from sordino.core.regimes import named, plan
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
@@ -543,7 +542,6 @@ def test_accuracies_with_other_noise_have_other_draws() -> None:
             right=lambda weights: 300,
             rows=600,
             mechanism=Noise(clip=1.0, noise_multiplier=scale),
-            planned=1,
             ledgers=None,  # type: ignore[arg-type]  # a permit is given
             budget=Budget(epsilon=1.0, delta=1e-5),
             entropy=Seeded(0),

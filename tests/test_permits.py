@@ -26,11 +26,10 @@ from cases import CLIENT, METHODS, MORE, SAMPLE, Case, study_of
 from permitted import permit
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
-from sordino.clients.evaluation import PaidEvaluation
 from sordino.clients.simulation import Simulation
 from sordino.core import regimes as builder
 from sordino.core.kernel import Kernel
-from sordino.core.prepared import UNIT
+from sordino.core.prepared import UNIT, PaidEvaluation
 from sordino.privacy import (
     Allowance,
     Event,

@@ -15,11 +15,11 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
-from sordino.clients.evaluation import PaidEvaluation, priced
+from sordino.clients.evaluation import priced
 from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes as build
 from sordino.core import study as studies
-from sordino.core.prepared import UNIT
+from sordino.core.prepared import UNIT, PaidEvaluation
 from sordino.core.run import session
 from sordino.core.run.verify import verify
 from sordino.core.statements import assumptions, guarantee

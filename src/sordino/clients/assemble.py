@@ -31,7 +31,6 @@ from sordino.clients.division import (
     tensors,
 )
 from sordino.clients.evaluation import (
-    PaidEvaluation,
     by_labels,
     by_rows,
     of_classes,
@@ -44,8 +43,14 @@ from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
 from sordino.core import regimes
-from sordino.core.latency import Churn
-from sordino.core.prepared import UNIT, PreparedRun, budget, named_parameters, open_ledgers
+from sordino.core.prepared import (
+    UNIT,
+    PaidEvaluation,
+    PreparedRun,
+    budget,
+    named_parameters,
+    open_ledgers,
+)
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.privacy import LedgerSession
@@ -222,9 +227,7 @@ class Assembly(Generic[H]):
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""
-        world = self.study.world
-        churn = Churn(dropout=world.dropout, rejoin=world.rejoin)
-        return round_trips(world.latency, churn, Seeded(self.study.seed))
+        return round_trips(self.study.world, Seeded(self.study.seed))
 
     @property
     def clip(self) -> float:
@@ -307,7 +310,7 @@ class Assembly(Generic[H]):
         if self.secret is None:
             return None
         (x, y), _ = self.secret
-        mechanism, most, planned = priced(self.study)
+        mechanism, most, _ = priced(self.study)
 
         def right(weights: Vector) -> int:
             self._load(weights)
@@ -317,7 +320,6 @@ class Assembly(Generic[H]):
             right=right,
             rows=len(y),
             mechanism=mechanism,
-            planned=planned,
             ledgers=ledgers,
             budget=most,
             entropy=self.entropy,

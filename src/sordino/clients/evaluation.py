@@ -1,19 +1,5 @@
-r"""The evaluation of models on private rows: what is measured, where the rows that they are
-measured on are people.
-
-Of a test set that is private, an evaluation of model w on m rows releases one number,
-
-    c~ = #{rows that w gets right} + N(0, z^2),        accuracy = min(max(c~ / m, 0), 1),
-
-and nothing else: no loss, no share of a class. One row's contribution, replaced by none, moves the
-count by at most 1, and m is public, so this is a Gaussian mechanism of multiplier z (Dwork and Roth
-2014, appendix A), without sampling. It is booked under a unit of its own, "test", before it leaves.
-No row both trains and tests: a row's epsilon is that of its own unit, and the run's is the largest
-over units (parallel composition, McSherry 2009). That w depends on training rows costs the test
-rows nothing.
-
-The same model is evaluated once: its digest is the key of the charge and the address of the noise,
-so a run that is resumed says the same again.
+"""The measures of models: the test set that a study asks for, the price of measuring on private
+rows (:class:`~sordino.core.prepared.PaidEvaluation`), and figures of public ones.
 
 Public rows are measured by scikit-learn's metrics, as they suit the task. Nothing of that is noisy,
 so nothing of it may see a private row. Shapes: scores (n, classes), or (n, 1) where labels are
@@ -31,10 +17,9 @@ References:
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -43,13 +28,11 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from sordino import data as datasets
-from sordino.base.entropy import Entropy, over
-from sordino.base.errors import BudgetExceeded, LocalProtocolError, StudyError
-from sordino.base.message import Vector
+from sordino.base.errors import StudyError
 from sordino.clients.records import TestSet
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
-from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners
+from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
 from sordino.core.study.data import SHARE, Data
 from sordino.data.dataset import Corpus, Dataset, Span
 from sordino.data.encoding import UNEVEN, uneven
@@ -59,14 +42,7 @@ from sordino.data.labels import notice_classes, shown_name
 from sordino.data.notices import listening, notice
 from sordino.data.table import ReadOptions
 from sordino.mechanisms.gaussian import Gaussian
-from sordino.privacy import (
-    Budget,
-    Charge,
-    LedgerSession,
-    Permit,
-    covers_round,
-    noise_multiplier,
-)
+from sordino.privacy import Budget, noise_multiplier
 from sordino.privacy import accountant as accountant_of
 
 BINS = 15
@@ -181,76 +157,6 @@ def has_test(path: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PaidEvaluation:
-    """Noisy accuracy on private rows, booked before it is told.
-
-    Attributes:
-        right: how many rows a model (d,) gets right, exactly: raw data.
-        rows: m, public.
-        mechanism: of sensitivity 1.
-        planned: evaluations that it was calibrated for.
-        ledgers, budget: where it is charged, under :data:`UNIT`, and what may be spent there.
-        entropy: of the noise.
-        method, charge_key_prefix: as in other charges.
-    """
-
-    right: Callable[[Vector], int]
-    rows: int
-    mechanism: Gaussian
-    planned: int
-    ledgers: LedgerSession
-    budget: Budget
-    entropy: Entropy
-    method: str
-    charge_key_prefix: str
-
-    def __call__(self, weights: Vector) -> Mapping[str, float]:
-        """The row of an evaluation: accuracy, if the test rows can pay, and what they spent."""
-        digest = hashlib.sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
-        charge = Charge(
-            unit=UNIT,
-            event=self.mechanism.event(),
-            count=1,
-            why="an evaluation on rows that are private",
-            method=self.method,
-            round=0,
-            key=f"{self.charge_key_prefix}/evaluation {digest}",
-        )
-        try:
-            (permit,) = self.ledgers.charge([charge], self.budget)
-        except BudgetExceeded:
-            return {}
-        accuracy = self.release(weights, digest, permit)
-        return {
-            "accuracy": accuracy,
-            "test_epsilon": self.ledgers.check(UNIT, self.budget, permit.seq),
-        }
-
-    def release(self, weights: Vector, digest: str, permit: Permit) -> float:
-        """The noisy accuracy of a model; ``permit`` is of one evaluation, by the model's digest.
-
-        Raises:
-            LocalProtocolError: without that permit; nothing has been computed then.
-        """
-        covers_round(UNIT, [permit], [(self.mechanism.event(), 1)], 0)
-        if not permit.key.endswith(digest):
-            raise LocalProtocolError(
-                f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
-            )
-        import torch
-
-        exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
-        hidden = repr((float(exact), self.mechanism)).encode()
-        draws = over(self.entropy, (hidden,), "evaluation", digest)
-        noisy, _ = self.mechanism.release_counted(exact, 0.0, draws)
-        return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
-
-    def spent(self) -> float:
-        """Epsilon of the test rows so far."""
-        return self.ledgers.epsilon(UNIT, self.budget.delta, self.budget.accountant)
-
-
 def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
     """Return the noise on a count of right answers, the budget and the number of evaluations of a
     private test share: one every so many rounds or updates, and one at the end.
@@ -311,6 +217,7 @@ def of_classes(
     Args:
         probable: whether the softmax of scores is meant to be a probability.
     """
+    from scipy.special import softmax  # type: ignore[import-untyped]
     from sklearn import metrics as sk
 
     exact = scores.astype(np.float64)
@@ -340,7 +247,7 @@ def of_classes(
         f1=float(f1[present].mean()),
         auroc=auroc,
         average_precision=average,
-        calibration_error=calibration_error(_softmax(exact), labels) if probable else None,
+        calibration_error=calibration_error(softmax(exact, axis=1), labels) if probable else None,
         classes=tuple(
             OfClass(
                 name=str(name),
@@ -409,13 +316,13 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
     """Return the accuracy that each client can expect: the recall of each class, weighted by how
     often the client has it. ``counts`` (clients, classes) must be public.
     """
-    known = np.array([np.nan if c.recall in (None, UNSET) else c.recall for c in _classes(metrics)])
-    seen = ~np.isnan(known)
+    recall = np.array([known(one.recall) for one in known(metrics.classes) or ()], np.float64)
+    seen = ~np.isnan(recall)
     each = []
     for number, row in enumerate(counts):
         rows = row[seen].astype(np.float64)
         if rows.sum():
-            value = float(rows @ known[seen] / rows.sum())
+            value = float(rows @ recall[seen] / rows.sum())
             name = names[number] if number < len(names) else str(number)
             each.append(OfOwner(name=name, rows=int(row.sum()), value=value))
     return _owners("labels", each, lowest=True)
@@ -435,10 +342,6 @@ def _owners(by: str, each: Sequence[OfOwner], *, lowest: bool) -> Owners | None:
         worst_decile=float((values[:worst] if lowest else values[-worst:]).mean()),
         spread=float(values.std()),
     )
-
-
-def _classes(metrics: Metrics) -> tuple[OfClass, ...]:
-    return metrics.classes if isinstance(metrics.classes, tuple) else ()
 
 
 def calibration_error(shares: Numbers, labels: Whole) -> float | None:
@@ -476,19 +379,12 @@ def _odds(scores: Numbers, *, probable: bool) -> Numbers:
 
     An only class has no others: 0 for every row.
     """
+    from scipy.special import logsumexp
+
     found = np.zeros_like(scores)
     if scores.shape[1] == 1:
         return found
     for c in range(scores.shape[1]):
         others = np.delete(scores, c, axis=1)
-        top = others.max(1)
-        if probable:
-            top = top + np.log(np.exp(others - top[:, None]).sum(1))
-        found[:, c] = scores[:, c] - top
+        found[:, c] = scores[:, c] - (logsumexp(others, axis=1) if probable else others.max(1))
     return found
-
-
-def _softmax(scores: Numbers) -> Numbers:
-    raised = np.exp(scores - scores.max(1, keepdims=True))
-    shares: Numbers = raised / raised.sum(1, keepdims=True)
-    return shares

@@ -30,7 +30,7 @@ from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
 from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
-from sordino.core.latency import Churn, Delays, Latency
+from sordino.core.study.base import World
 from sordino.core.world import (
     Absence,
     ChargeRequest,
@@ -390,26 +390,32 @@ def training(task: Request | None) -> Train:
     return task
 
 
-def round_trips(
-    latency: Latency, churn: Churn, entropy: Entropy
-) -> Callable[[int, Request], float | Absence]:
+def round_trips(world: World, entropy: Entropy) -> Callable[[int, Request], float | Absence]:
     """Return trips that are counted in rounds: who vanishes comes back after so many of them."""
 
     def trip(client: int, task: Request) -> float | Absence:
         asked = training(task)
-        away = churn.away(entropy, client, asked.round)
-        if away:
-            return Absence(until=asked.round + away)
-        return latency.draw(entropy, client, asked.round, asked.steps)
+        if world.dropout:
+            rng = entropy.at("churn", client, "round", asked.round)
+            if away := world.away(rng):
+                return Absence(until=asked.round + away)
+        return world.latency.draw(entropy, client, asked.round, asked.steps)
 
     return trip
 
 
-def arrival_trips(delays: Delays) -> Callable[[int, Request], float | Absence]:
-    """Return trips in seconds: who vanishes comes back after so many of them."""
+def arrival_trips(
+    world: World, entropy: Entropy, clients: int
+) -> Callable[[int, Request], float | Absence]:
+    """Return trips in seconds: who vanishes comes back after so many of them.
+
+    They are asked for thousands of times a second.
+    """
+    seconds, unit = world.latency.tasks(entropy, clients), max(world.latency.typical, 1e-9)
+    streams = [entropy.stream("churn", i) for i in range(clients)] if world.dropout else []
 
     def trip(client: int, task: Request) -> float | Absence:
-        away = delays.away(client, task.number)
-        return Absence(away) if away else delays.seconds(client, task.number)
+        away = world.away(streams[client].at(task.number)) if streams else 0
+        return Absence(away * unit) if away else seconds(client, task.number)
 
     return trip

@@ -28,7 +28,6 @@ import csv
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -224,46 +223,6 @@ class Trace(Latency):
         """Return measured seconds of (client, task)."""
         measured = read_trace(self.file or Path(), clients)
         return lambda client, task: measured[client][(task - 1) % len(measured[client])]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Churn:
-    """Clients that vanish and return.
-
-    Attributes:
-        dropout: probability that a client given a task never answers it.
-        rejoin: probability, each round it is away, that it comes back for the next.
-    """
-
-    dropout: float = 0.0
-    rejoin: float = 0.5
-
-    def away(self, entropy: Entropy, client: int, round_number: int) -> int:
-        """Rounds that the client will be away for, from this one on; 0 if it stays."""
-        if self.dropout == 0.0:
-            return 0
-        rng = entropy.at("churn", client, "round", round_number)
-        return int(rng.geometric(self.rejoin)) if rng.random() < self.dropout else 0
-
-
-class Delays:
-    """Latencies and absences of many clients, for thousands of tasks a second."""
-
-    def __init__(self, latency: Latency, churn: Churn, entropy: Entropy, clients: int) -> None:
-        self._latency, self._churn = latency, churn
-        self.seconds = latency.tasks(entropy, clients)
-        self._absences = (
-            [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
-        )
-
-    def away(self, client: int, task: int) -> float:
-        """Seconds for which a client vanishes with this task in hand; 0 if it stays."""
-        if not self._absences:
-            return 0.0
-        rng = self._absences[client].at(task)
-        if rng.random() >= self._churn.dropout:
-            return 0.0
-        return float(rng.geometric(self._churn.rejoin)) * max(self._latency.typical, 1e-9)
 
 
 def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:

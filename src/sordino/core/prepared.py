@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.entropy import Entropy, over
+from sordino.base.errors import BudgetExceeded, LocalProtocolError
 from sordino.base.fingerprints import joined, key_seen_by_others, keyed, record_key
 from sordino.base.message import Vector
 from sordino.core.plan import Plan
@@ -18,7 +22,8 @@ from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.world import Simulation, Snapshot
 from sordino.data.notices import notice
-from sordino.privacy import Budget, LedgerSession
+from sordino.mechanisms.gaussian import Gaussian
+from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
 from sordino.privacy.records import Records
 from sordino.privacy.storage import seen_by_others
 
@@ -36,17 +41,86 @@ PUBLIC = "public"
 """Whose data rows are that were declared public, in a ledger of the data: later runs must know."""
 
 
-class Paid(Protocol):
-    """A measurement on private rows, at a price."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PaidEvaluation:
+    r"""Noisy accuracy on private rows, booked before it is told.
 
-    @property
-    def budget(self) -> Budget:
-        """The most that may be spent on these rows in all."""
-        ...
+    Of a test set that is private, an evaluation of model w on m rows releases one number,
+
+        c~ = #{rows that w gets right} + N(0, z^2),        accuracy = min(max(c~ / m, 0), 1),
+
+    and nothing else: no loss, no share of a class. One row's contribution, replaced by none, moves
+    the count by at most 1, and m is public, so this is a Gaussian mechanism of multiplier z (Dwork
+    and Roth 2014, appendix A), without sampling. It is booked under a unit of its own, "test",
+    before it leaves. No row both trains and tests: a row's epsilon is that of its own unit, and the
+    run's is the largest over units (parallel composition, McSherry 2009). That w depends on
+    training rows costs the test rows nothing.
+
+    The same model is evaluated once: its digest is the key of the charge and the address of the
+    noise, so a run that is resumed says the same again.
+
+    Attributes:
+        right: how many rows a model (d,) gets right, exactly: raw data.
+        rows: m, public.
+        mechanism: of sensitivity 1.
+        ledgers, budget: where it is charged, under :data:`UNIT`, and what may be spent there.
+        entropy: of the noise.
+        method, charge_key_prefix: as in other charges.
+    """
+
+    right: Callable[[Vector], int]
+    rows: int
+    mechanism: Gaussian
+    ledgers: LedgerSession
+    budget: Budget
+    entropy: Entropy
+    method: str
+    charge_key_prefix: str
+
+    def __call__(self, weights: Vector) -> Mapping[str, float]:
+        """The row of an evaluation: accuracy, if the test rows can pay, and what they spent."""
+        digest = hashlib.sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
+        charge = Charge(
+            unit=UNIT,
+            event=self.mechanism.event(),
+            count=1,
+            why="an evaluation on rows that are private",
+            method=self.method,
+            round=0,
+            key=f"{self.charge_key_prefix}/evaluation {digest}",
+        )
+        try:
+            (permit,) = self.ledgers.charge([charge], self.budget)
+        except BudgetExceeded:
+            return {}
+        accuracy = self.release(weights, digest, permit)
+        return {
+            "accuracy": accuracy,
+            "test_epsilon": self.ledgers.check(UNIT, self.budget, permit.seq),
+        }
+
+    def release(self, weights: Vector, digest: str, permit: Permit) -> float:
+        """The noisy accuracy of a model; ``permit`` is of one evaluation, by the model's digest.
+
+        Raises:
+            LocalProtocolError: without that permit; nothing has been computed then.
+        """
+        covers_round(UNIT, [permit], [(self.mechanism.event(), 1)], 0)
+        if not permit.key.endswith(digest):
+            raise LocalProtocolError(
+                f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
+            )
+        import torch
+
+        exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
+        hidden = repr((float(exact), self.mechanism)).encode()
+        draws = over(self.entropy, (hidden,), "evaluation", digest)
+        noisy, _ = self.mechanism.release_counted(exact, 0.0, draws)
+        return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
 
     def spent(self) -> float:
-        """Epsilon of these rows so far."""
-        ...
+        """Epsilon of the test rows so far."""
+        return self.ledgers.epsilon(UNIT, self.budget.delta, self.budget.accountant)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +151,7 @@ class PreparedRun:
     named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str
     remedy: str
-    evaluation: Paid | None = None
+    evaluation: PaidEvaluation | None = None
     own: SiteScope | None = None
     metrics: Callable[[Vector], Metrics | None] = lambda _: None
     agreed: bool = False

@@ -17,9 +17,10 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Train, Update
 from sordino.clients.simulation import Simulation, round_trips
-from sordino.core.latency import LATENCIES, Churn, Constant, Lognormal
+from sordino.core.latency import LATENCIES, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import folder as log
+from sordino.core.study.base import World
 from sordino.core.world import KernelSnapshot
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import ServerOptimizer, Terms
@@ -118,7 +119,8 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
         affordable_steps=[steps] * N,
         units=[f"client:{i}" for i in range(N)],
         trips=round_trips(
-            options.pop("latency", Lognormal(shape=1.0)), options.pop("churn", Churn()), Seeded(3)
+            World(latency=options.pop("latency", Lognormal(shape=1.0)), **options.pop("away", {})),
+            Seeded(3),
         ),
         evaluate=evaluate,
         stride=1,
@@ -173,7 +175,7 @@ def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> N
     watch = Watch()
     latency = Constant(typical=0.5)
     with world(
-        tmp_path, deadline=1.0, latency=latency, churn=Churn(dropout=0.3, rejoin=0.5), rounds=14
+        tmp_path, deadline=1.0, latency=latency, away={"dropout": 0.3, "rejoin": 0.5}, rounds=14
     ) as (simulation, start):
         simulation.run(start, watch)
         lost = [row for row in watch.rows if row["kind"] == "lost"]
@@ -190,7 +192,7 @@ def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> N
     [
         {},
         {"deadline": 1.0},
-        {"deadline": 1.0, "churn": Churn(dropout=0.3)},
+        {"deadline": 1.0, "away": {"dropout": 0.3}},
         {"cohort": 3},
         {"server": ServerOptimizer(kind="yogi", rate=0.5)},
     ],

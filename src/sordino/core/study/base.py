@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sordino.base.errors import StudyError
@@ -169,6 +170,10 @@ class World(Section):
         le=1,
         description="probability with which a client that dropped out comes back, in each round",
     )
+
+    def away(self, rng: np.random.Generator) -> int:
+        """Draw for how many rounds, from this one on, a client is away; 0 if it stays."""
+        return int(rng.geometric(self.rejoin)) if rng.random() < self.dropout else 0
 
 
 class Reported(Section):

@@ -31,7 +31,6 @@ from sordino.base.message import Compute, Gradient
 from sordino.clients.assemble import Assembly
 from sordino.clients.simulation import Simulation, arrival_trips
 from sordino.core.effect import Effect, Overtaken, Request, Send
-from sordino.core.latency import Churn, Delays
 from sordino.core.world import Block, ChargeRequest
 from sordino.privacy import LedgerSession, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
@@ -236,9 +235,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""
-        world, edges = self.study.world, len(self.sizes)
-        churn = Churn(dropout=world.dropout, rejoin=world.rejoin)
-        return arrival_trips(Delays(world.latency, churn, Seeded(self.study.seed), edges))
+        return arrival_trips(self.study.world, Seeded(self.study.seed), len(self.sizes))
 
     @property
     def clip(self) -> float:
