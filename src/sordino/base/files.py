@@ -134,21 +134,14 @@ def there(folder: Path, *names: str) -> bool:
     return os.path.lexists(folder.joinpath(*names))
 
 
-def check_below(folder: Path, *names: str, missing: bool = False) -> Path:
+def check_below(folder: Path, *names: str) -> Path:
     """The path of a plain file below ``folder``, for a library that opens it by path.
 
-    Args:
-        missing: whether there may be none.
-
     Raises:
-        FileNotFoundError: if there is none and there must be one.
+        FileNotFoundError: if there is none.
         StudyError: as :func:`open_below`.
     """
-    try:
-        os.close(_opened(folder, names, os.O_RDONLY))
-    except FileNotFoundError:
-        if not missing:
-            raise
+    os.close(_opened(folder, names, os.O_RDONLY))
     return folder.joinpath(*names)
 
 

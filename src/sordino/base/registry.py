@@ -55,7 +55,7 @@ class Section(BaseModel, metaclass=Kind):
         StudyError: for keys or values that do not fit, where it is made by a call.
     """
 
-    # keys that came later: where they are None, noise is what it was before they were there
+    # keys that came later: where they say nothing, noise is what it was before they were there
     later: ClassVar[frozenset[str]] = frozenset()
 
     # Validators are built when a table is first read: a command reads few of all the tables.

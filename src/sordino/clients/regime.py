@@ -221,8 +221,10 @@ class HorizontalRegime(Regime[H]):
             study.world.latency.tasks(Seeded(study.seed), len(sizes))
         sized = for_dimension(study, known.dim)
         priced = self.price(sized, sizes, known.dim)
-        if (absent := _absent_device(study)) is not None:
-            priced = replace(priced, warnings=(*priced.warnings, absent))
+        if study.execution.device not in ("auto", "cpu"):
+            from sordino.core.run.environment import absent_device
+
+            priced = replace(priced, warnings=(*priced.warnings, *absent_device(study)))
         if study.privacy.unit == "none":
             return priced, sizes
         if study.data.testing == "private share":  # whose rows are people, too
@@ -291,15 +293,6 @@ def of(study: H) -> HorizontalRegime[H]:
     found = regimes.of(study)
     assert isinstance(found, HorizontalRegime)
     return found
-
-
-def _absent_device(study: HorizontalStudy) -> str | None:
-    """Why this machine cannot run a study on its device; None if it can."""
-    if study.execution.device in ("auto", "cpu"):
-        return None
-    from sordino.core.run.environment import absent_device
-
-    return absent_device(study)
 
 
 def _outline(study: HorizontalStudy, told: Division) -> Outline:

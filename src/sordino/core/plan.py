@@ -35,7 +35,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.kinds import GaussianNoise, Noise
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import (
     Budget,
@@ -418,11 +417,9 @@ class Plan:
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 
 
-def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -> Event:
-    """One DP-SGD step with this mechanism (Gaussian unless given) as the ledger books it."""
-    return PoissonSampled(
-        sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma)
-    )
+def step_event(sampling_rate: float, sigma: float) -> Event:
+    """One DP-SGD step as the ledger books it."""
+    return PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=sigma))
 
 
 def priced(before: Spent, budget: Budget) -> float:

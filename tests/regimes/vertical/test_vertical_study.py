@@ -18,7 +18,7 @@ from sordino.base.errors import StudyError
 from sordino.core import regimes as builder
 from sordino.core import statements
 from sordino.core import study as studies
-from sordino.core.run.folder import RunLog
+from sordino.core.run.folder import RunLog, Saved
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import affordable_events, label_epsilon
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -575,9 +575,8 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
         "sordino.core.run.folder.write_checkpoint",
         lambda folder, kept: found.append(kept.moment.number),
     )
-    with RunLog(
-        tmp_path, regime="vertical", length=0, every=60, begun=begun, show=lambda row: None
-    ) as recorder:
+    start: Any = Point(begun)
+    with RunLog(tmp_path, Saved(start, 0, "vertical"), 60, lambda row: None, dict) as recorder:
         for number in numbers:
             point: Any = Point(number, "done" if number == numbers[-1] else None)
             recorder.save(point)

@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from sordino.base.compiled import refuse_settings
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import ResumeError, StudyError
 from sordino.base.files import KIB, check_below, read_below, there
-from sordino.base.fingerprints import joined
+from sordino.base.fingerprints import joined, secret_file
 from sordino.base.registry import Section
 from sordino.core import records
 from sordino.core import study as studies
@@ -32,17 +32,6 @@ from sordino.core.study.base import Study
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
-LATER = (
-    "features",
-    "target",
-    "label_range",
-    "categories",
-    "unknown",
-    "ranges",
-    "missing",
-    "person_rows",
-)
-"""Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
 LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_", "NUMBA_")
@@ -76,8 +65,8 @@ def device(study: Study) -> torch.device:
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
-def absent_device(study: Study) -> str | None:
-    """Return why this machine cannot run a study on its device, for a plan; None if it can.
+def absent_device(study: Study) -> tuple[str, ...]:
+    """Return why this machine cannot run a study on its device, for a plan; nothing if it can.
 
     Raises:
         StudyError: if nothing is called so.
@@ -87,8 +76,8 @@ def absent_device(study: Study) -> str | None:
     except StudyError as error:
         if study.execution.device.partition(":")[0] not in ACCELERATORS:
             raise
-        return f"{error}. This machine can plan the study and cannot run it"
-    return None
+        return (f"{error}. This machine can plan the study and cannot run it",)
+    return ()
 
 
 @functools.cache
@@ -133,8 +122,7 @@ def surrounded(study: Study) -> records.Environment:
     """Return what the bits of a result depend on besides the study."""
     refuse_settings()  # here, before anything is charged
     return records.Environment(
-        modules=modules.digests(studies.named_modules(study))
-        or UNSET,  # code of others that the study names
+        modules=_modules(study) or UNSET,
         sordino=VERSION,
         numerics=numerics(),
         code=sources(),
@@ -159,8 +147,21 @@ def environment(study: Study) -> dict[str, object]:
     """The same as a run compares it when it goes on, and draws noise over it: without the versions
     of this program, for which :func:`numerics` stands.
     """
-    found = records.plain(surrounded(study))
-    return {key: value for key, value in found.items() if key not in ("sordino", "code")}
+    return compared(records.plain(surrounded(study)))
+
+
+def compared(environment: Mapping[str, object]) -> dict[str, object]:
+    """Return the facts of an environment that must not differ when a run goes on.
+
+    Noise is replayed on sums that another library, device or number of threads rounds otherwise, so
+    their difference would be free of noise. For the program itself its number stands (NUMERICS).
+    """
+    return {key: value for key, value in environment.items() if key not in ("sordino", "code")}
+
+
+def _modules(study: Study) -> dict[str, str]:
+    """Return the digests of code of others that the study names."""
+    return modules.digests(studies.named_modules(study))
 
 
 def charge_key_prefix(study: Study, run: str) -> str:
@@ -184,7 +185,7 @@ def response_key_prefix(study: Study, run: str) -> str:
         or getattr(study.privacy, "embedding", None) is not None
     ):
         return charge_key_prefix(study, run)
-    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
+    own = sorted(_modules(study).items()) or ""
     return f"{run}/{hashlib.sha256(f'{numerics()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
@@ -222,45 +223,29 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
     )
 
 
-def _modules(study: Study) -> dict[str, str]:
-    """Return the digests of code of others that the study names."""
-    return modules.digests(studies.named_modules(study))
-
-
 def _shape(study: Study) -> str:
     """The study without what cannot change its results: how it is executed, where files lie."""
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python", by_alias=True
     )
     del told["tuned"]  # where constants come from changes nothing; they stand in their places
-    examples = told.pop("data")
-    # a study without them is what it was before they were there
-    for key in (*LATER, *study.data.later):
-        if not examples.get(key, True):
-            del examples[key]
     _forget(study, told)
     if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
         told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read
-    data = _placeless(examples, lambda _: "a file")
-    return str(
-        (
-            data,
-            _placeless(
-                told,
-                lambda path: (
-                    hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
-                ),
-            ),
-        )
-    )
+    data = _placeless(told.pop("data"), lambda _: "a file")
+    return str((data, _placeless(told, _file_digest)))
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
 
 
 def _forget(section: Section, told: dict[str, Any]) -> None:
     """Take out of ``told`` what came later and is left out, in the tables within it, too."""
     for kind in type(section).__mro__:  # a class adds to what its bases say
         for key in vars(kind).get("later", ()):
-            if told.get(key) is None:
+            if told.get(key) in (None, {}):
                 told.pop(key, None)
     for key in type(section).model_fields:
         part = getattr(section, key)
@@ -283,28 +268,15 @@ def _of_run(study: Study, run: str) -> list[str]:
 
 def _system(folder: Path, data: Iterable[str]) -> System:
     """Draws under the run's secret key and over its data: no noise covers two data sets."""
-    return System(hmac.digest(_secret_key(folder), joined(data).encode(), "sha256"))
+    return System(hmac.digest(_key(folder), joined(data).encode(), "sha256"))
 
 
-def _secret_key(folder: Path) -> bytes:
+def _key(folder: Path) -> bytes:
     """The run's secret key: made when the run begins, read when it goes on."""
     path = folder / KEY
-    try:
-        handle = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600
-        )
-    except FileExistsError:
-        return _kept_key(path)
-    with os.fdopen(handle, "wb") as file:
-        key = secrets.token_bytes(32)
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
-    return key
-
-
-def _kept_key(path: Path) -> bytes:
-    key = read_below(path.parent, path.name, most=KIB)
+    if not there(folder, KEY):
+        return secret_file(path)
+    key = read_below(folder, KEY, most=KIB)
     if key == ENDED:
         return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
     if len(key) != 32:

@@ -730,29 +730,29 @@ def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
 class RunLog:
     """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
 
-    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand;
-    states are of this ``regime``.
-
     The log is flushed to the disk before a checkpoint that counts its bytes.
+
+    Args:
+        saved: where the run goes on; the log is cut at its length.
+        every: rounds between two checkpoints, counted from 0 wherever a run goes on.
+        show: shown every row.
+        heads: says where the ledgers stand.
     """
 
     def __init__(
         self,
         folder: Path,
-        *,
-        regime: str,
-        length: int,
+        saved: Saved,
         every: int,
-        begun: int,
         show: Callable[[Row], None],
-        heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+        heads: Callable[[], Mapping[str, tuple[int, str]]],
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
-        self.saved, self.regime, self._hurried = begun, regime, False
+        self.saved, self.regime, self._hurried = saved.moment.number, saved.regime, False
         with said_clearly(folder / LOG):
             self.file = append_below(folder, LOG)
-            self.file.truncate(length)
-            self.file.seek(length)
+            self.file.truncate(saved.log_length)
+            self.file.seek(saved.log_length)
             folder_below(folder, CHECKPOINTS)
 
     def __enter__(self) -> RunLog:

@@ -32,7 +32,7 @@ from sordino.core import study as studies
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
 from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
-from sordino.core.run.environment import asked, destroyed, environment, forget, surrounded
+from sordino.core.run.environment import asked, compared, destroyed, environment, forget, surrounded
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINTS,
@@ -46,6 +46,7 @@ from sordino.core.run.folder import (
     Difference,
     RunFolder,
     RunLog,
+    Saved,
     differences,
     last_told,
     length_of,
@@ -263,9 +264,9 @@ def _play(
     before = place.begin(sim.ledgers.begun(run))
     _refuse_changes(place, study, about, before)
     _refuse_other_data(folder, built, run, before)
-    saved = read_checkpoint(folder, sim, study.regime)
-    sim.ledgers.refuse_older({} if saved is None else saved.heads)
-    moment: Snapshot = built.first if saved is None else saved.moment
+    saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime)
+    sim.ledgers.refuse_older(saved.heads)
+    moment = saved.moment
     if (
         moment.ended is None
         and destroyed(folder)
@@ -273,52 +274,37 @@ def _play(
     ):
         raise BudgetExceeded(why)
     _refuse_another_key(place, before, ended=moment.ended is not None)
-    length = 0 if saved is None else saved.log_length
-    if length_of(folder) < length:
+    if length_of(folder) < saved.log_length:
         raise ResumeError(
             f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; "
             "nothing was changed"
         )
     announce(Going(about, moment.number, folder))
-    refused: BudgetExceeded | None = None
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
     if moment.ended is None:
-        with RunLog(
-            folder,
-            regime=study.regime,
-            length=length,
-            every=study.checkpoint_stride,
-            begun=moment.number,
-            show=show,
-            heads=sim.ledgers.heads,
-        ) as log:
-            try:
+        try:
+            with RunLog(folder, saved, study.checkpoint_stride, show, sim.ledgers.heads) as log:
                 book_public(run, sim.ledgers)
                 moment = sim.run(moment, log)
-            except BudgetExceeded as refusal:
-                refused = refusal
-    if isinstance(refused, HeldBack):  # once the other run has ended, this one can go on
-        sim.ledgers.close()
-        raise refused
-    if refused is not None:
-        sim.ledgers.finish()
-        sim.ledgers.close()
-        forget(folder)  # a ledger never gets back what was spent: this run goes no further
-        if destroyed(folder):  # else it may be gone through again, to the same refusal
-            remove_checkpoint(folder)
-        raise refused
+        except HeldBack:  # once the other run has ended, this one can go on
+            sim.ledgers.close()
+            raise
+        except BudgetExceeded:  # a ledger never gets back what was spent: this run goes no further
+            _close(sim.ledgers, folder)
+            if destroyed(folder):  # else it may be gone through again, to the same refusal
+                remove_checkpoint(folder)
+            raise
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
-    sim.ledgers.finish()
-    sim.ledgers.close()
-    forget(folder)
+    _close(sim.ledgers, folder)
     return outcome
 
 
-# Parts of the environment that may differ when a run goes on. Noise is replayed on sums that
-# another library, device or number of threads rounds otherwise, so their difference would be free
-# of noise: none of these. For the program itself its number stands (NUMERICS).
-_FREE = frozenset({"sordino", "code"})
+def _close(ledgers: LedgerSession, folder: Path) -> None:
+    """Close the ledgers of a run that goes no further, and destroy its secret key."""
+    ledgers.finish()
+    ledgers.close()
+    forget(folder)
 
 
 def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin) -> None:
@@ -328,12 +314,9 @@ def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin)
         ResumeError: naming each key that differs.
     """
     found = place.changed_since_begin(records.plain(before), records.plain(about))
-    there, here = (
-        {key: value for key, value in each.items() if key not in _FREE}
-        for each in (before.environment, environment(study))
-    )
+    then = compared(before.environment)
     _refuse(
-        [*found, *differences("environment", there, here)],
+        [*found, *differences("environment", then, environment(study))],
         f"{place.path}: a run can be resumed only without changes. {REMEDY}",
     )
 

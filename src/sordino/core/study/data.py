@@ -104,7 +104,9 @@ class Table(Source):
     columns.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"classes"})
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"target", "label_range", "categories", "unknown", "ranges", "missing", "classes"}
+    )
 
     target: Target | None = Field(
         None, description="what labels are; classes, unless they look like something else"
@@ -262,6 +264,8 @@ class Data(Table):
 
     Published data sets come with a public test set, and take none of these.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"features", "person_rows"})
 
     test: Testing | None = Field(
         None,
