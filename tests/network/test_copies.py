@@ -95,7 +95,7 @@ class Lives:
 
     def task(self, desk: SiteSession, value: float = 0.0) -> bytes:
         """The round's task, for a model of this number alone."""
-        rules = desk._world.regime  # type: ignore[attr-defined]
+        rules: Any = desk._world.regime
         noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
         weights = np.full(desk.dimension, value, np.float32)
         asked = Train(1, 1, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
@@ -152,7 +152,7 @@ def played(sites: Lives) -> list[dict[int, Any]]:
     """
     desks = [sites.life(i) for i in range(SITES)]
     agreed = desks[0]._site.agreed
-    summing = desks[0]._world.summing
+    summing = desks[0]._world.regime.summing
     assert summing is not None
     facts = setting(agreed, summing, desks[0].dimension, "run", 1)
     sums = Sum(facts, agreed.verify, waiting=ALL)
@@ -264,7 +264,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
             SiteSession(built.simulation, built.first, Nobody(), AnswerStore(tmp_path / name))
         )
         assert list(desks[-1].said(frames.encode(frames.Welcome("run")))) == []
-    rules = desks[0]._world.regime  # type: ignore[attr-defined]
+    rules: Any = desks[0]._world.regime
     noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
     book = frames.encode(frames.Book(1, written(rules.priced(noise))))
     weights = np.zeros(desks[0].dimension, np.float32)

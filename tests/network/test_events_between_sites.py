@@ -455,7 +455,9 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
     found = part.site(agreed.agreement, agreed.study, 0, own, study, tmp_path, "run", None)
     assert found.budget.epsilon == 10.0
     requests = (
-        [] if found.world.objection(0, Turn(1)) else found.world.site_requests(0, Turn(1), ())
+        []
+        if found.world.regime.objection(0, Turn(1))
+        else found.world.site_requests(0, Turn(1), ())
     )
     counted = [request.charge for request in requests if request.counts]
     assert {each.unit for each in counted} == {"entities"}
@@ -464,7 +466,7 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
     other = tmp_path / "other"
     other.mkdir()
     whole = part.site(agreed.agreement, agreed.study, 0, own, agreed.study, other, "run", None)
-    assert whole.world.objection(0, Turn(1)) is None
+    assert whole.world.regime.objection(0, Turn(1)) is None
     again = whole.world.site_requests(0, Turn(1), ())
     assert [(b.charge.event, b.charge.count) for b in again] == [
         (b.charge.event, b.charge.count) for b in requests

@@ -189,7 +189,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     site: Any = build(study, tmp_path / "run", "run").simulation
     (most,) = set(site.affordable_steps[:1])
     task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
-    why = site.inner.objection(index, task)
+    why = site.inner.regime.objection(index, task)
     site.ledgers.close()
     assert why == f"it asks for {most + 1} local steps, and this client's budget pays for {most}"
 
@@ -206,6 +206,6 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     site: Any = build(study, folder, "run").simulation
     weights = np.zeros(21, np.float32)
     for clip, named in ((1.0, None), (None, "its clip is None"), (2.0, "its clip is 2.0")):
-        why = site.inner.objection(0, Compute(task=1, version=0, weights=weights, clip=clip))
+        why = site.inner.regime.objection(0, Compute(task=1, version=0, weights=weights, clip=clip))
         assert (why is None) if named is None else (why or "").startswith(named)
     site.ledgers.close()

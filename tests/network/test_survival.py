@@ -240,7 +240,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         Blind(),
         KernelOptions(
             session=courier,
-            journal=Again(found.inputs(), world.history if secret else None),  # type: ignore[arg-type]
+            journal=Again(found.inputs(), world.regime.history if secret else None),  # type: ignore[arg-type]
         ),
     )
     try:

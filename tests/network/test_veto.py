@@ -194,7 +194,7 @@ def test_no_answer_is_left_when_the_run_is_over(victim: Victim) -> None:
     assert victim.said(bye) == [frames.Done()]
     assert not any(said.body[-40:] in (folder / name).read_bytes() for name in NAMES)
     after = victim.desk.answers.kept
-    assert after.sent == (None if victim.desk._world.secret else before.sent)
+    assert after.sent == (None if victim.desk._world.regime.secret else before.sent)
     assert after.number == before.number
 
 
@@ -227,7 +227,7 @@ def test_a_site_refuses_frames_that_make_no_sense(frame: bytes, victim: Victim) 
 @pytest.mark.parametrize("victim", ["client"], indirect=True)
 def test_a_site_books_no_round_but_the_agreed_one(victim: Victim) -> None:
     world = victim.desk._world
-    regime: Any = world.regime  # type: ignore[attr-defined]
+    regime: Any = world.regime
     noise = regime.method.round_noise(regime.method.start(regime.terms), regime.terms, 1)
     event = regime.aggregator.event(noise)
     for wrong in (
@@ -240,7 +240,7 @@ def test_a_site_books_no_round_but_the_agreed_one(victim: Victim) -> None:
     for _ in range(2):
         assert victim.said(frames.Book(1, written(event))) == [frames.Booked(1)]
     assert victim.entries() == 1
-    assert world.objection_to_round(0, Book(1, event)) is None
+    assert world.regime.objection_to_round(Book(1, event)) is None
 
 
 @pytest.mark.parametrize("victim", ["synchronous", "asynchronous", "client"], indirect=True)

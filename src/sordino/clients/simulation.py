@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Protocol, get_type_hints, runtime_checkable
 
 import msgspec
 import numpy as np
 
-from sordino.base.entropy import Entropy, History
+from sordino.base.entropy import Entropy
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
-from sordino.core.effect import Begin, Book, Effect, Event, Overtaken, Request, Said, Send
+from sordino.core.effect import Begin, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.study.base import World
 from sordino.core.world import (
@@ -36,11 +36,11 @@ from sordino.core.world import (
     ChargeRequest,
     EncodedSnapshot,
     KernelSnapshot,
+    RegimeRules,
     RunListener,
     S,
     ServerSide,
     SiteSide,
-    Summing,
     unpacked,
 )
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
@@ -84,22 +84,13 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
         return EncodedSnapshot(vectors, msgspec.json.encode(rest, order="deterministic"))
 
 
-class Rules(Generic[S]):
+class Rules(RegimeRules[S]):
     """The rules of a regime whose clients work on tasks; pure."""
 
     __slots__ = ()
 
-    @property
-    def secret(self) -> bool:
-        """Secrecy of who takes part: no row names a client, or a time that tells of one."""
-        return False
-
     def start(self, weights: Vector) -> S:
         """Return the state before anything happened."""
-        raise NotImplementedError
-
-    def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:
-        """Return what follows from one event."""
         raise NotImplementedError
 
     def unpacked(self, packed: EncodedSnapshot) -> S:
@@ -126,50 +117,14 @@ class Rules(Generic[S]):
         """Return whether no task follows."""
         return self.step(state, Begin())[0].ended is not None
 
-    def expects(self, state: S, client: int, number: int) -> bool:
-        """Return whether an answer of this client to this task would be used if it came now."""
-        return state.ended is None and number == state.number
-
-    def asked(self, state: S) -> Mapping[int, Request]:
-        """Return the task that each client holds in a state that was kept."""
-        return {}
-
-    def latest(self, state: S, client: int) -> int:
-        """Return the highest number of a task that this client can have been asked so far."""
-        return state.number
-
     def faults(self, before: S, after: S) -> Sequence[tuple[int, str]]:
         """Return the clients whose answers could not be used between two states, and why."""
         return ()
-
-    def steps_by(self, number: int) -> int:
-        """Return the local steps of a client that takes part in so many rounds."""
-        return number
-
-    @property
-    def summing(self) -> Summing | None:
-        """The numbers that secure sums follow from, where the server learns nothing but sums; or
-        None.
-        """
-        return None
-
-    @property
-    def history(self) -> History | None:
-        """The history that the server's noise is drawn over; None where it adds none."""
-        return None
 
     @property
     def growth(self) -> float:
         """The most that answers of length 1 can lengthen the model in a whole run; 0: not known."""
         return 0.0
-
-    def objection(self, client: int, task: Request) -> str | None:
-        """Return what a task asks for beyond the study, or None."""
-        raise NotImplementedError
-
-    def objection_to_round(self, effect: Book) -> str | None:
-        """Return what is wrong with a round that is charged to everybody, or None."""
-        return "no round of this method is charged to everybody"
 
 
 @runtime_checkable
@@ -240,7 +195,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
     # The kernel's questions: see :class:`sordino.core.world.World`.
 
     def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:
-        """Return what follows by the rules."""
+        """Return what follows by the rules, and keep the faults."""
         found, effects = self.regime.step(state, event)
         self._faults.extend(self.regime.faults(state, found))
         return found, effects
@@ -250,18 +205,6 @@ class Simulation(ServerSide[S], SiteSide[S]):
         found = tuple(self._faults)
         self._faults.clear()
         return found
-
-    def expects(self, state: S, site: int, number: int) -> bool:
-        """Return whether an answer of this client to this task would still be used."""
-        return self.regime.expects(state, site, number)
-
-    @property
-    def history(self) -> History | None:
-        return self.regime.history
-
-    def asked(self, state: S) -> Mapping[int, Request]:
-        """Return the task that each client works on."""
-        return self.regime.asked(state)
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
@@ -308,24 +251,6 @@ class Simulation(ServerSide[S], SiteSide[S]):
             key=f"{self.charge_key_prefix}/{key}",
         )
 
-    @property
-    def secret(self) -> bool:
-        """Secrecy of who takes part in a round."""
-        return self.regime.secret
-
-    def steps_by(self, number: int) -> int:
-        """Return the local steps of a client that takes part in so many rounds."""
-        return self.regime.steps_by(number)
-
-    @property
-    def summing(self) -> Summing | None:
-        """The numbers that secure sums follow from; None where the server learns more."""
-        return self.regime.summing
-
-    def latest(self, state: S, site: int) -> int:
-        """Return the highest number of a task that this client can have been asked."""
-        return self.regime.latest(state, site)
-
     def forgotten(self, state: S) -> int | None:
         """Return the last round in the ledger, if it is later than the state's."""
         booked = max((each.round for each in self.ledgers.ledger.entries()), default=0)
@@ -355,14 +280,6 @@ class Simulation(ServerSide[S], SiteSide[S]):
         """The length from which a vector of an answer is refused."""
         return bearable(self.regime.growth)
 
-    def objection(self, site: int, task: Request) -> str | None:
-        """Return what a task asks for beyond the study, or None."""
-        return self.regime.objection(site, task)
-
-    def objection_to_round(self, site: int, effect: Book) -> str | None:
-        """Return what is wrong with a round that is charged to everybody, or None."""
-        return self.regime.objection_to_round(effect)
-
     def measured(self, state: S, number: int) -> Mapping[str, Any]:
         """Return the numbers of the model, where they are due or the run is over."""
         due = number % self.stride == 0 or self.regime.over(state)
@@ -370,7 +287,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     def shown(self, row: records.Row) -> records.Row | None:
         """Return the row, or None; no client and no time of a secret cohort are shown."""
-        if not self.secret:
+        if not self.regime.secret:
             return row
         return (
             None

@@ -132,7 +132,7 @@ class Kernel(Generic[S, M]):
             BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released
                 until then is saved.
         """
-        self.tasks.update(self.world.asked(self.state))
+        self.tasks.update(self.world.regime.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
         while self.state.ended is None and (self._closed or self.heap):
             if self._closed:
@@ -186,7 +186,7 @@ class Kernel(Generic[S, M]):
             self.tell(Woke(tag))
         elif number == 0:
             self.tell(Joined(site))
-        elif self.world.expects(self.state, site, number):
+        elif self.world.regime.expects(self.state, site, number):
             message = self.answer(site, number)
             if message is not None:
                 self.tell(Arrived(message))

@@ -321,29 +321,13 @@ class Summing:
             )
 
 
-class World(Generic[S]):
-    """A federation, as the kernel sees it. What a regime has no need of is answered here.
-
-    Attributes:
-        ledgers: where charges go.
-        widest: numbers in the longest vector of a message, where it may be longer than the model.
-        hands_out: whether sites are given the model when the run is over.
-        continuous: whether tasks follow each other without a moment at which nobody works.
-    """
+class RegimeRules(Generic[S]):
+    """The rules of a regime, pure: what follows from an event, and what a site may be asked."""
 
     __slots__ = ()
-    ledgers: LedgerSession
-    widest: int = 0
-    hands_out: bool = True
-    continuous: bool = False
-
-    @property
-    def history(self) -> History | None:
-        """The history that noise is drawn over, where others may have it drawn again; or None."""
-        return None
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
-        """The regime's."""
+        """Return what follows from one event."""
         raise NotImplementedError
 
     def expects(self, state: S, site: int, number: int, /) -> bool:
@@ -351,8 +335,64 @@ class World(Generic[S]):
         return True
 
     def asked(self, state: S, /) -> Mapping[int, Request]:
-        """The task that each site holds in a state that was kept."""
+        """Return the task that each site holds in a state that was kept."""
         return {}
+
+    def latest(self, state: S, site: int, /) -> int:
+        """Return the highest number of a task that this site can have been asked so far."""
+        return state.number
+
+    def steps_by(self, number: int, /) -> int:
+        """Return the local steps of a site that takes part in so many rounds."""
+        return number
+
+    @property
+    def secret(self) -> bool:
+        """Secrecy of who takes part in a round: then nothing that stays says it, or how often
+        somebody did, and no row has a time that tells of it.
+        """
+        return False
+
+    @property
+    def summing(self) -> Summing | None:
+        """The numbers that secure sums follow from, if the server learns nothing but sums."""
+        return None
+
+    @property
+    def history(self) -> History | None:
+        """The history that noise is drawn over, where others may have it drawn again; or None."""
+        return None
+
+    def objection(self, site: int, task: Request, /) -> str | None:
+        """Return why a site refuses a task: what it asks for beyond the study, or None."""
+        raise NotImplementedError
+
+    def objection_to_round(self, effect: Book, /) -> str | None:
+        """Return why no site books a round that is charged to everybody, or None."""
+        return "no round of this method is charged to everybody"
+
+
+class World(Generic[S]):
+    """A federation, as the kernel sees it. What a regime has no need of is answered here.
+
+    Attributes:
+        regime: its rules.
+        ledgers: where charges go.
+        widest: numbers in the longest vector of a message, where it may be longer than the model.
+        hands_out: whether sites are given the model when the run is over.
+        continuous: whether tasks follow each other without a moment at which nobody works.
+    """
+
+    __slots__ = ()
+    regime: RegimeRules[S]
+    ledgers: LedgerSession
+    widest: int = 0
+    hands_out: bool = True
+    continuous: bool = False
+
+    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
+        """Return what follows by the rules."""
+        return self.regime.step(state, event)
 
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /
@@ -404,18 +444,6 @@ class World(Generic[S]):
         """Return whether each round is charged to all sites, whoever takes part."""
         return False
 
-    @property
-    def secret(self) -> bool:
-        """Return whether it is a secret who takes part in a round: then nothing that stays says it,
-        or how often somebody did.
-        """
-        return False
-
-    @property
-    def summing(self) -> Summing | None:
-        """Return how contributions are summed, if the server learns nothing else; or None."""
-        return None
-
     def faults(self) -> Sequence[tuple[int, str]]:
         """Sites whose answers were taken and could then not be used, and why; each is told once."""
         return ()
@@ -427,10 +455,6 @@ class ServerSide(World[S]):
     """
 
     __slots__ = ()
-
-    def latest(self, state: S, site: int, /) -> int:
-        """The highest number of a task that this site can have been asked so far."""
-        return state.number
 
     def booked_until(self, state: S, site: int, number: int, /) -> bool:
         """Return whether the ledger holds what this site proves that it was asked, so that the run
@@ -502,18 +526,6 @@ class SiteSide(World[S]):
     def round_requests(self, site: int, effect: Book, /) -> Sequence[ChargeRequest]:
         """Return what a site books in its own ledger for a round that is charged to everybody."""
         return ()
-
-    def objection(self, site: int, task: Request, /) -> str | None:
-        """Return why a site refuses a task: what it asks for beyond the study, or None."""
-        raise NotImplementedError
-
-    def objection_to_round(self, site: int, effect: Book, /) -> str | None:
-        """Return why a site does not book a round, or None."""
-        return "no round of this method is charged to everybody"
-
-    def steps_by(self, number: int, /) -> int:
-        """Local steps of a site by the end of a round, as if it had taken part in all of them."""
-        return number
 
     def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
         """The permits that a site still needs at task ``number``."""

@@ -31,7 +31,7 @@ A site that has refused is waited for no more. When those that are left are too 
 # holds. Killed in the middle of writing a record, that record has a wrong length or CRC and is
 # cut off: nobody has acted on it.
 #
-# Starting again. run() asks for what the state says sites were asked (world.asked), brings back
+# Starting again. run() asks for what the state says sites were asked (regime.asked), brings back
 # permits of charges that stand in the ledger (world.reissued), and steps through the journal; in
 # replay nothing is drawn, charged or sent that was not before: charges are found by their keys,
 # and the session sends tasks again only to sites that connect. Then sites of the journal count as
@@ -241,7 +241,7 @@ class LiveKernel(NetworkKernel[S, M]):
         return (
             site in self._there
             and task is not None
-            and self.world.expects(self.state, site, task.number)
+            and self.world.regime.expects(self.state, site, task.number)
         )
 
     def run(self) -> M:
@@ -251,7 +251,7 @@ class LiveKernel(NetworkKernel[S, M]):
             self.journal.close()
 
     def _run(self) -> M:
-        self.tasks.update(self.world.asked(self.state))
+        self.tasks.update(self.world.regime.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
         for site, task in tuple(self.tasks.items()):
             self.dispatch(site, task)
@@ -430,7 +430,7 @@ class LiveKernel(NetworkKernel[S, M]):
         self.tell(Arrived(message))
         if self.state.ended is not None:
             return
-        if self.world.expects(self.state, each.site, each.number):
+        if self.world.regime.expects(self.state, each.site, each.number):
             self._without(each.site, "another answer", "its answer was not what it was asked for")
         else:
             self.tell(Joined(each.site))  # who was late is counted in again
@@ -466,7 +466,7 @@ class LiveKernel(NetworkKernel[S, M]):
         """
         self.tell(Left(site, final=bool(self.session.sites[site].out)))
         asked = self.session.sites[site].ask
-        if asked is not None and not self.world.expects(self.state, site, asked.number):
+        if asked is not None and not self.world.regime.expects(self.state, site, asked.number):
             self.session.settled(site, asked.number)
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
@@ -554,7 +554,7 @@ class ScriptedKernel(NetworkKernel[S, M]):
     def run(self) -> M:
         """Play until it ends or a site refuses: a simulation knows no refusals."""
         try:
-            for site, task in self.world.asked(self.state).items():
+            for site, task in self.world.regime.asked(self.state).items():
                 self._ask(site, task)
             while self.waiting:
                 self._listen()

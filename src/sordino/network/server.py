@@ -283,7 +283,7 @@ class ServerRun:
         journal = Journal(
             self.folder,
             durable=own.durable or world.charges_everybody,
-            history=world.history if secret else None,
+            history=world.regime.history if secret else None,
         )
         if journal.damage:
             own.noted("", "journal", journal.damage)

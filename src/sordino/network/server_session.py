@@ -526,7 +526,7 @@ class ServerSession:
             return None
         if self._tokens is not None and self.state is not None:
             state, name = self.state(), self.names[site]
-            known = self._world.latest(state, site), state.number
+            known = self._world.regime.latest(state, site), state.number
             bridged = partial(self._world.booked_until, state, site, said.task[0])
             if self._tokens.prove_later(name, known, said, bridged):
                 standing.ask = None

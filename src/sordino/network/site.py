@@ -178,9 +178,9 @@ def prepare_site(
         )
         built, world = found.built, found.world
         model, secure = built.first.model, None
-        if world.summing is not None:
+        if world.regime.summing is not None:
             pair = certificates.read_pair(agreed.folder, "site")
-            secure = SecureSumClient(agreed, index, world.summing, model.size, pair)
+            secure = SecureSumClient(agreed, index, world.regime.summing, model.size, pair)
         site = Site(
             agreed=agreed,
             index=index,

@@ -169,9 +169,9 @@ class SiteSession:
         self._world: SiteSide[Any] = site.inner
         kept = answers.kept
         known = 0 if self._world.remembers else kept.number
-        if self._world.secret:
+        if self._world.regime.secret:
             known = kept.booked
-            moment = replace(moment, steps=self._world.steps_by(max(moment.number, known)))
+            moment = replace(moment, steps=self._world.regime.steps_by(max(moment.number, known)))
         self._ahead = ReplayGuard(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
@@ -181,7 +181,7 @@ class SiteSession:
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
         secret = site.agreed.study.privacy.entropy == "system"
-        history = self._world.history if secret else None
+        history = self._world.regime.history if secret else None
         remembers = self._world.remembers
         self._tasks = Journal(site.folder, history=history) if remembers else None
         if self._tasks is not None and self._tasks.damage:
@@ -277,7 +277,7 @@ class SiteSession:
             why = f"task {number}, and this site was asked task {kept.number} before"
             return self._refuse(number, why, "past task")
         if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
-            if not self._world.secret:  # it tells when this site was drawn
+            if not self._world.regime.secret:  # it tells when this site was drawn
                 why = f"task {number}, and round {kept.booked} is charged"
                 self._incidents.note(SERVER, "past task", why)
             return None
@@ -335,7 +335,7 @@ class SiteSession:
             raise RemoteProtocolError(f"a server does not send {type(found).__name__}")
         if found.number != number:
             raise RemoteProtocolError(f"the frame is of task {number}, the task of {found.number}")
-        if (objection := self._world.objection(self._site.index, found)) is not None:
+        if (objection := self._world.regime.objection(self._site.index, found)) is not None:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
@@ -360,7 +360,7 @@ class SiteSession:
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
         keep(_said(kept, number, task_digest, answer))
-        if not self._world.secret and self._count_task(task):
+        if not self._world.regime.secret and self._count_task(task):
             self._tell()
         return answer
 
@@ -431,7 +431,7 @@ class SiteSession:
         except LedgerError as error:
             return self._refuse(number, str(error), "round")
         try:
-            if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
+            if (objection := self._world.regime.objection_to_round(effect)) is not None:
                 return self._refuse(number, objection, "round")
             permits = self._charged(self._world.round_requests(self._site.index, effect))
         except (BudgetExceeded, LedgerError) as refusal:
@@ -443,8 +443,8 @@ class SiteSession:
         if number > self.answers.kept.booked:
             own = msgspec.structs.replace(self.answers.kept, booked=number, due=(number, seal))
             self.answers.keep(own)
-            if self._world.secret:
-                steps = self._world.steps_by(number)
+            if self._world.regime.secret:
+                steps = self._world.regime.steps_by(number)
                 self.moment = replace(self.moment, number=number, steps=steps)
                 self._tell()
         return frames.Booked(number)
@@ -503,11 +503,11 @@ class SiteSession:
             found = np.frombuffer(model, dtype="<f4").astype(np.float32)
             ended = why[:500] or "the run is over"
         else:
-            which = "first one" if self._world.secret else "last one that it was sent"
+            which = "first one" if self._world.regime.secret else "last one that it was sent"
             ended = f"{STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
-        self.answers.end(secret=self._world.secret)
+        self.answers.end(secret=self._world.regime.secret)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")

@@ -80,7 +80,7 @@ class Reporter:
         self._next = now + EVERY
         session, waiting = kernel.session, _waiting(kernel)
         world: Any = kernel.world
-        secret: bool = world.secret
+        secret: bool = world.regime.secret
         if waiting != self._waited:
             self._waited = waiting
             if waiting:
@@ -124,7 +124,7 @@ def _waiting(kernel: NetworkKernel[Any, Any]) -> str:
     away, count, names = kernel.session.missing(), kernel.waiting, kernel.session.names
     if away and count:
         return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
-    if kernel.world.secret:
+    if kernel.world.regime.secret:
         return ""  # whoever owes an answer was drawn
     slow = [
         f"{names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"

@@ -67,6 +67,7 @@ from sordino.core.world import (
     ChargeRequest,
     EncodedSnapshot,
     KernelSnapshot,
+    RegimeRules,
     RunListener,
     World,
     unpacked,
@@ -312,10 +313,11 @@ def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
 
 
 @dataclass(kw_only=True, eq=False)
-class Events(World[State]):
+class Events(RegimeRules[State], World[State]):
     """A vertical federation on one machine, and to the kernel a stream: blocks one after another,
     each charged, played and counted, with rows where they are due. What is released of an entity
-    adds up, appearance by appearance.
+    adds up, appearance by appearance. It is its own rules: what follows depends on the stream that
+    it reads.
 
     Attributes:
         split: the network, cut, and its study.
@@ -347,6 +349,11 @@ class Events(World[State]):
     state: State = field(init=False)
     player: Engine = field(init=False)
     block: Block | None = field(init=False, default=None)
+
+    @property
+    def regime(self) -> RegimeRules[State]:  # type: ignore[override]  # nobody sets another
+        """The rules."""
+        return self
 
     @property
     def study(self) -> VerticalStudy:
