@@ -614,21 +614,24 @@ def closed(line: bytes | str) -> int | None:
     return found.round if found.kind == "round" else None
 
 
-def about(content: bytes, place: object, error: type[SordinoError] = StudyError) -> About:
-    """Return what a ``run.json`` says.
-
-    Raises:
-        SordinoError: of this kind, naming the place, the key and what stands there.
-    """
-    return about_of(object_of(content, place, error), place, error)
+def about(content: bytes, place: object) -> About:
+    """Return what a ``run.json`` says; raises as :func:`about_of`."""
+    return about_of(object_of(content, place), place)
 
 
 def about_of(
     found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError
 ) -> About:
-    """Return what the object in a ``run.json`` says; raises as :func:`about`."""
+    """Return what the object in a ``run.json`` says.
+
+    Raises:
+        SordinoError: of this kind, naming the place, the key and what stands there.
+    """
     try:
-        kind = _facts(found.get("regime"))
+        regime = found.get("regime")
+        if regime is not None and not isinstance(regime, str):
+            raise Misfit(f"regime must be text; got {_shown(regime)}")
+        kind = regimes.facts(regime)  # of the first regime, where none is said
         facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
         if (version := rest.get("format", FORMAT)) != FORMAT:
             raise Misfit(
@@ -641,13 +644,6 @@ def about_of(
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
     except StudyError as unknown:  # of a regime
         raise error(f"{place}: {unknown}") from None
-
-
-def _facts(regime: object) -> type[Facts]:
-    """Return what a regime adds to ``run.json``; the first one, where none is said."""
-    if regime is not None and not isinstance(regime, str):
-        raise Misfit(f"regime must be text; got {_shown(regime)}")
-    return regimes.facts(regime)
 
 
 def record_of(content: bytes, place: object, kind: type[O]) -> O:

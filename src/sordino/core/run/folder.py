@@ -1,5 +1,5 @@
-"""A run folder: the one table of its files, the log and the checkpoints while it plays, and what in
-its files differs from what its ledger holds.
+"""A run folder: its files, the log and the checkpoints while it plays, and what in its files differs
+from what its ledger holds.
 
 A run that goes on over another study, other data, other code or an older ledger could release what
 was released before with the same noise on other numbers, whose difference is free of noise; or it
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -116,35 +116,13 @@ LOG, METRICS, MODEL, CHECKPOINTS = (
 CHECKPOINT = f"{CHECKPOINTS}/latest.safetensors"
 
 
-class RunFile(NamedTuple):
-    """A file of a run folder.
-
-    Attributes:
-        name: its place in the folder.
-        phase: in which it is written last.
-        held: by the ledger, as the digest of the file or by the keys in it; "" where it is not.
-        optional: whether a run that has ended may lack it.
-    """
-
-    name: str
-    phase: Literal["begin", "play", "end"]
-    held: Literal["digest", "keys", ""]
-    optional: bool = False
-
-
-FILES = (
-    RunFile(STUDY, "begin", "digest"),  # and by its keys, while the run goes on
-    RunFile(ENVIRONMENT, "begin", "digest"),
-    RunFile(LOG, "play", "digest"),
-    RunFile(METRICS, "end", "digest", optional=True),  # where public rows measure the model
-    RunFile(MODEL, "end", "digest"),
-    RunFile(CHECKPOINT, "play", "digest", optional=True),
-    RunFile(ABOUT, "end", "keys"),
-    RunFile(LEDGER, "end", "", optional=True),  # or a ledger of the data holds the run
-    RunFile(KEY, "end", "", optional=True),  # digest noted while the run goes on, then destroyed
-    RunFile(PAGE, "end", "", optional=True),  # written again whenever somebody asks
-)
-SEALED = tuple(each for each in FILES if each.held == "digest")
+SEALED = (STUDY, ENVIRONMENT, LOG, METRICS, MODEL, CHECKPOINT)
+"""Files whose digests the seal of a run holds. Of ``run.json`` it holds the keys, and of
+``study.toml`` the note of the beginning does, too. The ledger, the secret key and the report are in
+no seal.
+"""
+OPTIONAL = (METRICS, CHECKPOINT)
+"""Those of them that a run may lack: not every one has public rows that measure the model."""
 
 LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
 MADE = ("begun", "ended", "data")  # that say when and on what it was made, and promise nothing
@@ -318,11 +296,11 @@ class RunFolder:
         """
         sealed = mapping(seal.get("files"))
         return [
-            each.name
-            for each in SEALED
-            if each.name in sealed
-            or not each.optional
-            or (each.name == METRICS and there(self.path, METRICS))
+            name
+            for name in SEALED
+            if name in sealed
+            or name not in OPTIONAL
+            or (name == METRICS and there(self.path, METRICS))
         ]
 
     def digest(self, name: str, late: Callable[[], None] = lambda: None) -> str:
@@ -346,9 +324,9 @@ class RunFolder:
     def seal(self, done: Mapping[str, object], model: bytes, spent: records.Spent) -> Seal:
         """The seal of a run that ended with ``done`` and this model, which is written later."""
         files = {
-            each.name: self.digest(each.name)
-            for each in SEALED
-            if each.name != MODEL and (self.path / each.name).exists()
+            name: self.digest(name)
+            for name in SEALED
+            if name != MODEL and (self.path / name).exists()
         }
         files[MODEL] = hashlib.sha256(model).hexdigest()
         return Seal(files=files, run=outcome(done), spent=spent)
@@ -490,19 +468,17 @@ def study_of(
     return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
 
 
-def about_of(
-    folder: Path, modules: Path | None = None, error: type[SordinoError] = StudyError
-) -> About:
+def about_of(folder: Path, modules: Path | None = None) -> About:
     """The ``run.json`` of a folder.
 
     Where it is of a regime that is not known, the modules that its study names are told of and
     imported. This runs their code.
 
     Raises:
-        SordinoError: of this kind, if it cannot be read.
+        StudyError: if it cannot be read.
         ResumeError: if a module has changed.
     """
-    return records.about_of(_object(folder, modules, error), folder / ABOUT, error)
+    return records.about_of(_object(folder, modules, StudyError), folder / ABOUT)
 
 
 def _object(folder: Path, modules: Path | None, error: type[SordinoError]) -> dict[str, object]:
@@ -573,17 +549,12 @@ class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ended: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ended:
-    """All that is kept of a run that has ended: its model and how far it came.
-
-    See :class:`sordino.core.world.Snapshot`.
+class Ended(_End, frozen=True, eq=False):
+    """All that is kept of a run that has ended, a :class:`sordino.core.world.Snapshot`: its model
+    (d,) and how far it came.
     """
 
-    number: int
-    steps: int
     model: Vector
-    ended: str
 
     def pack(self) -> EncodedSnapshot:
         """Return it as it is kept on disk."""
@@ -603,7 +574,7 @@ def write_checkpoint(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     moment, number, mode = saved.moment, FORMAT, 0o600
     if moment.ended is not None:
-        moment = Ended(moment.number, moment.steps, moment.model, moment.ended)
+        moment = Ended(moment.number, moment.steps, moment.ended, moment.model)
         number, mode = FORMAT_ENDED, 0o666
     packed = moment.pack()
     header = _Header(
@@ -709,7 +680,7 @@ def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved |
             )
         if header.format == FORMAT_ENDED:
             end = msgspec.json.decode(header.moment, type=_End)
-            moment: Snapshot = Ended(end.number, end.steps, vectors["model"], end.ended)
+            moment: Snapshot = Ended(*msgspec.structs.astuple(end), vectors["model"])
         else:
             moment = play.unpack(EncodedSnapshot(vectors, bytes(header.moment)))
     return Saved(moment, header.log_length, header.regime, header.heads)
