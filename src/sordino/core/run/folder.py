@@ -1,4 +1,4 @@
-"""A run folder: its files, the log and the checkpoints while it plays, and what in its files differs
+"""A run folder: its files, the log and the checkpoints while it plays, and what in them differs
 from what its ledger holds.
 
 A run that goes on over another study, other data, other code or an older ledger could release what
@@ -680,7 +680,7 @@ def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved |
             )
         if header.format == FORMAT_ENDED:
             end = msgspec.json.decode(header.moment, type=_End)
-            moment: Snapshot = Ended(*msgspec.structs.astuple(end), vectors["model"])
+            moment: Snapshot = Ended(end.number, end.steps, end.ended, vectors["model"])
         else:
             moment = play.unpack(EncodedSnapshot(vectors, bytes(header.moment)))
     return Saved(moment, header.log_length, header.regime, header.heads)
