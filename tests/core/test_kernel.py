@@ -130,6 +130,7 @@ class Scripted:
     def __init__(self) -> None:
         self.seen: list[tuple[float, str]] = []
         self.kernel: Any = None
+        self.regime = self
 
     def step(self, state: At, event: Any) -> tuple[At, tuple[Any, ...]]:
         name = f"{type(event).__name__} {getattr(event, 'site', getattr(event, 'tag', ''))}"

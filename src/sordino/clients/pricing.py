@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from sordino.clients.division import Federation, identified, records
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
-from sordino.core.plan import CLOSE, Balance, NoisyCharges, Plan, Schedule, enough, priced, remedies
-from sordino.core.regimes import Vocabulary
-from sordino.core.statements import Paragraph, Table, number_text
+from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
+from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
-from sordino.privacy.budget import left_out
+from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden, Records, burdens
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.privacy.rounding import epsilon_text
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 512
 """Public examples from which energies are taken."""
+LARGEST = 1e6
+"""Of noise multipliers that are looked at."""
+CLOSE = 1.001
+"""Ratio to which a noise multiplier that is enough is found."""
 KINDS = 16
 """Kinds of clients beyond which the one that spends most is found by the Rényi bound."""
 
@@ -84,47 +87,6 @@ def dearest(asked: Schedule, charges: int) -> str:
     return max(units, key=spent)
 
 
-def price(
-    study: HorizontalStudy,
-    asked: Schedule,
-    wanted: int,
-    dimension: int,
-    batch: tuple[float, float, float],
-    sizes: Sequence[int],
-    counts: Callable[[int], Sequence[int]],
-) -> Plan:
-    """Return the plan of a calibrated study that promises something, of its dearest client.
-
-    Args:
-        asked: its charges.
-        wanted: charges of the client that is asked most.
-        dimension: d of the model.
-        batch: expected batch of the smallest, the median and the largest client.
-        sizes: of the clients' data.
-        counts: charges after which epsilon is shown, by those that are used.
-    """
-    privacy, unit = study.privacy, dearest(asked, wanted)
-    sigma, rate = asked.multipliers[unit], asked.noisy[unit].sampling_rate
-    most, budget = asked.most(unit), asked.budgets[unit]
-    steps = most[budget.accountant]
-    used = wanted if steps is None else min(wanted, steps)
-    curve = asked.curve(unit, counts(used))
-    return Plan(
-        noise_multiplier=sigma,
-        steps=steps,
-        most=most,
-        rounds=study.horizon,
-        used=used,
-        epsilon=curve[-1],
-        curve=curve,
-        ends="privacy" if steps is not None and wanted > steps else "rounds",
-        batches=batch,
-        signal_to_noise=batch[1] / (sigma * math.sqrt(dimension)),
-        relative_noise=sigma / (rate * sum(sizes)),
-        warnings=left_out(privacy.delta, budget.epsilon, numbers=used * dimension),
-    )
-
-
 def warnings(
     delta: float | None, smallest: int, steps: int | None, client: str, charge: str
 ) -> list[str]:
@@ -148,23 +110,6 @@ def warnings(
             "noise_multiplier"
         )
     return found
-
-
-def plan_paragraphs(
-    study: HorizontalStudy, plan: Plan, rate: float, words: Vocabulary
-) -> list[Paragraph]:
-    """Return a plan, for people."""
-    privacy = study.privacy
-    if not plan.most:
-        return [f"no privacy: epsilon is infinite; {words.many(plan.rounds or 0)}"]
-    made = "calibrated" if plan.calibrated else "given"
-    return [
-        f"noise multiplier {plan.noise_multiplier:g} ({made}), sampling rate {rate:g}, clip "
-        f"{privacy.clip:g}",
-        most_table(f"R_c: most {words.steps}", words.steps, study, plan),
-        f"at most {plan.used} {words.steps} of one {words.client} in "
-        f"{words.many(plan.rounds or 0)}: epsilon {epsilon_text(plan.epsilon)}",
-    ]
 
 
 def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> Table:
@@ -303,10 +248,14 @@ def with_balances(
     ]
     before = _burdens(study, known)
     for i, (unit, budget) in enumerate(asked.budgets.items()):
+        chosen = accountant(budget.accountant)
         told = [
-            (_affordable(study, asked, budgets, each), spent, each)
+            (
+                _affordable(study, asked, budgets, each),
+                chosen.epsilon(each.spent, budget.delta) if each.spent else 0.0,
+                each,
+            )
             for each in before[unit]
-            for spent in (priced(each.spent, budget),)
         ]
         steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
         name = divided.names[i] if divided.names else None
@@ -321,18 +270,19 @@ def with_balances(
         )
 
     alike = None if asked.staged else event
-    said = remedies(
-        found,
-        wanted,
-        asked.charged,
-        budgets[worst],
-        [each.spent for each in dear],
-        alike,
-        plan.noise_multiplier,
-    )
-    why = _of_persons(study)
-    if why and (steps := found[worst].steps) is not None:
-        said.append(_of_people(why, steps, wanted, asked.charged, plan, budgets[worst], alike))
+    clients = [(left, each.spent) for left, each in zip(found, dear, strict=True)]
+    said = _remedy_of_spent(clients, asked, budgets[worst], alike, plan.noise_multiplier)
+    why, steps = _of_persons(study), found[worst].steps
+    if why and steps is not None:
+        paid = f"{why}; it pays for"
+        if steps >= wanted:
+            said.append(f"{paid} {wanted} {asked.charged}, which is all that is planned")
+        else:
+            ways = _more_noise(alike, plan.noise_multiplier, wanted, (), budgets[worst])
+            end = ", and the run is refused" if steps == 0 else ""
+            said.append(
+                f"{paid} {steps} of {wanted} {asked.charged}{end}: {', or '.join([*ways, FEWER])}"
+            )
     if any(len({budgets[i] for i in each.units}) > 1 for unit in before.values() for each in unit):
         said.append(f"privacy.epsilons: {ALIKE}")
     if takes_equal_rows_apart(study):
@@ -354,25 +304,82 @@ def _fewer(steps: int | None) -> float:
     return math.inf if steps is None else steps
 
 
-def _of_people(
-    why: str,
-    steps: int,
-    wanted: int,
-    charged: str,
-    plan: Plan,
+def _more_noise(
+    event: Callable[[float], Event] | None, sigma: float, steps: int, before: Spent, budget: Budget
+) -> list[str]:
+    """Return the remedy of more noise, for so many steps after what was spent; nothing where none
+    is enough.
+
+    Args:
+        event: what is charged, by noise multiplier; None where charges differ along a schedule.
+    """
+    if event is None:
+        return ["raise privacy.noise_multiplier"]
+    chosen, low, high = accountant(budget.accountant), sigma, 2.0 * sigma
+
+    def fits(tried: float) -> bool:
+        spent = [*before, (event(tried), steps)]
+        return chosen.epsilon(spent, budget.delta, quick=True) <= budget.epsilon
+
+    while not fits(high):
+        low, high = high, 2.0 * high
+        if high > LARGEST:
+            return []
+    while high > CLOSE * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return [f"raise privacy.noise_multiplier from {sigma:.4g} to {high * CLOSE:.4g}"]
+
+
+def _remedy_of_spent(
+    clients: Sequence[tuple[Balance, Spent]],
+    asked: Schedule,
     budget: Budget,
     event: Callable[[float], Event] | None,
-) -> str:
-    """Say for how much people with several rows can pay, and the remedy."""
-    if steps >= wanted:
-        return f"{why}; it pays for {wanted} {charged}, which is all that is planned"
-    raised = None if event is None else enough(event, plan.noise_multiplier, wanted, (), budget)
-    noise = "raise privacy.noise_multiplier" + (
-        "" if raised is None else f" from {plan.noise_multiplier:.4g} to {raised * CLOSE:.4g}"
+    sigma: float,
+) -> list[str]:
+    """Return what stands in the way of a study, and the remedy, of the client that has least left.
+
+    Args:
+        clients: with what is left of each, and what it has spent.
+        asked: the study's charges.
+        budget: of the study.
+        event, sigma: as of :func:`_more_noise`.
+    """
+    wanted = asked.wanted(clients[0][0].unit)
+    short = [
+        (left, spent)
+        for left, spent in clients
+        if spent and left.steps is not None and left.steps < wanted
+    ]
+    if not short:
+        return []
+    worst, spent = min(short, key=lambda pair: (pair[0].steps or 0, -pair[0].spent))
+    others = (
+        f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
     )
-    ways = FEWER if event is not None and raised is None else f"{noise}, or {FEWER}"
-    end = ", and the run is refused" if steps == 0 else ""
-    return f"{why}; it pays for {steps} of {wanted} {charged}{end}: {ways}"
+    most, whose = epsilon_text(budget.epsilon), f"the ledger of {worst.called}"
+    if math.isinf(worst.spent):
+        return [
+            f"{whose}: its data was used without a bound, so no finite epsilon can be promised "
+            f"for it again{others}: use other data, or privacy.unit = 'none'"
+        ]
+    if worst.spent >= budget.epsilon:
+        return [
+            f"{whose} has spent epsilon {epsilon_text(worst.spent)}, which is all of {most}"
+            f"{others}: use other data, or raise privacy.epsilon, which is a promise to the "
+            "people in the data"
+        ]
+    ways = _more_noise(event, sigma, wanted, spent, budget)
+    if worst.steps:
+        ways.append(
+            f"plan for at most {worst.steps} {asked.charged} (budget.rounds or budget.updates)"
+        )
+    return [
+        f"{whose} has spent epsilon {epsilon_text(worst.spent)} of {most}, and pays for "
+        f"{worst.steps} of {wanted} {asked.charged}{others}: "
+        f"{', or '.join([*ways, 'use other data'])}"
+    ]
 
 
 def remedy(study: HorizontalStudy, usual: str) -> str:

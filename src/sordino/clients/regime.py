@@ -36,6 +36,8 @@ from sordino.core.plan import Plan, Schedule
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
+from sordino.privacy.budget import left_out
+from sordino.privacy.rounding import epsilon_text
 from sordino.training.outline import MAPPED, Outline, outline
 
 if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
@@ -111,18 +113,38 @@ class HorizontalRegime(Regime[H]):
         return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
-        """Return the plan of a study over clients of these sizes and a model of this dimension."""
+        """Return the plan of a study over clients of these sizes and a model of this dimension.
+
+        Of what is promised it is that of the client that spends most.
+        """
         full = self.calibrate(study, sizes)
         privacy, wanted = full.privacy, self.share(full)
         if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
             return self.unprotected(full, sizes)
-        schedule = self.schedule(full, sizes)
-        batch = self.batches(full, sizes)
-        priced = pricing.price(full, schedule, wanted, dimension, batch, sizes, self.curve_counts)
-        return replace(
-            priced,
+        asked, batch = self.schedule(full, sizes), self.batches(full, sizes)
+        unit = pricing.dearest(asked, wanted)
+        sigma, rate = asked.multipliers[unit], asked.noisy[unit].sampling_rate
+        most, budget = asked.most(unit), asked.budgets[unit]
+        steps = most[budget.accountant]
+        used = wanted if steps is None else min(wanted, steps)
+        curve = asked.curve(unit, self.curve_counts(used))
+        return Plan(
+            noise_multiplier=sigma,
+            steps=steps,
+            most=most,
+            rounds=study.horizon,
+            used=used,
+            epsilon=curve[-1],
+            curve=curve,
+            ends="privacy" if steps is not None and wanted > steps else "rounds",
+            batches=batch,
+            signal_to_noise=batch[1] / (sigma * math.sqrt(dimension)),
+            relative_noise=sigma / (rate * sum(sizes)),
             calibrated=study.privacy.noise_multiplier is None,
-            warnings=(*self.warnings(full, sizes, priced.steps, dimension), *priced.warnings),
+            warnings=(
+                *self.warnings(full, sizes, steps, dimension),
+                *left_out(privacy.delta, budget.epsilon, numbers=used * dimension),
+            ),
         )
 
     def unprotected(self, study: H, sizes: Sequence[int]) -> Plan:
@@ -147,8 +169,18 @@ class HorizontalRegime(Regime[H]):
 
     def told(self, study: H, plan: Plan) -> Sequence[Paragraph]:
         """Return a plan, for people."""
-        words = regimes.vocabulary(self.name)
-        return pricing.plan_paragraphs(study, plan, sampled(study).sampling_rate, words)
+        words, privacy = regimes.vocabulary(self.name), sampled(study)
+        rounds = words.many(plan.rounds or 0)
+        if not plan.most:
+            return [f"no privacy: epsilon is infinite; {rounds}"]
+        made = "calibrated" if plan.calibrated else "given"
+        return [
+            f"noise multiplier {plan.noise_multiplier:g} ({made}), sampling rate "
+            f"{privacy.sampling_rate:g}, clip {privacy.clip:g}",
+            pricing.most_table(f"R_c: most {words.steps}", words.steps, study, plan),
+            f"at most {plan.used} {words.steps} of one {words.client} in {rounds}: epsilon "
+            f"{epsilon_text(plan.epsilon)}",
+        ]
 
     def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
         """Return the mechanism that a calibrated study begins with.

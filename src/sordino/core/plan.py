@@ -326,10 +326,6 @@ def runs_of(factors: Iterable[float]) -> tuple[tuple[float, int], ...]:
     return tuple((factor, len(list(run))) for factor, run in itertools.groupby(factors))
 
 
-_LARGEST = 1e6  # of noise multipliers that are looked at
-CLOSE = 1.001
-
-
 @dataclass(frozen=True, slots=True)
 class Balance:
     """One client's ledger, as it is now.
@@ -420,95 +416,3 @@ class Plan:
 def step_event(sampling_rate: float, sigma: float) -> Event:
     """One DP-SGD step as the ledger books it."""
     return PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=sigma))
-
-
-def priced(before: Spent, budget: Budget) -> float:
-    """Epsilon of what was spent."""
-    return accountant(budget.accountant).epsilon(before, budget.delta) if before else 0.0
-
-
-def enough(
-    event: Callable[[float], Event], sigma: float, steps: int, before: Spent, budget: Budget
-) -> float | None:
-    """The noise multiplier, to a thousandth, for so many steps after what was spent; or None."""
-
-    def fits(tried: float) -> bool:
-        return (
-            accountant(budget.accountant).epsilon(
-                [*before, (event(tried), steps)], budget.delta, quick=True
-            )
-            <= budget.epsilon
-        )
-
-    low, high = sigma, 2.0 * sigma
-    while not fits(high):
-        low, high = high, 2.0 * high
-        if high > _LARGEST:
-            return None
-    while high > CLOSE * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
-def remedies(
-    clients: Sequence[Balance],
-    wanted: int,
-    charged: str,
-    budget: Budget,
-    before: Sequence[Spent],
-    event: Callable[[float], Event] | None,
-    sigma: float,
-) -> list[str]:
-    """Return what stands in the way of a study, and the remedy, of the client that has least left.
-
-    Args:
-        clients: with what is left of each.
-        wanted: charges that the study plans for each.
-        charged: what is charged, in the plural.
-        budget: of the study.
-        before: what each client has spent.
-        event: what is charged, by noise multiplier; None where charges differ along a schedule.
-        sigma: the study's noise multiplier.
-    """
-    short = [
-        (left, spent)
-        for left, spent in zip(clients, before, strict=True)
-        if spent and left.steps is not None and left.steps < wanted
-    ]
-    if not short:
-        return []
-    worst, spent = min(short, key=lambda pair: (pair[0].steps or 0, -pair[0].spent))
-    others = (
-        f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
-    )
-    most = epsilon_text(budget.epsilon)
-    if math.isinf(worst.spent):
-        return [
-            f"the ledger of {worst.called}: its data was used without a bound, so no finite "
-            f"epsilon can be promised for it again{others}: use other data, or privacy.unit = "
-            "'none'"
-        ]
-    if worst.spent >= budget.epsilon:
-        return [
-            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, which is "
-            f"all of {most}{others}: use other data, or raise privacy.epsilon, which is a promise "
-            "to the people in the data"
-        ]
-    raised = None if event is None else enough(event, sigma, wanted, spent, budget)
-    ways = ["raise privacy.noise_multiplier"] if event is None else []
-    ways += (
-        []
-        if raised is None
-        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * CLOSE:.4g}"]
-    )
-    ways += (
-        [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"]
-        if worst.steps
-        else []
-    )
-    return [
-        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of {most}, "
-        f"and pays for {worst.steps} of {wanted} {charged}{others}: "
-        f"{', or '.join([*ways, 'use other data'])}"
-    ]
