@@ -27,17 +27,17 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
+
+import msgspec
 
 from sordino.base.errors import ResumeError, StudyError
 
 OPTION = "--modules"
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(msgspec.Struct, frozen=True):
     """The code that a name stands for.
 
     Attributes:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sordino.clients.division import Federation, identified, records
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
@@ -123,8 +125,7 @@ def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> 
     return Table(f"{title} {within}", ["accountant", charged], rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trial:
+class Trial(msgspec.Struct, frozen=True, eq=False):
     """A model and public examples, by which a mechanism may be shaped before a run.
 
     Attributes:

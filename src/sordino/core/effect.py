@@ -13,9 +13,9 @@ Sites (clients, edges, parties) are numbered from 0. Numbers of rounds, tasks an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,13 +25,11 @@ from sordino.privacy import Event as Fact
 from sordino.privacy import Permit
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     """The run begins or goes on, or a round was closed and is evaluated and saved: what is next?"""
 
 
-@dataclass(frozen=True, slots=True)
-class EventBlock:
+class EventBlock(msgspec.Struct, frozen=True):
     """A task for an engine that plays many events in one local call; it is never sent to anybody.
 
     Attributes:
@@ -43,8 +41,7 @@ class EventBlock:
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockPlayed:
+class BlockPlayed(msgspec.Struct, frozen=True, eq=False):
     """The outcome of an :class:`EventBlock`.
 
     Attributes:
@@ -62,8 +59,7 @@ Request = Task | EventBlock
 Said = Reply | BlockPlayed
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """A message reached the server.
 
     Who sent it stands in it, and was checked by whoever received it.
@@ -72,36 +68,31 @@ class Arrived:
     message: Said
 
 
-@dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(msgspec.Struct, frozen=True):
     """The charge that :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
 
     permits: tuple[Permit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The ledger booked nothing that the answer to :class:`Begin` needed; the state is the same."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(msgspec.Struct, frozen=True):
     """The time asked for by a :class:`Wake` with this tag has come."""
 
     tag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """A site that was given up has been heard from again."""
 
     site: int
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """A site cannot be reached any more, and what it worked on will not come while it is away.
 
     Attributes:
@@ -112,8 +103,7 @@ class Left:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Overtaken:
+class Overtaken(msgspec.Struct, frozen=True):
     """Tasks up to this number are booked and may have been answered, and a power failure has taken
     what the server knew of them: go on with the next number.
 
@@ -128,30 +118,26 @@ class Overtaken:
     steps: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """The run cannot go on, and why; what was released stands, and the run ends with it."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lapsed:
+class Lapsed(msgspec.Struct, frozen=True):
     """The answer to this task would not be used any more, and was not computed; it is paid for."""
 
     site: int
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(msgspec.Struct, frozen=True):
     """The server's model has done what :class:`Learn` or :class:`Skip` asked."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Summed:
+class Summed(msgspec.Struct, frozen=True, eq=False):
     """The sum that :class:`Open` asked for is opened, or is lost and cannot be.
 
     Attributes:
@@ -181,32 +167,28 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Book:
+class Book(msgspec.Struct, frozen=True):
     """Charge every site, in the cohort or not, with what a round releases of it, beforehand."""
 
     number: int
     fact: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Give a site a task, or an answer. Whatever its price is, is booked first."""
 
     site: int
     message: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Send back :class:`Woke` with this tag after so many seconds."""
 
     after: float
     tag: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Learn:
+class Learn(msgspec.Struct, frozen=True, eq=False):
     """Let the server's own model learn from an event whose embeddings are all there.
 
     It answers the active parties.
@@ -226,8 +208,7 @@ class Learn:
     absent: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True):
     """The event is over, and nobody learns from it; the server has seen its labels all the same."""
 
     number: int
@@ -236,8 +217,7 @@ class Skip:
     active: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Open:
+class Open(msgspec.Struct, frozen=True, eq=False):
     """Open the sum of what these clients sent in a round, and of nothing else.
 
     A simulation's contributions are under no mask: their sum stands open. On a network the masks
@@ -254,22 +234,19 @@ class Open:
     values: NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """A row for the log. The kernel adds what it alone knows (time, epsilon, accuracy)."""
 
-    row: Row = field(hash=False)
+    row: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """A round is over and a new global model stands; the moment to evaluate and to save."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """Nothing more will happen."""
 
     why: str

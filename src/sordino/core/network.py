@@ -12,10 +12,10 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -136,8 +136,7 @@ class Agreement(Section):
         return tuple(each.examples for each in self.site)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DemoFiles:
+class DemoFiles(msgspec.Struct, frozen=True, eq=False):
     """A study's data, divided into a file for each site as a simulation divides it.
 
     Attributes:
@@ -155,8 +154,7 @@ class DemoFiles:
     test: dict[str, NDArray[Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SiteObjects:
+class SiteObjects(msgspec.Struct, frozen=True, eq=False):
     """A site's objects.
 
     Attributes:

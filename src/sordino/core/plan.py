@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from sordino.base.errors import StudyError
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import (
@@ -58,8 +60,7 @@ ENDLESS = -1
 Stages = tuple[tuple[Event, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     """Epsilon after each of ``counts`` charges.
 
     It is computed where it is looked at: hundreds of rounds are planned, and few of them shown.
@@ -78,8 +79,7 @@ class Curve:
         return map(self.price, self.counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyCharges:
+class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
     """Charges that a noise multiplier sets: releases of Poisson samples, in stages.
 
     Attributes:
@@ -326,8 +326,7 @@ def runs_of(factors: Iterable[float]) -> tuple[tuple[float, int], ...]:
     return tuple((factor, len(list(run))) for factor, run in itertools.groupby(factors))
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(msgspec.Struct, frozen=True):
     """One client's ledger, as it is now.
 
     Attributes:

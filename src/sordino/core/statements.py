@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET
 
 from sordino.core import regimes
@@ -98,8 +99,7 @@ class Series:
     open: Sequence[bool] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A line across a panel.
 
     Attributes:
@@ -185,8 +185,7 @@ class Figure:
         return max((x for panel in self.panels for one in panel.series for x in one.x), default=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
+class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """Counts by row and column.
 
     Attributes:
@@ -248,8 +247,7 @@ def smoothed(values: Sequence[float], last: int) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table of words: a title, the names of the columns, and the rows."""
 
     title: str
@@ -260,8 +258,7 @@ class Table:
 Paragraph = str | Table
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """Other choices that a study has at its price: a cell for each choice, for machines, and the
     same for people.
     """
@@ -285,8 +282,7 @@ Fact = tuple[str, str, str]
 """Name, value, remark."""
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """A section of the page: how the run went on.
 
     Lines are one paragraph; a table has a head and rows, or pairs and no head.
@@ -302,8 +298,7 @@ class Course:
     wordy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(msgspec.Struct, frozen=True):
     """The participants: a line to open the table by, a note, the table."""
 
     summary: str
@@ -422,8 +417,7 @@ PAPER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SiteScope:
+class SiteScope(msgspec.Struct, frozen=True):
     """The part of a run that one site of a network speaks for.
 
     Attributes:

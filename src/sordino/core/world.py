@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from sordino.training.plausible import Length
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedSnapshot:
+class EncodedSnapshot(msgspec.Struct, frozen=True, eq=False):
     """A moment as it is kept on disk: named arrays, and the rest as JSON."""
 
     vectors: dict[str, NDArray[Any]]
@@ -250,8 +249,7 @@ def unpacked(packed: EncodedSnapshot) -> tuple[EncodedSnapshot, dict[str, Any]]:
     return EncodedSnapshot(packed.vectors, bytes(rest.state)), kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
+class Absence(msgspec.Struct, frozen=True):
     """A site that takes a task and vanishes.
 
     Attributes:
@@ -281,8 +279,7 @@ class ChargeRequest:
     counts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Summing:
+class Summing(msgspec.Struct, frozen=True):
     """A sum of which the server learns nothing else: what everybody knows of it.
 
     Attributes:

@@ -31,7 +31,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,8 +228,7 @@ def outcome(about: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunFolder(msgspec.Struct, frozen=True):
     """A run folder, held against what its ledger says of it.
 
     Nothing in it is trusted: files are plain ones of bounded size, and notes are read key by key.
@@ -525,8 +523,7 @@ NAMES = {
 AT_ONCE = 64  # vectors read from one mapping of the file
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Saved:
+class Saved(msgspec.Struct, frozen=True, eq=False):
     """A moment, and what else stood then.
 
     Attributes:
@@ -540,7 +537,7 @@ class Saved:
     moment: Snapshot
     log_length: int
     regime: str
-    heads: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    heads: Mapping[str, tuple[int, str]] = {}
 
 
 class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

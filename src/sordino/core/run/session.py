@@ -14,9 +14,9 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -70,8 +70,7 @@ from sordino.core.world import Snapshot
 from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The end of a run.
 
     Attributes:
@@ -105,8 +104,7 @@ class Outcome:
     rmse: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Going:
+class Going(msgspec.Struct, frozen=True):
     """A run that begins or goes on: ``run.json``, how many rounds were done before, its folder."""
 
     about: About

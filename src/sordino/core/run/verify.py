@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +56,14 @@ Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """The meaning of an epsilon: at which delta, by which accountant."""
 
     delta: float
     accountant: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """A unit of a ledger: its names and what it has spent (None where no delta is known).
 
     Of a set of records that is what those in it have spent at most, in this set and in all others.
@@ -77,8 +74,7 @@ class Unit:
     epsilon: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """A ledger whose chain is whole."""
 
     path: Path
@@ -88,8 +84,7 @@ class Kept:
     units: tuple[Unit, ...]
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(msgspec.Struct):
     """The findings.
 
     Attributes:
@@ -102,9 +97,9 @@ class Verdict:
         sealed: whether a run had ended and was sealed; None of ledgers alone.
     """
 
-    ledgers: list[Kept] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    ledgers: list[Kept] = []
+    problems: list[str] = []
+    remarks: list[str] = []
     epsilon: float | None = None
     terms: Terms | None = None
     sealed: bool | None = None
