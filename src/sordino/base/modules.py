@@ -35,6 +35,7 @@ import msgspec
 from sordino.base.errors import ResumeError, StudyError
 
 OPTION = "--modules"
+OURS = ("", "sordino")
 
 
 class Module(msgspec.Struct, frozen=True):
@@ -97,10 +98,10 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
         StudyError: as :func:`attribute`.
         ResumeError: if the code is another than the run was begun with.
     """
-    top = path.partition(":")[0].partition(".")[0]
+    top = _top(path)
     if _closed.get():
         return
-    found = None if top in ("", "sordino") else _find(top)
+    found = _find(top)
     if recorded and top in recorded and (found is None or found.digest != recorded[top]):
         where = (
             "is not found"
@@ -169,11 +170,9 @@ def lying(paths: Iterable[str]) -> dict[str, tuple[Module, bool]]:
     """The module behind each ``package.module:attribute``, and whether it is beside the study."""
     record: dict[str, tuple[Module, bool]] = {}
     for path in paths:
-        top = path.partition(":")[0].partition(".")[0]
-        module = None if top in ("", "sordino") else _find(top)
-        if module is not None:
-            beside = top in _FINDER.modules or _own(top) is not None
-            record[top] = module, beside
+        top = _top(path)
+        if (module := _find(top)) is not None:
+            record[top] = module, top in _FINDER.modules or _own(top) is not None
     return record
 
 
@@ -198,12 +197,15 @@ def digest_of(file: Path) -> str:
     return found.hexdigest()
 
 
+def _top(path: str) -> str:
+    """Return the first part of the dotted name in ``package.module:attribute``."""
+    return path.partition(":")[0].partition(".")[0]
+
+
 def _imported(place: str) -> ModuleType:
-    top = place.partition(".")[0]
-    if not top or top == "sordino":
-        return importlib.import_module(place)
+    top = _top(place)
     found = _find(top)
-    if _closed.get() and top not in _told:
+    if _closed.get() and top not in _told and top not in OURS:
         where = "" if found is None or found.file is None else f" ({found.file})"
         raise StudyError(
             f"it names the module {top}{where}, whose code is not run just to read a study"
@@ -235,7 +237,9 @@ def _say(found: Module) -> None:
 
 
 def _find(top: str) -> Module | None:
-    """The module of this name; None if there is none, for Python to say so."""
+    """The module of this name; None if there is none, for Python to say so, or if it is ours."""
+    if top in OURS:
+        return None
     beside, installed = _own(top), _installed(top)
     known = _told.get(top)
     if known is not None and beside is not None and digest_of(beside) != known.digest:

@@ -24,9 +24,9 @@ from sordino.base.message import Vector
 from sordino.clients import records as files
 from sordino.clients.division import (
     Federation,
+    kernels_of,
     known_records,
     loss_of,
-    model,
     placed,
     tensors,
 )
@@ -55,12 +55,11 @@ from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import Examples
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.models import digest_of
-from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
@@ -117,9 +116,10 @@ class Assembly(Generic[H]):
         self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
         self.data_records = known_records(study, divided)
         test, place = divided.test, device(study)
-        flat, loss = Flat(model(study, test.shape, test.outputs).to(place)), loss_of(study)
-        self.kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-        self.evaluator, self.classes, self.span = Evaluator(flat, loss), test.classes, test.span
+        self.kernels = kernels_of(study, test, place)
+        flat = self.kernels.flat
+        self.evaluator = Evaluator(flat, loss_of(study))
+        self.classes, self.span = test.classes, test.span
         rows = placed(test.x, place), torch.from_numpy(test.y).to(place)
         hidden = study.pays_to_test
         self.test = (rows[0][:0], rows[1][:0]) if hidden else rows

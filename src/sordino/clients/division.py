@@ -21,6 +21,7 @@ from sordino.privacy.records.group import SAMPLE
 if TYPE_CHECKING:  # whoever only divides data does not wait for torch
     import torch
 
+    from sordino.training.client import ModelKernels
     from sordino.training.loss import Loss
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -194,6 +195,16 @@ def loss_of(study: HorizontalStudy) -> Loss:
     from sordino.training.loss import loss_for
 
     return loss_for(study.model.name, number=study.data.span is not None)
+
+
+def kernels_of(study: HorizontalStudy, like: datasets.Dataset, place: torch.device) -> ModelKernels:
+    """The study's model for such examples, and its kernels, on a device."""
+    from sordino.training.client import ModelKernels
+    from sordino.training.flat import Flat
+    from sordino.training.perexample import ClippedSum, MeanGradient
+
+    flat, loss = Flat(model(study, like.shape, like.outputs).to(place)), loss_of(study)
+    return ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
 
 
 def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:

@@ -307,8 +307,7 @@ def by_rows(
         else:
             apart = in_units(scores[rows, 0], span) - in_units(labels[rows], span)
             value = float(np.sqrt((apart**2).mean()))
-        name = names[number] if number < len(names) else str(number)
-        each.append(OfOwner(name=name, rows=len(rows), value=value))
+        each.append(OfOwner(name=_called(names, number), rows=len(rows), value=value))
     return _owners("rows", each, lowest=span is None)
 
 
@@ -323,9 +322,12 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
         rows = row[seen].astype(np.float64)
         if rows.sum():
             value = float(rows @ recall[seen] / rows.sum())
-            name = names[number] if number < len(names) else str(number)
-            each.append(OfOwner(name=name, rows=int(row.sum()), value=value))
+            each.append(OfOwner(name=_called(names, number), rows=int(row.sum()), value=value))
     return _owners("labels", each, lowest=True)
+
+
+def _called(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else str(number)
 
 
 def _owners(by: str, each: Sequence[OfOwner], *, lowest: bool) -> Owners | None:

@@ -6,7 +6,19 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from sordino.core.records import Client, Count, Facts, Maybe, Real, Record, Round, known
+from sordino.core.records import (
+    Client,
+    Count,
+    Facts,
+    Maybe,
+    Number,
+    Real,
+    Record,
+    Round,
+    Text,
+    Whole,
+    known,
+)
 from sordino.core.run.reading import Run
 
 
@@ -19,8 +31,8 @@ class Holder(Client, frozen=True, kw_only=True):
         labels: how many of each class; empty where that is private.
     """
 
-    name: Maybe[str] = UNSET
-    examples: Maybe[Count] = UNSET
+    name: Text = UNSET
+    examples: Whole = UNSET
     labels: Maybe[tuple[Count, ...]] = UNSET
 
 
@@ -31,24 +43,24 @@ class TestSet(Record, frozen=True, kw_only=True):
 
     __test__ = False  # pytest: no class of tests
 
-    kind: Maybe[str] = UNSET
-    rows: Maybe[Count] = UNSET
-    unit: Maybe[str] = UNSET
-    epsilon: Maybe[Real] = UNSET
-    noise_multiplier: Maybe[Real] = UNSET
-    evaluations: Maybe[Count] = UNSET
+    kind: Text = UNSET
+    rows: Whole = UNSET
+    unit: Text = UNSET
+    epsilon: Number = UNSET
+    noise_multiplier: Number = UNSET
+    evaluations: Whole = UNSET
 
 
 class Stage(Record, frozen=True, kw_only=True):
     """A planned stretch of updates, with one clipping bound and one rule for the learning rate."""
 
-    number: Maybe[Count] = UNSET
-    start: Maybe[Count] = UNSET
-    length: Maybe[Count] = UNSET
-    clip: Maybe[Real] = UNSET
-    rate: Maybe[Real] = UNSET
-    variance: Maybe[Real] = UNSET
-    slowing: Maybe[Real] = UNSET
+    number: Whole = UNSET
+    start: Whole = UNSET
+    length: Whole = UNSET
+    clip: Number = UNSET
+    rate: Number = UNSET
+    variance: Number = UNSET
+    slowing: Number = UNSET
 
 
 class Horizontal(Facts, frozen=True, kw_only=True):
@@ -67,9 +79,9 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     test: Maybe[TestSet] = UNSET
     epsilons: Maybe[tuple[Real, ...]] = UNSET
     noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
-    sampling_rate: Maybe[Real] = UNSET
-    staleness: Maybe[Real] = UNSET
-    validation: Maybe[str] = UNSET
+    sampling_rate: Number = UNSET
+    staleness: Number = UNSET
+    validation: Text = UNSET
     stages: Maybe[tuple[Stage, ...]] = UNSET
 
     @property
@@ -87,9 +99,9 @@ class Measured(Round, frozen=True, kw_only=True, tag="round"):
         rmse: root mean squared error on the test set, where labels are numbers, in their units.
     """
 
-    validation: Maybe[Real] = UNSET
-    test_epsilon: Maybe[Real] = UNSET
-    rmse: Maybe[Real] = UNSET
+    validation: Number = UNSET
+    test_epsilon: Number = UNSET
+    rmse: Number = UNSET
 
 
 def horizontal(run: Run) -> Horizontal:

@@ -18,6 +18,7 @@ from sordino.clients.division import (
     examples,
     federation,
     identified,
+    kernels_of,
     loss_of,
     model,
     tensors,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.mechanisms.gaussian import Bounded
     from sordino.mechanisms.kinds import NoiseRequest
     from sordino.training.client import ModelKernels
-    from sordino.training.flat import Flat
 
 H = TypeVar("H", bound=HorizontalStudy)
 
@@ -266,7 +266,7 @@ class HorizontalRegime(Regime[H]):
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
         full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            trial = Trial(known.parameters, lambda: _trained_on(study, federation(study)))
+            trial = Trial(known.parameters, lambda: _trained_on(study))
             noise = self.mechanism(full, sizes, trial)
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):
@@ -331,9 +331,10 @@ def _outline(study: HorizontalStudy, told: Division) -> Outline:
     """The study's model as a plan needs it; a model that is not built in is made and tried."""
     if (known := outline(study.model.name, told.shape, told.classes)) is not None:
         return known
+    from sordino.training.flat import Flat
     from sordino.training.perexample import path_of
 
-    flat = _flat(study, told)
+    flat = Flat(model(study, told.shape, told.classes))
     sizes = tuple(slot.size for slot in flat.layout)
     # How gradients are computed is tried out only where it is told.
     tried = study.privacy.unit == "sample"
@@ -341,22 +342,9 @@ def _outline(study: HorizontalStudy, told: Division) -> Outline:
     return Outline(sizes, path)
 
 
-def _flat(study: HorizontalStudy, told: Division) -> Flat:
-    """The study's model, made."""
-    from sordino.training.flat import Flat
-
-    return Flat(model(study, told.shape, told.classes))
-
-
-def _trained_on(
-    study: HorizontalStudy, divided: Federation
-) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
+def _trained_on(study: HorizontalStudy) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
     """Kernels of the study's model, and its validation examples."""
     import torch
 
-    from sordino.training.client import ModelKernels
-    from sordino.training.perexample import ClippedSum, MeanGradient
-
-    flat, loss = _flat(study, Division.of_data(divided)), loss_of(study)
-    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    return kernels, tensors(divided.validation, torch.device("cpu"))
+    divided, place = federation(study), torch.device("cpu")
+    return kernels_of(study, divided.test, place), tensors(divided.validation, place)

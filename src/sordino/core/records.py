@@ -46,6 +46,9 @@ else:
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Maybe: TypeAlias = T | UnsetType | None
 """A value that may be null, or absent."""
+Number: TypeAlias = Maybe[Real]
+Whole: TypeAlias = Maybe[Count]
+Text: TypeAlias = Maybe[str]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,21 +110,21 @@ class OfClass(Record, frozen=True, kw_only=True):
             nothing else.
     """
 
-    name: Maybe[str] = UNSET
-    rows: Maybe[Count] = UNSET
-    precision: Maybe[Real] = UNSET
-    recall: Maybe[Real] = UNSET
-    f1: Maybe[Real] = UNSET
-    auroc: Maybe[Real] = UNSET
-    average_precision: Maybe[Real] = UNSET
+    name: Text = UNSET
+    rows: Whole = UNSET
+    precision: Number = UNSET
+    recall: Number = UNSET
+    f1: Number = UNSET
+    auroc: Number = UNSET
+    average_precision: Number = UNSET
 
 
 class OfOwner(Record, frozen=True, kw_only=True):
     """The quality for one client: accuracy, or root mean squared error, on ``rows`` rows."""
 
-    name: Maybe[str] = UNSET
-    rows: Maybe[Count] = UNSET
-    value: Maybe[Real] = UNSET
+    name: Text = UNSET
+    rows: Whole = UNSET
+    value: Number = UNSET
 
 
 class Owners(Record, frozen=True, kw_only=True):
@@ -135,10 +138,10 @@ class Owners(Record, frozen=True, kw_only=True):
         spread: standard deviation over them.
     """
 
-    by: Maybe[str] = UNSET
+    by: Text = UNSET
     each: Maybe[tuple[OfOwner, ...]] = UNSET
-    worst_decile: Maybe[Real] = UNSET
-    spread: Maybe[Real] = UNSET
+    worst_decile: Number = UNSET
+    spread: Number = UNSET
 
 
 class Metrics(Open, frozen=True, kw_only=True):
@@ -162,19 +165,19 @@ class Metrics(Open, frozen=True, kw_only=True):
         clients: how evenly they are served; absent where nothing public tells.
     """
 
-    format: Maybe[Count] = UNSET
-    task: Maybe[str] = UNSET
-    rows: Maybe[Count] = UNSET
-    loss: Maybe[Real] = UNSET
-    accuracy: Maybe[Real] = UNSET
-    balanced_accuracy: Maybe[Real] = UNSET
-    f1: Maybe[Real] = UNSET
-    auroc: Maybe[Real] = UNSET
-    average_precision: Maybe[Real] = UNSET
-    calibration_error: Maybe[Real] = UNSET
-    rmse: Maybe[Real] = UNSET
-    mae: Maybe[Real] = UNSET
-    r2: Maybe[Real] = UNSET
+    format: Whole = UNSET
+    task: Text = UNSET
+    rows: Whole = UNSET
+    loss: Number = UNSET
+    accuracy: Number = UNSET
+    balanced_accuracy: Number = UNSET
+    f1: Number = UNSET
+    auroc: Number = UNSET
+    average_precision: Number = UNSET
+    calibration_error: Number = UNSET
+    rmse: Number = UNSET
+    mae: Number = UNSET
+    r2: Number = UNSET
     classes: Maybe[tuple[OfClass, ...]] = UNSET
     confusion: Maybe[tuple[tuple[Count, ...], ...]] = UNSET
     clients: Maybe[Owners] = UNSET
@@ -211,10 +214,10 @@ class Round(Row, frozen=True, kw_only=True, tag="round"):
     """
 
     steps: Count | UnsetType = UNSET
-    epsilon: Maybe[Real] = UNSET
-    accuracy: Maybe[Real] = UNSET
-    loss: Maybe[Real] = UNSET
-    note: Maybe[str] = UNSET
+    epsilon: Number = UNSET
+    accuracy: Number = UNSET
+    loss: Number = UNSET
+    note: Text = UNSET
 
 
 class OfClient(Row, frozen=True, kw_only=True):
@@ -276,7 +279,7 @@ class End(Row, frozen=True, kw_only=True, tag="end"):
     """The run is over; ``accuracy`` on a stream, of all its events."""
 
     why: str | UnsetType = UNSET
-    accuracy: Maybe[Real] = UNSET
+    accuracy: Number = UNSET
 
 
 class Unknown(Open, frozen=True, kw_only=True):
@@ -339,7 +342,7 @@ class Client(Record, frozen=True, kw_only=True):
     """A participant: its number, and its unit in the ledger."""
 
     client: Maybe[int | str] = UNSET
-    unit: Maybe[str] = UNSET
+    unit: Text = UNSET
 
 
 class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
@@ -354,10 +357,10 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
     """
 
     classes: Maybe[tuple[str, ...]] = UNSET
-    dimension: Maybe[Count] = UNSET
-    clip: Maybe[Real] = UNSET
-    R_c: Maybe[Count] = UNSET
-    title: Maybe[str] = UNSET
+    dimension: Whole = UNSET
+    clip: Number = UNSET
+    R_c: Whole = UNSET
+    title: Text = UNSET
 
     @property
     def members(self) -> tuple[Client, ...]:
@@ -368,8 +371,8 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
 class Module(Record, frozen=True, kw_only=True):
     """Code that the study names: its file, its digest, and whether it lay beside the study."""
 
-    file: Maybe[str] = UNSET
-    sha256: Maybe[str] = UNSET
+    file: Text = UNSET
+    sha256: Text = UNSET
     beside: Maybe[bool] = UNSET
 
 
@@ -388,15 +391,15 @@ class Result(Record, frozen=True, kw_only=True):
         rmse: instead of accuracy, where labels are numbers, in their units.
     """
 
-    rounds: Maybe[Count] = UNSET
-    steps: Maybe[Count] = UNSET
-    accuracy: Maybe[Real] = UNSET
-    epsilon: Maybe[Real] = UNSET
-    seconds: Maybe[Real] = UNSET
-    why: Maybe[str] = UNSET
+    rounds: Whole = UNSET
+    steps: Whole = UNSET
+    accuracy: Number = UNSET
+    epsilon: Number = UNSET
+    seconds: Number = UNSET
+    why: Text = UNSET
     spent: Maybe[tuple[Real, ...]] = UNSET
-    test_epsilon: Maybe[Real] = UNSET
-    rmse: Maybe[Real] = UNSET
+    test_epsilon: Number = UNSET
+    rmse: Number = UNSET
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -404,9 +407,9 @@ class Place(Record, frozen=True, kw_only=True):
     is.
     """
 
-    seq: Maybe[Count] = UNSET
-    digest: Maybe[str] = UNSET
-    scope: Maybe[str] = UNSET
+    seq: Whole = UNSET
+    digest: Text = UNSET
+    scope: Text = UNSET
 
 
 class About(Open, frozen=True, kw_only=True):
@@ -435,33 +438,33 @@ class About(Open, frozen=True, kw_only=True):
     """
 
     format: Count | UnsetType = UNSET
-    run: Maybe[str] = UNSET
-    name: Maybe[str] = UNSET
-    method: Maybe[str] = UNSET
-    form: Maybe[str] = UNSET
-    status: Maybe[str] = UNSET
-    unit: Maybe[str] = UNSET
-    adjacency: Maybe[str] = UNSET
-    epsilon_budget: Maybe[Real] = UNSET
+    run: Text = UNSET
+    name: Text = UNSET
+    method: Text = UNSET
+    form: Text = UNSET
+    status: Text = UNSET
+    unit: Text = UNSET
+    adjacency: Text = UNSET
+    epsilon_budget: Number = UNSET
     chosen: Maybe[bool] = UNSET
-    claimed_epsilon: Maybe[Real] = UNSET
-    delta: Maybe[Real] = UNSET
-    accountant: Maybe[str] = UNSET
-    noise_multiplier: Maybe[Real] = UNSET
-    learning_rate: Maybe[Real] = UNSET
-    batch: Maybe[Real] = UNSET
-    R_s: Maybe[Count] = UNSET
+    claimed_epsilon: Number = UNSET
+    delta: Number = UNSET
+    accountant: Text = UNSET
+    noise_multiplier: Number = UNSET
+    learning_rate: Number = UNSET
+    batch: Number = UNSET
+    R_s: Whole = UNSET
     affordable_steps: Maybe[tuple[Count, ...]] = msgspec.field(default=UNSET, name="payable")
     modules: Maybe[dict[str, Module]] = UNSET
     facts: Facts = msgspec.field(default_factory=lambda: regimes.facts(None)())  # with nothing said
-    guarantee: Maybe[str] = UNSET
+    guarantee: Text = UNSET
     assumptions: Maybe[tuple[str, ...]] = UNSET
     warnings: Maybe[tuple[str, ...]] = UNSET
     result: Maybe[Result] = UNSET
     ledger: Maybe[Place] = UNSET
-    begun: Maybe[str] = UNSET
-    ended: Maybe[str] = UNSET
-    data: Maybe[str] = UNSET
+    begun: Text = UNSET
+    ended: Text = UNSET
+    data: Text = UNSET
 
     @property
     def regime(self) -> str:

@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ def asked(study: Study) -> str:
     return studies.write(study.model_copy(update={"execution": studies.Execution()}))
 
 
-def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+def protective(study: Study, run: str, data: Sequence[str], folder: Path) -> Entropy:
     """Return the entropy that batches and noise are drawn from.
 
     With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what
@@ -206,21 +206,26 @@ def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Ent
     With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
     ends, and the data: a copy of the folder that goes on over other rows draws other noise.
     """
-    if study.privacy.entropy == "system":
-        return _system(folder, data)
     shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
-    return Seeded(study.seed, joined([*shaping, *_of_run(study, run)]))
+    return _root(study, run, data, folder, shaping)
 
 
-def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+def answering(study: Study, run: str, data: Sequence[str], folder: Path) -> Entropy:
     """Return the entropy of answers about labels: :func:`protective` in any environment."""
-    if study.privacy.entropy == "system":
-        return _system(folder, data)
     own = (f"{name} {digest}" for name, digest in sorted(_modules(study).items()))
-    return Seeded(
-        study.seed,
-        joined(["labels", _shape(study), numerics(), *own, *data, *_of_run(study, run)]),
-    )
+    return _root(study, run, data, folder, ["labels", _shape(study), numerics(), *own, *data])
+
+
+def _root(
+    study: Study, run: str, data: Sequence[str], folder: Path, shaping: Sequence[str]
+) -> Entropy:
+    """Return entropy under the run's secret key and over its data, so that no noise covers two data
+    sets; or under the seed and over what shapes releases.
+    """
+    if study.privacy.entropy == "system":
+        return System(hmac.digest(_key(folder), joined(data).encode(), "sha256"))
+    of_run = [] if study.privacy.ledger == "run" else [run]
+    return Seeded(study.seed, joined([*shaping, *of_run]))
 
 
 def _shape(study: Study) -> str:
@@ -260,15 +265,6 @@ def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
     if isinstance(value, list | tuple):
         return [_placeless(part, told) for part in value]
     return told(value) if isinstance(value, Path) else value
-
-
-def _of_run(study: Study, run: str) -> list[str]:
-    return [] if study.privacy.ledger == "run" else [run]
-
-
-def _system(folder: Path, data: Iterable[str]) -> System:
-    """Draws under the run's secret key and over its data: no noise covers two data sets."""
-    return System(hmac.digest(_key(folder), joined(data).encode(), "sha256"))
 
 
 def _key(folder: Path) -> bytes:

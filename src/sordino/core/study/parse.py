@@ -68,9 +68,8 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     shape = _shape(method, table)
     read.setdefault("name", _named_after(table))
     for registry in tables():
-        if _has_place(registry, shape, method):
-            read, told = _chosen(registry, read, shape)
-            lines += told
+        read, told = _chosen(registry, read, shape)
+        lines += told
     try:
         study = shape.model_validate(read)
     except ValidationError as error:
@@ -113,22 +112,6 @@ def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]
     return next(
         (each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]
     ).study
-
-
-def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
-    """Return whether a study of this kind, with this method, has such a table."""
-    sections: list[type[Section]] = [shape]
-    for key in registry.keys[:-1]:
-        if key == "method":
-            sections = [] if method is None else [method]
-        else:
-            sections = [
-                inner
-                for each in sections
-                if key in each.model_fields
-                for inner in sections_in(each.model_fields[key].annotation)
-            ]
-    return any(registry.keys[-1] in each.model_fields for each in sections)
 
 
 def _chosen(
@@ -352,7 +335,7 @@ def _explained(
     return [
         _explain(problem, place, section, shape)
         for problem in error.errors()
-        if problem.get("input") is not _REFUSED
+        if problem.get("input") is not _REFUSED or problem["type"] == "extra_forbidden"
     ]
 
 
