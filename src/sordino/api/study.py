@@ -126,9 +126,7 @@ class Study:
     @property
     def table(self) -> dict[str, Any]:
         """Every key and its value, as in a study file; defaults are spelled out."""
-        found: dict[str, Any] = self._checked.model_dump(
-            mode="json", by_alias=True, exclude_none=True
-        )
+        found: dict[str, Any] = self._checked.as_table()
         return found
 
     @property
@@ -224,7 +222,7 @@ def _folder(modules: Path | str | None) -> Path | None:
 def _plain(key: str, value: object) -> Any:
     """A table as keys and values; a name alone is the table's name."""
     if isinstance(value, Section):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return value.as_table()
     if isinstance(value, str) and key in _NAMED:
         return {_NAMED[key]: value}
     if isinstance(value, Mapping):

@@ -68,6 +68,10 @@ class Section(BaseModel, metaclass=Kind):
         populate_by_name=True,
     )
 
+    def as_table(self) -> dict[str, Any]:
+        """Return the table as a file writes it: what is not set is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
 
 LONGEST = 60
 """Characters of a value that an error shows."""

@@ -77,10 +77,7 @@ def _state(task: Task) -> State:
 
 def differing(there: Study, asked: Study) -> list[str]:
     """Return the differences of two studies, key by key; defaults and order do not count."""
-    old, new = (
-        dict(flat(study.model_dump(mode="json", by_alias=True, exclude_none=True)))
-        for study in (there, asked)
-    )
+    old, new = (dict(flat(study.as_table())) for study in (there, asked))
     keys = sorted({*old, *new}, key=[*old, *new].index)
     return [
         f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here"

@@ -28,6 +28,7 @@ times (rows of one person) have no such prefix: there the dearest event stands f
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,12 +146,8 @@ class Schedule:
 
     def with_noise(self, multipliers: Mapping[str, float]) -> Schedule:
         """Return the schedule with these noise multipliers."""
-        known: dict[tuple[NoisyCharges, float], Stages] = {}
-        for unit, sigma in multipliers.items():
-            each = self.noisy[unit]
-            if (each, sigma) not in known:
-                known[each, sigma] = each.at(sigma)
-        stages = {unit: known[self.noisy[unit], sigma] for unit, sigma in multipliers.items()}
+        at = functools.cache(NoisyCharges.at)  # units are often alike
+        stages = {unit: at(self.noisy[unit], sigma) for unit, sigma in multipliers.items()}
         return replace(
             self,
             stages={**self.stages, **stages},
@@ -166,17 +163,11 @@ class Schedule:
         open_ones = [unit for unit in self.noisy if unit not in self.multipliers]
         if not open_ones:
             return self
-        found: dict[tuple[NoisyCharges, Budget], float] = {}
-        if self.alike:
-            first = max(open_ones, key=lambda unit: self.noisy[unit].sampling_rate)
-            sigma = self.noisy[first].calibrated(self.budgets[first])
-            return self.with_noise(dict.fromkeys(open_ones, sigma))
-        for unit in open_ones:
-            asked = (self.noisy[unit], self.budgets[unit])
-            if asked not in found:
-                found[asked] = asked[0].calibrated(asked[1])
+        calibrated = functools.cache(NoisyCharges.calibrated)  # units are often alike
+        first = max(open_ones, key=lambda unit: self.noisy[unit].sampling_rate)
+        asked = {unit: first if self.alike else unit for unit in open_ones}
         return self.with_noise(
-            {unit: found[self.noisy[unit], self.budgets[unit]] for unit in open_ones}
+            {unit: calibrated(self.noisy[like], self.budgets[like]) for unit, like in asked.items()}
         )
 
     @property

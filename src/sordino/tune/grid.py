@@ -119,7 +119,7 @@ def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
 
 def value(study: studies.Study, key: str) -> Any:
     """Return the value of a study under a dotted key, as tables hold it."""
-    found: Any = study.model_dump(mode="json", by_alias=True, exclude_none=True)
+    found: Any = study.as_table()
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     return found
@@ -144,7 +144,7 @@ def again(study: HorizontalStudy, told: str, **sections: Mapping[str, Any]) -> H
     Args:
         told: what a mistake is said of.
     """
-    table = study.model_dump(mode="json", by_alias=True, exclude_none=True)
+    table = study.as_table()
     for name, changed in sections.items():
         table[name] = {**table.get(name, {}), **changed}
         table[name] = {key: each for key, each in table[name].items() if each is not None}

@@ -235,7 +235,7 @@ def _cell(path: Path, place: Place, changes: Changes) -> Cell:
 
 def digest_of(study: Study) -> str:
     """The same for studies that differ in nothing but name and seed."""
-    table = study.model_dump(mode="json", by_alias=True, exclude_none=True)
+    table = study.as_table()
     kept = {key: value for key, value in table.items() if key not in ("name", "seed", "reported")}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:LETTERS]

@@ -7,6 +7,7 @@ which order it is written. A run goes on only as it was begun.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 import math
 import secrets
@@ -473,15 +474,12 @@ def _end(
 
 def _spent(built: PreparedRun) -> Spent:
     """Return what each unit has spent, the highest of its records; price each history once."""
-    sim = built.simulation
-    histories = {unit: sim.ledgers.histories(unit) for unit in dict.fromkeys(sim.units)}
-    chosen = accountant(sim.budget.accountant)
-    prices = {
-        history: chosen.epsilon(history, sim.budget.delta)
-        for history in {each for own in histories.values() for each in own}
-    }
+    sim, budget = built.simulation, built.simulation.budget
+    chosen = accountant(budget.accountant)
+    price = functools.cache(lambda history: chosen.epsilon(history, budget.delta))
     each = tuple(
-        max((prices[history] for history in own), default=0.0) for own in histories.values()
+        max(map(price, sim.ledgers.histories(unit)), default=0.0)
+        for unit in dict.fromkeys(sim.units)
     )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 

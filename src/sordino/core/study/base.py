@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -254,20 +254,6 @@ def refuse_repeated(tuned: Tuned | None) -> None:
         raise StudyError(REPEATED)
 
 
-def changed_since_tuned(tuned: Tuned, study: Mapping[str, Any]) -> Iterator[str]:
-    """Return what a study says otherwise than was chosen, in words.
-
-    Args:
-        study: as tables.
-    """
-    for key, value in tuned.chosen.items():
-        found: object = study
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found != value:
-            yield f"{key} was chosen as {value!r}, and the study says {found!r}"
-
-
 def tuned_sentence(tuned: Tuned, accountant: str) -> str:
     """The sentence of the promise, the plan and the report."""
     values = ", ".join(f"{key} = {_word(value)}" for key, value in tuned.chosen.items())
@@ -326,11 +312,13 @@ class Study(Section):
     def _is_as_it_was_tuned(self) -> Study:
         if self.tuned is None:
             return self
-        told = list(
-            changed_since_tuned(
-                self.tuned, self.model_dump(mode="json", by_alias=True, exclude_none=True)
-            )
-        )
+        told = []
+        for key, value in self.tuned.chosen.items():
+            found: object = self.as_table()
+            for part in key.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if found != value:
+                told.append(f"{key} was chosen as {value!r}, and the study says {found!r}")
         if told:
             raise ValueError(
                 f"tuned: {'; '.join(told)}. Leave out [tuned] where its constants were changed"

@@ -276,11 +276,7 @@ def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
     """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
-    table = (
-        study.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if isinstance(study, Study)
-        else study
-    )
+    table = study.as_table() if isinstance(study, Study) else study
     found = [_below(table, *place) for place in _code()]
     return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
@@ -325,7 +321,7 @@ def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
 
 def write(study: Study) -> str:
     """The study as TOML, every value spelled out but those that are not set."""
-    return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return tomli_w.dumps(study.as_table())
 
 
 def _explained(
@@ -514,23 +510,20 @@ def places_of(last: str, shape: type[Section]) -> list[str]:
 
 
 def _regime(name: str) -> Iterator[Key]:
-    found = {each.place: each for each in tables()}
-    return _section(regimes.named(name).study, "", name, found)
+    return _section(regimes.named(name).study, "", name)
 
 
-def _section(
-    section: type[Section], before: str, regime: str, found: Mapping[str, Registry[Any]]
-) -> Iterator[Key]:
+def _section(section: type[Section], before: str, regime: str) -> Iterator[Key]:
     """The keys of a table and of all tables below it; of a table with kinds, those of each."""
-    schema = section.model_json_schema()
+    schema, found = section.model_json_schema(), {each.place: each for each in tables()}
     for key, told in schema["properties"].items():
         place = f"{before}{key}"
         name = next(n for n, each in section.model_fields.items() if key in (n, each.alias))
         inner = sections_in(section.model_fields[name].annotation)
         if place in found:
-            yield from _kinds(found[place], told, regime, found)
+            yield from _kinds(found[place], told, regime)
         elif inner:
-            yield from _section(inner[0], f"{place}.", regime, found)
+            yield from _section(inner[0], f"{place}.", regime)
         else:
             about = told.get("description") or _documented(section, name)
             yield Key(
@@ -546,12 +539,7 @@ def _section(
             )
 
 
-def _kinds(
-    registry: Registry[Any],
-    told: Mapping[str, Any],
-    regime: str,
-    found: Mapping[str, Registry[Any]],
-) -> Iterator[Key]:
+def _kinds(registry: Registry[Any], told: Mapping[str, Any], regime: str) -> Iterator[Key]:
     kinds = {
         name: kind
         for name, kind in registry.known().items()
@@ -572,7 +560,7 @@ def _kinds(
     )
     every: dict[Key, list[str]] = {}
     for name, kind in kinds.items():
-        for each in _section(kind, f"{registry.place}.", regime, found):
+        for each in _section(kind, f"{registry.place}.", regime):
             if each.key != place:
                 every.setdefault(each, []).append(name)
     for each, names in every.items():
