@@ -77,7 +77,7 @@ class Lives:
         )
         folder = self.at(site, copy)
         folder.mkdir(parents=True, exist_ok=True)
-        built = build(study, folder, "run")
+        built = build(study, folder, "run", None)
         first: Any = built.first
         outbox = AnswerStore(folder)
         self.open.append((built.simulation, outbox))
@@ -259,7 +259,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     desks, charged = [], SiteSession._charged
     for name in ("own", "copy"):
         (tmp_path / name).mkdir()
-        built: Any = build(study, tmp_path / name, "run")
+        built: Any = build(study, tmp_path / name, "run", None)
         desks.append(
             SiteSession(built.simulation, built.first, Nobody(), AnswerStore(tmp_path / name))
         )

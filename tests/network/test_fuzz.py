@@ -302,7 +302,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     folder.mkdir()
     agreed, nobody = Agreed(found.server), None
     options = ServerOptions(agreed=agreed, opens=nobody)  # type: ignore[arg-type]
-    made = prepare_server(options)(agreed.study, folder, "run")
+    made = prepare_server(options)(agreed.study, folder, "run", None)
     serving: Any = made.simulation
     serving.unpack(made.first.pack())  # what reads a moment is made when one is first read
     world, moment = agreed.network.world(serving.inner, made.first)
@@ -369,7 +369,7 @@ def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[SiteSess
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=nobody, told=lambda words: None
     )
-    built = build(study, folder, "run")
+    built = build(study, folder, "run", None)
     site: Any = built.simulation
     assert isinstance(built.first, SiteMoment)
     outbox = AnswerStore(folder, durable=site.inner.remembers)

@@ -54,7 +54,7 @@ def life(
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
-    built = build(study, folder, "run")
+    built = build(study, folder, "run", None)
     site: Any = built.simulation
     outbox = AnswerStore(folder)
     try:
@@ -186,7 +186,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     (tmp_path / "run").mkdir()
-    site: Any = build(study, tmp_path / "run", "run").simulation
+    site: Any = build(study, tmp_path / "run", "run", None).simulation
     (most,) = set(site.affordable_steps[:1])
     task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
     why = site.inner.regime.objection(index, task)
@@ -203,7 +203,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
     folder.mkdir()
-    site: Any = build(study, folder, "run").simulation
+    site: Any = build(study, folder, "run", None).simulation
     weights = np.zeros(21, np.float32)
     for clip, named in ((1.0, None), (None, "its clip is None"), (2.0, "its clip is 2.0")):
         why = site.inner.regime.objection(0, Compute(task=1, version=0, weights=weights, clip=clip))

@@ -224,7 +224,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     nobody: Any = None
     secret = agreed.study.privacy.entropy == "system"
     options = ServerOptions(agreed=agreed, opens=nobody)
-    made = prepare_server(options)(agreed.study, again, name)
+    made = prepare_server(options)(agreed.study, again, name, None)
     serving: Any = made.simulation
     world, moment = agreed.network.world(serving.inner, made.first)
     courier = ServerSession(

@@ -84,7 +84,7 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
     )
-    built = build(study, folder, "run")
+    built = build(study, folder, "run", None)
     watch, outbox = Kept([]), AnswerStore(folder)
     moment = built.first
     assert isinstance(moment, SiteMoment)

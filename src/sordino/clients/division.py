@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ class Federation:
         return tuple(len(part) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(NamedTuple):
     """The facts of a study's data that a plan asks for: n_i of every client, the shape of an
     example, and how many classes there are, or scores that a model gives.
     """
@@ -80,7 +79,7 @@ class Division:
         found = None if apart else datasets.labels(wanted.name or "")
         if found is None:
             told = cls.of_data(whole())
-            return replace(told, shape=wanted.seen(told.shape))
+            return told._replace(shape=wanted.seen(told.shape))
         y, shape, classes = found
         indices, _ = _dealt(study, y, None)
         return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))

@@ -158,13 +158,6 @@ class Trial(msgspec.Struct, frozen=True, eq=False):
         return [float(value) for value in torch.cat(found).mean(0)]
 
 
-def as_good(true: Event, claimed: Event) -> bool:
-    """Return whether a release is worth what its form claims."""
-    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
-        return true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
-    return true == claimed
-
-
 def in_words(event: Event) -> str:
     """Return what a release is worth, in words."""
     match event:
@@ -187,7 +180,12 @@ def exposed(
         where: the key that asks for the form.
     """
     privacy, sigma = study.privacy, plan.noise_multiplier
-    if as_good(true, privacy.mechanism.event(sigma)) or plan.used is None or privacy.delta is None:
+    claimed = privacy.mechanism.event(sigma)
+    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
+        kept = true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
+    else:
+        kept = true == claimed
+    if kept or plan.used is None or privacy.delta is None:
         return plan
     spent = asked.released(unit, true, sigma, plan.used)
     epsilon = accountant(privacy.accountant).epsilon(spent, privacy.delta)

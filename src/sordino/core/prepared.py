@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,14 +157,11 @@ class PreparedRun:
     agreed: bool = False
 
 
-class PrepareRun(Protocol):
-    """A maker of the objects of a study, such as :func:`sordino.core.regimes.build`."""
-
-    def __call__(
-        self, study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
-    ) -> PreparedRun:
-        """The objects of a calibrated study, with its ledger in ``folder``."""
-        ...
+PrepareRun = Callable[[Study, Path, str, Sequence[int] | None], PreparedRun]
+"""A maker of the objects of a calibrated study, with its ledger in a folder, such as
+:func:`sordino.core.regimes.build`: study, folder, run, and what clients could pay for if it began
+before.
+"""
 
 
 def named_parameters(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:

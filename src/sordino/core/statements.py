@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -44,17 +44,8 @@ Colour = Literal[
     "blue", "orange", "green", "purple", "sky", "yellow", "indigo", "grey", "red", "ink", "quiet"
 ]
 Dash = Literal["solid", "dashed", "dotted", "dash-dot"]
-PALETTE: tuple[Colour, ...] = (
-    "blue",
-    "orange",
-    "green",
-    "purple",
-    "sky",
-    "yellow",
-    "indigo",
-    "grey",
-)
-DASHES: tuple[Dash, ...] = ("solid", "dashed", "dotted", "dash-dot")
+PALETTE: tuple[Colour, ...] = get_args(Colour)[:8]
+DASHES: tuple[Dash, ...] = get_args(Dash)
 
 
 def look(number: int) -> tuple[Colour, Dash]:

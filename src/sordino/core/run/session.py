@@ -150,7 +150,7 @@ def _new_folder(
     try:
         held.enter_context(files.locked(draft))  # and the folder that it becomes
         run = secrets.token_hex(8)
-        built = build(study, draft, run)
+        built = build(study, draft, run, None)
         full = built.study
         try:
             _refuse_hopeless(built)

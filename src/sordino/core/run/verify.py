@@ -230,6 +230,7 @@ class _Verification:
         self.clock, self.digest, self.verdict = clock, digest, Verdict()
         self.problems, self.remarks = self.verdict.problems, self.verdict.remarks
         self.prices: dict[Any, float] = {}
+        self.most: dict[tuple[Path, str], float] = {}  # of each unit of a ledger that was walked
         self.found = False  # the digest that was noted elsewhere
 
     def left(self) -> float:
@@ -301,7 +302,10 @@ class _Verification:
             if terms is None:
                 return None
             shared = (self.price(ledger, unit, terms, each) for each in together.get(unit, ()))
-            return max((self.epsilon_of(ledger, unit, terms), *shared))
+            most = self.most[ledger.path, unit] = max(
+                (self.epsilon_of(ledger, unit, terms), *shared)
+            )
+            return most
 
         units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, units))
@@ -421,18 +425,12 @@ class _Verification:
         have spent in all sets.
         """
         for ledger, begin, seal in opened:
-            most = {
-                unit.name: unit.epsilon
-                for kept in self.verdict.ledgers
-                if kept.path == ledger.path
-                for unit in kept.units
-            }
             for unit, name in mapping(begin.facts.get("units")).items():
-                if seal is None and (known := most.get(str(name))) is not None:
-                    yield unit, known
-                    continue
-                until = None if local or seal is None else seal.seq
-                yield unit, self.epsilon_of(ledger, str(name), terms, until)
+                known = self.most.get((ledger.path, str(name))) if seal is None else None
+                if known is None:
+                    until = None if local or seal is None else seal.seq
+                    known = self.epsilon_of(ledger, str(name), terms, until)
+                yield unit, known
 
     def result(
         self, folder: Path, about: Row, spent: Mapping[str, float], tested: Mapping[str, float]
