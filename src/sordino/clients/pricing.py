@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sordino.clients.division import Federation, identified, records
+from sordino.clients.division import Federation, records
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
 from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
 from sordino.core.statements import Table, number_text
@@ -221,7 +221,8 @@ def _burdens(study: HorizontalStudy, known: Sequence[Records]) -> dict[str, tupl
 def with_balances(
     study: HorizontalStudy, asked: Schedule, whole: bool, divided: Federation, plan: Plan
 ) -> Plan:
-    """Return the plan of a calibrated study, with what its data's ledgers have left, and remedies.
+    """Return the plan of a calibrated study that protects records that are recognised, with what
+    its data's ledgers have left, and remedies.
 
     Also with what its people can pay for, where that is too little.
 
@@ -229,74 +230,59 @@ def with_balances(
         asked: the study's charges.
         whole: whether whole clients are protected by noise on their sum.
     """
-    privacy = study.privacy
-    if (
-        not identified(study)
-        or privacy.unit == "none"
-        or study.form != "sound"
-        or privacy.epsilon is None
-        or privacy.delta is None
-    ):
+    privacy, sigma, kind = study.privacy, plan.noise_multiplier, CLIENT if whole else SAMPLE
+    if study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
         return plan
     units, budgets = list(asked.budgets), list(asked.budgets.values())
-    found, dear, wanted = list[Balance](), list[Burden](), asked.wanted(units[0])
-    kind = CLIENT if whole else SAMPLE
     known = [
         records(part, unit, kind, study.data.person_rows)
         for part, unit in zip(divided.parts, units, strict=True)
     ]
     before = _burdens(study, known)
+
+    def affordable(burden: Burden) -> int | None:
+        """By the least budget of those that hold these records."""
+        alone = len(burden.units) == 1 and study.data.person is None
+        budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
+        return asked.affordable_by(burden, budget, alone=alone)
+
+    clients = list[tuple[Balance, Burden]]()
     for i, (unit, budget) in enumerate(asked.budgets.items()):
-        chosen = accountant(budget.accountant)
+        price = accountant(budget.accountant).epsilon
         told = [
-            (
-                _affordable(study, asked, budgets, each),
-                chosen.epsilon(each.spent, budget.delta) if each.spent else 0.0,
-                each,
-            )
+            (affordable(each), price(each.spent, budget.delta) if each.spent else 0.0, each)
             for each in before[unit]
         ]
         steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
         name = divided.names[i] if divided.names else None
-        found.append(Balance(unit, name, max(spent for _, spent, _ in told), steps))
-        dear.append(burden)
-    worst = min(range(len(units)), key=lambda i: (_fewer(found[i].steps), -found[i].spent))
+        spent = max(spent for _, spent, _ in told)
+        clients.append((Balance(unit, name, spent, steps), burden))
+    worst, dearest = min(clients, key=lambda pair: (_fewer(pair[0].steps), -pair[0].spent))
+    budget, wanted = asked.budgets[worst.unit], asked.wanted(units[0])
 
-    def event(sigma: float) -> Event:
-        scale = sigma / plan.noise_multiplier
-        return dear[worst].of(
+    def event(tried: float) -> Event:
+        scale = tried / sigma
+        return dearest.of(
             lambda i: asked.noisy[units[i]].event(asked.multipliers[units[i]] * scale)
         )
 
     alike = None if asked.staged else event
-    clients = [(left, each.spent) for left, each in zip(found, dear, strict=True)]
-    said = _remedy_of_spent(clients, asked, budgets[worst], alike, plan.noise_multiplier)
-    why, steps = _of_persons(study), found[worst].steps
-    if why and steps is not None:
+    said = _remedy_of_spent(clients, asked, budget, alike, sigma)
+    why = _of_persons(study)
+    if why and worst.steps is not None:
         paid = f"{why}; it pays for"
-        if steps >= wanted:
+        if worst.steps >= wanted:
             said.append(f"{paid} {wanted} {asked.charged}, which is all that is planned")
         else:
-            ways = _more_noise(alike, plan.noise_multiplier, wanted, (), budgets[worst])
-            end = ", and the run is refused" if steps == 0 else ""
-            said.append(
-                f"{paid} {steps} of {wanted} {asked.charged}{end}: {', or '.join([*ways, FEWER])}"
-            )
+            ways = ", or ".join([*_more_noise(alike, sigma, wanted, (), budget), FEWER])
+            end = ", and the run is refused" if worst.steps == 0 else ""
+            said.append(f"{paid} {worst.steps} of {wanted} {asked.charged}{end}: {ways}")
     if any(len({budgets[i] for i in each.units}) > 1 for unit in before.values() for each in unit):
         said.append(f"privacy.epsilons: {ALIKE}")
     if takes_equal_rows_apart(study):
         said.append(EQUAL)
-    shown = () if privacy.ledger == "run" else tuple(found)
+    shown = () if privacy.ledger == "run" else tuple(left for left, _ in clients)
     return replace(plan, left=shown, warnings=(*plan.warnings, *said))
-
-
-def _affordable(
-    study: HorizontalStudy, asked: Schedule, budgets: Sequence[Budget], burden: Burden
-) -> int | None:
-    """Return the charges that records can pay for, by the least budget of those that hold them."""
-    alone = len(burden.units) == 1 and study.data.person is None
-    budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
-    return asked.affordable_by(burden, budget, alone=alone)
 
 
 def _fewer(steps: int | None) -> float:
@@ -331,7 +317,7 @@ def _more_noise(
 
 
 def _remedy_of_spent(
-    clients: Sequence[tuple[Balance, Spent]],
+    clients: Sequence[tuple[Balance, Burden]],
     asked: Schedule,
     budget: Budget,
     event: Callable[[float], Event] | None,
@@ -340,16 +326,16 @@ def _remedy_of_spent(
     """Return what stands in the way of a study, and the remedy, of the client that has least left.
 
     Args:
-        clients: with what is left of each, and what it has spent.
+        clients: with what is left of each, and what its dearest records have spent.
         asked: the study's charges.
         budget: of the study.
         event, sigma: as of :func:`_more_noise`.
     """
     wanted = asked.wanted(clients[0][0].unit)
     short = [
-        (left, spent)
-        for left, spent in clients
-        if spent and left.steps is not None and left.steps < wanted
+        (left, burden.spent)
+        for left, burden in clients
+        if burden.spent and left.steps is not None and left.steps < wanted
     ]
     if not short:
         return []

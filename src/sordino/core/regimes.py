@@ -396,12 +396,11 @@ class Vocabulary:
         return f"{count:.15g} {self.round if count == 1 else self.rounds}"
 
 
-OF_EITHER = Accuracy(
+OF_EITHER = replace(
+    ON_TEST_SET,
     name="accuracy",
-    told="accuracy",
     share="Share of the test set, or of a stream, classified correctly",
     final="Accuracy on the test set of the models handed out, or over the whole stream",
-    curve=("accuracy", "accuracy (%)"),
     curve_is="Accuracy on the test set, or in the events of the last five rows of the log",
 )
 

@@ -122,8 +122,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
             check.ledger(file)
         if path.is_dir() and (warning := seen_by_others(path)) is not None:
             verdict.remarks.append(warning)
-        spent = (unit.epsilon for kept in verdict.ledgers for unit in kept.units)
-        verdict.epsilon = max((each for each in spent if each is not None), default=None)
+        verdict.epsilon = max(check.most.values(), default=None)
         verdict.terms = next(
             (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
         )
@@ -359,9 +358,8 @@ class _Verification:
         privacy, data = study["privacy"], mapping(study.get("data"))
         local, plain = privacy.get("ledger") == "run", privacy.get("unit") == "none"
         self.differ(place.changed_since_begin(begin.facts, about))
-        spent = dict(self.spent(opened, terms, local=local))
-        tested = {unit: epsilon for unit, epsilon in spent.items() if unit == TEST}
-        clients = {unit: epsilon for unit, epsilon in spent.items() if unit != TEST}
+        clients = dict(self.spent(opened, terms, local=local))
+        tested = {TEST: clients.pop(TEST)} if TEST in clients else {}
         if not local or data.get("person") is not None:
             clients = _at_least(clients, _numbers_in(about, "spent"))
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
