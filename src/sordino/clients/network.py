@@ -249,8 +249,11 @@ class HorizontalNetwork(NetworkRegime):
 
     def released(self, study: Study, index: int) -> str:
         if (own := self.regime.summing(study)) is not None:
-            told = {"bits": own.bits, "least": own.fewest, "help": _help(own.dishonest)}
-            return RELEASED["shared"].format(**told)
+            some, helped = own.dishonest, ""
+            if some:
+                who = "one of the other sites helps" if some == 1 else f"{some} other sites help"
+                helped = f", even if {who} it"
+            return RELEASED["shared"].format(bits=own.bits, least=own.fewest, help=helped)
         return RELEASED[study.privacy.unit]
 
 
@@ -315,13 +318,6 @@ def divided(
         agreement.rehearsal,
         remote=True,
     )
-
-
-def _help(dishonest: int) -> str:
-    if not dishonest:
-        return ""
-    who = "one of the other sites helps" if dishonest == 1 else f"{dishonest} other sites help"
-    return f", even if {who} it"
 
 
 def _arrays(part: Dataset, classes: Sequence[str]) -> dict[str, NDArray[Any]]:

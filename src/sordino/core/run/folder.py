@@ -585,11 +585,6 @@ def write_checkpoint(folder: Path, saved: Saved) -> None:
     replace_file(folder / CHECKPOINT, *pieces, below=folder, mode=mode)
 
 
-def remove_checkpoint(folder: Path) -> None:
-    """Remove the folder's checkpoint, if it has one: its run goes no further."""
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-
-
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
     """A safetensors file: length of the header (8 bytes, lowest first), header as JSON, numbers."""
     header: dict[str, object] = {"__metadata__": metadata}

@@ -36,6 +36,7 @@ from sordino.core.records import About, Begin, Place, Result, Row, Spent, known,
 from sordino.core.run.environment import asked, compared, destroyed, environment, forget, surrounded
 from sordino.core.run.folder import (
     ABOUT,
+    CHECKPOINT,
     CHECKPOINTS,
     ENVIRONMENT,
     KEY,
@@ -54,7 +55,6 @@ from sordino.core.run.folder import (
     modules_of,
     promise,
     read_checkpoint,
-    remove_checkpoint,
     study_of,
     why_refused,
 )
@@ -292,7 +292,7 @@ def _play(
         except BudgetExceeded:  # a ledger never gets back what was spent: this run goes no further
             _close(sim.ledgers, folder)
             if destroyed(folder):  # else it may be gone through again, to the same refusal
-                remove_checkpoint(folder)
+                (folder / CHECKPOINT).unlink(missing_ok=True)
             raise
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     _close(sim.ledgers, folder)

@@ -294,7 +294,10 @@ class _Verification:
         begins = ledger.notes(BEGIN)
         if terms is None and begins:
             terms = _terms_of(begins[-1])[1]
-        labels = {**_labels_of_units(begins), **ledger.labels()}
+        # what the last run called units whose names are fingerprints
+        units = mapping(begins[-1].facts.get("units") if begins else None)
+        labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
+        labels |= ledger.labels()
         together = {} if terms is None else self.shared_histories(ledger)
 
         def most_of(unit: str) -> float | None:
@@ -306,14 +309,18 @@ class _Verification:
             )
             return most
 
-        units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
-        self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, units))
+        priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
+        self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
         with ledger_errors(ledger.path, self.clock):
+            if not ledger.notes(RECORDS):
+                return
+            from sordino.privacy.records import outside  # arrays take a while to import
+
             self.problems += [
                 f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
                 "run made it: no history of these records counts it until the next run over this "
                 "ledger begins, and what was certified since is too low"
-                for entry in _charges_outside_runs(ledger)
+                for entry in outside(ledger)
             ]
 
     def run(self, folder: Path) -> None:
@@ -525,15 +532,6 @@ class _Verification:
                 return "none"
 
 
-def _charges_outside_runs(ledger: Ledger) -> Sequence[Entry]:
-    """Charges on sets of records that no run made, and that their records do not count."""
-    if not ledger.notes(RECORDS):
-        return ()
-    from sordino.privacy.records import outside  # arrays take a while to import
-
-    return outside(ledger)
-
-
 def _bound_of(spent: float | None, promise: object) -> float | None:
     """The epsilon that is a bound: what was spent; at least the budget if releases chose that."""
     stated = mapping(promise)
@@ -591,12 +589,6 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
                 f"{client[:80]} was promised an epsilon of at most {epsilon_text(most)}, and its "
                 f"records had spent {epsilon_text(spent)} when the run was sealed"
             )
-
-
-def _labels_of_units(begins: Sequence[Note]) -> dict[str, str]:
-    """Return what the last run called units whose names are fingerprints."""
-    units = mapping(begins[-1].facts.get("units") if begins else None)
-    return {str(name): str(unit) for unit, name in units.items() if name != unit}
 
 
 def _number(value: object) -> float:

@@ -346,8 +346,14 @@ def _explain(
         hint = (
             f": {shape.elsewhere[name]}"
             if name in shape.elsewhere
-            else did_you_mean(str(location[-1]), keys) or _elsewhere(name, shape)
+            else did_you_mean(str(location[-1]), keys)
         )
+        if not hint:  # tables in which a study of this kind has a key so called
+            regime = next(each for each in regimes.names() if regimes.named(each).study is shape)
+            places = (each.key for each in _regime(regime) if each.key != name)
+            last = str(location[-1])
+            found = dict.fromkeys(each for each in places if each.rpartition(".")[2] == last)
+            hint = f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
         return (
             f"{name} is not a key of {shape.article} {shape.kind} "
             f"study{hint or '. Known here: ' + ', '.join(keys)}"
@@ -369,12 +375,6 @@ def _explain(
     message = problem["msg"].removeprefix("Value error, ")
     shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
-
-
-def _elsewhere(name: str, shape: type[Study]) -> str:
-    """A hint at the tables in which a study of this kind has a key so called, or nothing."""
-    found = [each for each in places_of(name.rpartition(".")[2], shape) if each != name]
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
@@ -501,12 +501,6 @@ def keys(chosen: str | None = None) -> list[Key]:
             f"{chosen!r} is no regime and no key of a study{hint or '.'} `sordino keys` lists all"
         )
     return asked
-
-
-def places_of(last: str, shape: type[Section]) -> list[str]:
-    """Return where a study of this kind has a key whose last part is this, with dots."""
-    name = next(each for each in regimes.names() if regimes.named(each).study is shape)
-    return list(dict.fromkeys(k.key for k in _regime(name) if k.key.rpartition(".")[2] == last))
 
 
 def _regime(name: str) -> Iterator[Key]:
@@ -656,11 +650,9 @@ def markdown(found: Sequence[Key]) -> str:
             ]
             last = table
         only = each.only or (each.regimes if len(each.regimes) < every else ())
-        default = "needed" if each.needed and each.default is None else _as_code(each.default)
+        default = "" if each.default is None else f"`{each.default}`"
+        if each.needed and not default:
+            default = "needed"
         cells = (f"`{key}`", each.type, default, each.bounds, ", ".join(only), each.about)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _as_code(text: str | None) -> str:
-    return "" if text is None else f"`{text}`"
