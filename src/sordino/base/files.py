@@ -78,20 +78,13 @@ _REMEDY = (
 
 def cache_folder() -> Path:
     """The user's cache: downloads, and what is made again where it is missing."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    return (Path(base) if Path(base).is_absolute() else _home() / ".cache") / "sordino"
-
-
-def _home() -> Path:
-    """The user's home; a place that is not there for a user without one, as in a container.
-
-    Whatever is made again where it is missing is then made again.
-    """
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path("/nonexistent")
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # the XDG specification says that a relative path is to be ignored
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:  # a user without a home, as in a container
+            base = Path("/nonexistent")
+    return base / "sordino"
 
 
 def open_below(folder: Path, *names: str) -> BinaryIO:

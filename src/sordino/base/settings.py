@@ -113,31 +113,27 @@ def own_code() -> Iterator[None]:
             see data.
     """
     with _ALONE:
-        yield from _kept_apart()
-
-
-def _kept_apart() -> Iterator[None]:
-    held, entered = [get() for get, _ in _SETTINGS], _entered()
-    try:
-        yield
-    finally:
-        for (_, put), was in zip(_SETTINGS, held, strict=True):
-            put(was)
-    if _entered() != entered:
-        raise StudyError(
-            "own code: it enters a mode of torch and does not leave it (a default device, a "
-            "dispatch mode, hooks of saved tensors); use it as a context, with `with`"
-        )
-    if any(
-        each
-        for name, each in vars(hooked).items()
-        if name.startswith("_global") and isinstance(each, dict)
-    ):
-        raise StudyError(
-            "own code: a hook is registered for all modules of the process "
-            "(torch.nn.modules.module.register_module_..._hook), and it would see data; register "
-            "it on the model's own parts"
-        )
+        held, entered = [get() for get, _ in _SETTINGS], _entered()
+        try:
+            yield
+        finally:
+            for (_, put), was in zip(_SETTINGS, held, strict=True):
+                put(was)
+        if _entered() != entered:
+            raise StudyError(
+                "own code: it enters a mode of torch and does not leave it (a default device, a "
+                "dispatch mode, hooks of saved tensors); use it as a context, with `with`"
+            )
+        if any(
+            each
+            for name, each in vars(hooked).items()
+            if name.startswith("_global") and isinstance(each, dict)
+        ):
+            raise StudyError(
+                "own code: a hook is registered for all modules of the process "
+                "(torch.nn.modules.module.register_module_..._hook), and it would see data; "
+                "register it on the model's own parts"
+            )
 
 
 @contextmanager

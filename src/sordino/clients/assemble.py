@@ -126,10 +126,17 @@ class Assembly(Generic[H]):
         self.secret = (rows, test.fingerprint()) if hidden else None
         self.owners = None if hidden or test.client is None else (test.client, test.owners)
         self.validation = tensors(divided.validation, place)
-        self.shaping = (
-            *(divided.shaping or _shaping(study, divided, self.prints)),
-            digest_of_model(study, flat, test.shape),
+        shaping = divided.shaping or (
+            *self.prints,
+            *(each.fingerprint() for each in (test, divided.validation) if each is not None),
+            # the same examples have other features by other code, and by a map that another
+            # machine learned
+            *(
+                hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest()
+                for part in (divided.parts if study.data.features is not None else ())
+            ),
         )
+        self.shaping = (*shaping, digest_of_model(study, flat, test.shape))
         self.rates = regime.rates(study, self.sizes)
         self.plan = regime.price(for_dimension(study, flat.dim), self.sizes, flat.dim)
         self.noise = None
@@ -426,14 +433,6 @@ def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) 
     if ":" not in study.model.name:
         return weights
     return joined((weights, flat.graphs.digest(flat.weights.new_zeros((1, *shape)))))
-
-
-def _shaping(study: HorizontalStudy, divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
-    sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
-    # the same examples have other features by other code, and by a map that another machine learned
-    parts = divided.parts if study.data.features is not None else ()
-    features = (hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest() for part in parts)
-    return (*prints, *(each.fingerprint() for each in sets), *features)
 
 
 def _examples_digest(examples: Tensors, *, public: bool) -> str | None:

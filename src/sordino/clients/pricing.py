@@ -18,7 +18,7 @@ from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
 from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.accounting import Spent
-from sordino.privacy.records import Burden, Records, burdens
+from sordino.privacy.records import Burden, burdens
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
@@ -207,17 +207,6 @@ ALIKE = (
 )
 
 
-def _burdens(study: HorizontalStudy, known: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
-    """Return what each unit has spent, and how a charge counts for its people; write nothing."""
-    path = None
-    if study.privacy.ledger != "run":
-        path = data_ledger(Path(study.privacy.ledger).expanduser())
-    if path is None or not path.exists():
-        return burdens(None, known)
-    with Ledger.open(path, readonly=True) as ledger:
-        return burdens(ledger, known)
-
-
 def with_balances(
     study: HorizontalStudy, asked: Schedule, whole: bool, divided: Federation, plan: Plan
 ) -> Plan:
@@ -238,7 +227,14 @@ def with_balances(
         records(part, unit, kind, study.data.person_rows)
         for part, unit in zip(divided.parts, units, strict=True)
     ]
-    before = _burdens(study, known)
+    path = None
+    if privacy.ledger != "run":
+        path = data_ledger(Path(privacy.ledger).expanduser())
+    if path is None or not path.exists():
+        before = burdens(None, known)
+    else:  # nothing is written to it
+        with Ledger.open(path, readonly=True) as ledger:
+            before = burdens(ledger, known)
 
     def affordable(burden: Burden) -> int | None:
         """By the least budget of those that hold these records."""

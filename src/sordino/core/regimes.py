@@ -249,30 +249,21 @@ def teller(name: str | None) -> RegimeReport:
     return found
 
 
-def package(name: str | None) -> str:
-    """Return where a regime lies, with dots; the first one where none is named.
+def part(name: str | None, module: str, constant: str) -> Any:
+    """Return what a module of a regime says, of the first one where none is named; of a regime of
+    one file, that file.
 
     Raises:
-        StudyError: if there is no such regime.
+        StudyError: if there is no such regime, or it does not say this.
     """
     first, *_ = names()
-    found = _packages.get(first if name is None else name)
-    if found is None:
+    place = _packages.get(first if name is None else name)
+    if place is None:
         raise StudyError(
             f"regime {name!r} is not known. Known: {', '.join(_packages)}. One of your own is "
             "known when its module is imported, as a method's is by the study that names it; for "
             "a report, say where it lies with --modules FOLDER"
         )
-    return found
-
-
-def part(name: str | None, module: str, constant: str) -> Any:
-    """Return what a module of a regime says; of a regime of one file, that file.
-
-    Raises:
-        StudyError: if there is no such regime, or it does not say this.
-    """
-    place = package(name)
     found = importlib.import_module(place)
     if hasattr(found, "__path__") and importlib.util.find_spec(f"{place}.{module}") is not None:
         found = importlib.import_module(f"{place}.{module}")

@@ -151,12 +151,15 @@ def _new_folder(
         held.enter_context(files.locked(draft))  # and the folder that it becomes
         run = secrets.token_hex(8)
         built = build(study, draft, run, None)
-        full = built.study
-        try:
-            _refuse_hopeless(built)
-        except BudgetExceeded:
+        full, affordable = built.study, built.simulation.affordable_steps
+        if affordable is not None and max(affordable) < 1:
+            why = built.simulation.ledgers.blame(built.simulation.units)
             built.simulation.ledgers.finish()
-            raise
+            raise BudgetExceeded(
+                f"privacy.epsilon = {full.privacy.epsilon} does not pay for a single {built.paid} "
+                f"at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has "
+                f"spent it). {built.remedy if why is None else why[:1].upper() + why[1:]}"
+            )
         about = replace(describe(built, run), begun=_now(full), data=_data_of(built))
         found = replace(surrounded(full), companions=companions_here() or UNSET)
         replace_file(draft / STUDY, studies.write(full).encode())
@@ -262,7 +265,12 @@ def _play(
     sim = built.simulation
     before = place.begin(sim.ledgers.begun(run))
     _refuse_changes(place, study, about, before)
-    _refuse_other_data(folder, built, run, before)
+    # what it was built to again; facts that a later version adds are in no note of before
+    now = promise(records.plain(describe(built, run)))
+    _refuse(
+        differences("", before.promise, {key: now[key] for key in now if key in before.promise}),
+        f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}",
+    )
     saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime)
     sim.ledgers.refuse_older(saved.heads)
     moment = saved.moment
@@ -323,22 +331,6 @@ def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin)
 def _refuse(found: Sequence[Difference], remedy: str) -> None:
     if found:
         raise ResumeError("\n".join((*map(str, found), remedy)))
-
-
-def _refuse_other_data(folder: Path, built: PreparedRun, run: str, before: Begin) -> None:
-    """Hold what a run was built to again against what it began with, its public data included.
-
-    Facts that a later version adds are in no note of before.
-
-    Raises:
-        ResumeError: naming each fact that differs.
-    """
-    now = promise(records.plain(describe(built, run)))
-    noted = {key: value for key, value in now.items() if key in before.promise}
-    _refuse(
-        differences("", before.promise, noted),
-        f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}",
-    )
 
 
 def _refuse_another_key(place: RunFolder, before: Begin, *, ended: bool) -> None:
@@ -511,15 +503,3 @@ def _data_of(built: PreparedRun) -> str | UnsetType:
         return UNSET
     text = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _refuse_hopeless(built: PreparedRun) -> None:
-    affordable_steps = built.simulation.affordable_steps
-    if affordable_steps is not None and max(affordable_steps) < 1:
-        privacy = built.study.privacy
-        why, remedy = built.simulation.ledgers.blame(built.simulation.units), built.remedy
-        raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid} at "
-            f"noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent "
-            f"it). {remedy if why is None else why[:1].upper() + why[1:]}"
-        )

@@ -175,8 +175,11 @@ def places(path: Path) -> list[Path]:
                 f"{path}: there is no run folder, ledger file or folder of ledgers here"
             )
         return found
-    run, folder = str(table_in(path / ABOUT, json_of).get("run")), _data_folder(path)
-    if folder is not None:
+    run, folder = str(table_in(path / ABOUT, json_of).get("run")), None
+    # where the study keeps the ledgers of its data
+    kept = mapping(table_in(path / STUDY, toml_of).get("privacy")).get("ledger")
+    if isinstance(kept, str) and kept != "run" and "\0" not in kept:
+        folder = Path(kept).expanduser()
         refuse_closed(folder)
         if found := [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, run)]:
             return found
@@ -185,13 +188,6 @@ def places(path: Path) -> list[Path]:
         f"{path}: it holds no {LEDGER}, and no ledger of its run was found where data is "
         f"kept{where}"
     )
-
-
-def _data_folder(folder: Path) -> Path | None:
-    """Return where a run folder's study keeps the ledgers of its data; None if nowhere."""
-    kept = mapping(table_in(folder / STUDY, toml_of).get("privacy")).get("ledger")
-    usable = isinstance(kept, str) and kept != "run" and "\0" not in kept
-    return Path(str(kept)).expanduser() if usable else None
 
 
 def _knows(path: Path, run: str) -> bool:
