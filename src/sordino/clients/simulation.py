@@ -182,7 +182,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         return KernelSnapshot(self.regime.start(weights))
 
     def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[S]:
-        """Return the moment that was kept; see :class:`sordino.core.world.Play`."""
+        """Return the moment that was kept."""
         kept, told = unpacked(packed)
         return KernelSnapshot(self.regime.unpacked(kept), **told)
 

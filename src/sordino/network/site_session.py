@@ -5,8 +5,8 @@ A site refuses, with a reason that it writes in its log: a task of another clip,
 steps, another question or another model than agreed; a second task under one number, or under one
 that is past; whatever its own budget does not pay for; a final model that cannot be used.
 
-Where it is a secret who takes part in a round (:attr:`~sordino.core.world.World.secret`), what a
-site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
+Where it is a secret who takes part in a round (:attr:`sordino.core.world.RegimeRules.secret`), what
+a site leaves behind follows from the rounds that it has booked, which are all rounds, and not from
 those that it was asked in: rows, steps, the model, the proof, and what the answer store holds at
 the end.
 """
