@@ -42,7 +42,10 @@ class Residual(nn.Module):
 def twice() -> nn.Module:
     """One layer in two places."""
     layer = nn.Linear(12, 12)
-    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(12, 4))
+    module = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(12, CLASSES))
+    models.check_private(module, (12,))  # which leaves it as it is
+    assert len(list(module.parameters())) == 4
+    return module
 
 
 class Tied(nn.Module):

@@ -164,7 +164,7 @@ class Journal:
         Raises:
             ResumeError: if one is missing between.
         """
-        found = [each for each in self._before if each.seq > count]
+        found = [each for each in self._before if each.seq > count and each.kind != "history"]
         for expected, each in enumerate(found, start=count + 1):
             if each.seq != expected:
                 raise ResumeError(

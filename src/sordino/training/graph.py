@@ -193,7 +193,7 @@ class Graphs:
 
                 return function(module, tensors, *given)
 
-        places = _places(self._module)
+        places = places_of(self._module)
         tried, failed = [], None
         for tensors, made_up in product((self._copies(), self._made_up()), _made_up(like)):
             try:
@@ -381,7 +381,7 @@ def _in_rows(tensors: Named) -> Named:
     return {name: each.contiguous() for name, each in tensors.items()}
 
 
-def _places(module: nn.Module) -> dict[str, str]:
+def places_of(module: nn.Module) -> dict[str, str]:
     """Every name of a tensor, and the first name of the same one: weights may be tied. A module
     that stands in two places has one name.
     """

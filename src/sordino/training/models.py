@@ -42,6 +42,7 @@ from torch.func import functional_call
 from sordino.base import modules
 from sordino.base.errors import StudyError
 from sordino.base.settings import filled_memory, own_code
+from sordino.training.graph import places_of
 from sordino.training.outline import DESIGNS, NAMES, Design
 
 Shape = tuple[int, ...]
@@ -268,10 +269,12 @@ def _fails(error: BaseException) -> StudyError:
 def _compare(module: nn.Module, batch: Tensor, other: Tensor) -> None:
     held = dict([*module.named_parameters(), *module.named_buffers()])
     tensors = {name: each.detach().clone() for name, each in held.items()}
+    placed = {name: tensors[known] for name, known in places_of(module).items()}
     try:
         with torch.no_grad(), own_code():
             first, second, again = (
-                functional_call(module, tensors, (x.clone(),)) for x in (batch, other, batch)
+                functional_call(module, placed, (x.clone(),), tie_weights=False)
+                for x in (batch, other, batch)
             )
     except (StudyError, IndexError):
         raise
