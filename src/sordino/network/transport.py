@@ -9,6 +9,7 @@ does (``transport = "mqtt"``).
 
 from __future__ import annotations
 
+import importlib
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -215,10 +216,9 @@ class WebSocket(Transport):
 
 def _websocket() -> ModuleType:
     try:
-        from sordino.network import websocket
+        return importlib.import_module("sordino.network.websocket")
     except ModuleNotFoundError as error:
         raise _missing("websocket", error) from error
-    return websocket
 
 
 def of(name: str) -> Transport:
