@@ -89,7 +89,7 @@ def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.Monk
     told: list[str] = []
     with noticed(told.append):
         divided = federation(study(tmp_path, patients, "person_rows = 2"))
-    words = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
+    words = np.concatenate([part.people[:, 0] for part in divided.parts if part.people is not None])
     assert np.unique(words, return_counts=True)[1].max() == 2
     assert sum(divided.sizes) == 41
     assert "9 of 50 rows are left out" in told[0]

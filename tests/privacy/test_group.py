@@ -22,7 +22,7 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
-from sordino.privacy.records.classes import Class, joined
+from sordino.privacy.records.classes import Class, coarser, joined
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 
 DELTA = 1e-5
@@ -175,3 +175,11 @@ def test_two_who_turn_out_to_be_one_person_are_larger_in_releases_of_the_same_ru
     apart = joined(one, replace(two, runs=0b10))
     assert dict(apart.frozen) == {**dict(one.frozen), (step, "sample", 2): 7}
     assert apart.live == {((1,), 1), ((2,), 1), ((3,), 2), ((4,), 3)}
+
+
+def test_no_more_classes_are_merged_than_must_be() -> None:
+    release = Gaussian(noise_multiplier=2.0)
+    classes = [Class((((release, "sample", 1), count),)) for count in (1, 2, 10, 11, 30, 60)]
+    found, places = coarser(classes, 5)
+    assert len(found) == 5
+    assert all(found[at].counts >= one.counts for at, one in zip(places, classes, strict=True))

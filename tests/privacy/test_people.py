@@ -6,6 +6,7 @@ import math
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ LATER = Budget(math.inf, 1e-5, "rdp")
 def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = None) -> Records:
     """A unit with these rows; whoever has the same number is the same row."""
     words = np.array(rows, dtype=np.uint64)
-    own = None if people is None else np.array(people, dtype=np.uint64)
+    own = None if people is None else np.array(people, dtype=np.uint64)[:, None]
     most = 1 if people is None else max(map(people.count, people))
     return Records(unit, kind, np.stack([words + np.uint64(10**6), words], axis=1), own, most)
 
@@ -130,6 +131,11 @@ def test_rows_of_a_person_do(tmp_path: Path) -> None:
     ) as ledgers:
         assert ledgers.epsilon("c", 1e-5, "rdp") == both
         assert ledgers.epsilon("d", 1e-5, "rdp") == 0.0
+    # two clients hold the same rows, two a person, and one release is the sum over both
+    shared = [replace(of(unit, 1, 2, people=[7, 7]), summed=True) for unit in "ab"]
+    with LedgerSession.for_data(tmp_path / "sum", "one", shared) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=5.0), 1))
 
 
 def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -> None:

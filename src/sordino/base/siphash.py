@@ -9,6 +9,8 @@ every machine gets the same answers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,3 +65,11 @@ def _turn(words: Words, by: int) -> None:
     low = words >> np.uint64(64 - by)
     words <<= np.uint64(by)
     words |= low
+
+
+def stacked(parts: Sequence[Words]) -> Words:
+    """Words (n, w) of several parts, one below the other; a part with fewer has its own again."""
+    wide = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, wide - part.shape[1])), mode="wrap") for part in parts]
+    )

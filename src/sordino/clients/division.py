@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,8 +99,8 @@ def federation(study: HorizontalStudy) -> Federation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     indices, held = _dealt(study, train.y, train.client)
     if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
-        assert train.words is not None
-        indices = _whole_people(indices, train.words[:, 2])
+        assert train.people is not None
+        indices = _whole_people(indices, train.people[:, 0])
     if held:
         validation = train.take(np.sort(np.concatenate(held)))
     counts = (
@@ -210,9 +210,7 @@ def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = Non
     """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
-    people = part.words[:, 2] if part.words.shape[1] == 3 else None
-    rows = part.words if people is None else part.words[:, :2]
-    return Records(unit, kind, rows, people, 1 if most is None else most)
+    return Records(unit, kind, part.words, part.people, 1 if most is None else most)
 
 
 def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records, ...]:
@@ -236,18 +234,9 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     ]
     if not shown:
         return tuple(found)
-    public = shown[0] if len(shown) == 1 else _together(shown)
+    public = Records.together(shown)
     _refuse_alike(study, public, found)
     return (*found, public)
-
-
-def _together(parts: Sequence[Records]) -> Records:
-    people = [part.people for part in parts if part.people is not None]
-    return replace(
-        parts[0],
-        rows=np.concatenate([part.rows for part in parts]),
-        people=np.concatenate(people) if people else None,
-    )
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
@@ -261,11 +250,9 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
     """
     alike = 0
     for other in others:
-        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(
-            other.rows[:, 1], public.rows[:, 1]
-        )
+        same = np.isin(other.rows, public.rows).any(axis=1)
         if other.people is not None and public.people is not None:
-            same |= np.isin(other.people, public.people)
+            same |= np.isin(other.people, public.people).any(axis=1)
         alike += int(same.sum())
     if alike:
         raise StudyError(

@@ -121,8 +121,8 @@ def _capped(train: Dataset, most: int) -> Dataset:
 
     The number of clients that a person is at would otherwise be a part of the price.
     """
-    assert train.words is not None
-    who, kept = train.words[:, 2], np.arange(len(train))
+    assert train.people is not None
+    who, kept = train.people[:, 0], np.arange(len(train))
     if train.client is not None and most > 1:
         kept = np.flatnonzero(at_one(who, train.client) == train.client)
     kept = kept[first_rows(who[kept], most)]

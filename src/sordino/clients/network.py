@@ -177,8 +177,8 @@ class HorizontalNetwork(NetworkRegime):
         most = study.data.person_rows
         if (
             most is not None
-            and found.words is not None
-            and len(first_rows(found.words[:, 2], most)) < len(found)
+            and found.people is not None
+            and len(first_rows(found.people[:, 0], most)) < len(found)
         ):
             raise DataError(
                 f"{path}: a person has more rows than the agreed data.person_rows = {most}, which "

@@ -75,9 +75,8 @@ class Dataset:
             half of that range: -1 is its low end, 1 its high end.
         classes: a name for each class number; none for numbers.
         client: whose each example is, as a number, where the file says so.
-        words: what each example is recognised by, (examples, 2), 3 with a person, 4 with
-            those of versions before; see
-            :mod:`sordino.data.identity`.
+        words: what each example is recognised by, (examples, 2 m), and ``people`` whose it is,
+            (examples, w), where a person is named: see :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
         origin: the examples that ``x`` are features of, (examples, ...); None where ``x`` are the
             examples themselves. A budget belongs to the examples, so the fingerprint is theirs.
@@ -91,6 +90,7 @@ class Dataset:
     classes: tuple[str, ...]
     client: Labels | None = None
     words: Words | None = None
+    people: Words | None = None
     owners: tuple[str, ...] = ()
     origin: Features | None = None
     columns: tuple[str, ...] = ()
@@ -155,6 +155,7 @@ class Dataset:
             y=self.y[at],
             client=None if self.client is None else self.client[at],
             words=None if self.words is None else self.words[at],
+            people=None if self.people is None else self.people[at],
             origin=None if self.origin is None else self.origin[at],
         )
 

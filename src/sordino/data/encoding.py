@@ -52,10 +52,8 @@ _LOOKED_AT = 100_000
 """Values of a column of text in which the first that is no number is looked for."""
 
 
-EncodedColumn = tuple[npt.NDArray[np.float32], tuple[str, ...], identity.Words]
-"""The features that a column became, (n, k), their names, and what the column as it stands in the
-file adds to each row's word, and to that of versions before, (n, 2).
-"""
+EncodedColumn = tuple[npt.NDArray[np.float32], tuple[str, ...]]
+"""The features that a column became, (n, k), and their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class Encoding:
                 "all values that are not listed"
             )
         names = (*known, OTHER) if self.unknown == OTHER else tuple(known)
-        return x, tuple(f"{name}={each}" for each in names), _words(series)
+        return x, tuple(f"{name}={each}" for each in names)
 
     def _numeric(self, series: pl.Series, place: str) -> EncodedColumn:
         import polars as pl
@@ -148,7 +146,6 @@ class Encoding:
         if gap is None:
             refuse_gaps(series, place)
         values = series.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
-        words = identity.both(values)
         if gap is not None:
             values[empty] = gap
         if not np.isfinite(values).all():
@@ -164,9 +161,9 @@ class Encoding:
         with np.errstate(over="ignore"):
             x = values.astype(np.float32)[:, None]
         if gap is None:
-            return x, (name,), words
+            return x, (name,)
         said = empty[:, None].astype(np.float32)
-        return np.concatenate([x, said], axis=1), (name, f"{name} is missing"), words
+        return np.concatenate([x, said], axis=1), (name, f"{name} is missing")
 
 
 _GAP = (
@@ -175,27 +172,11 @@ _GAP = (
 )
 
 
-def _words(series: pl.Series) -> identity.Words:
-    """Return the part of a column, as it stands, in the words of rows, whatever it becomes: cell by
-    cell, for a word among numbers makes all of them text, and a gap as :func:`_numeric` has it.
-    """
-    return identity.both(np.array(["nan" if v is None else str(v) for v in series.to_list()]))
-
-
-def words_in(series: pl.Series) -> identity.Words:
-    """Return the part of a column in the words of rows, (n, 2), under whatever rules it is read."""
-    import polars as pl
-
-    if not series.dtype.is_numeric():
-        return _words(series)
-    return identity.both(series.cast(pl.Float64).fill_null(np.nan).to_numpy())
-
-
 def _texts(series: pl.Series) -> npt.NDArray[Any]:
     """Values as text, spelled as categories are; a gap is empty."""
-    return np.array(
-        ["" if each is None else identity.spelled(str(each)) for each in series.to_list()]
-    )
+    cells = series.to_list()
+    known = {cell: identity.spelled(identity.written(cell)) for cell in dict.fromkeys(cells)}
+    return np.array([known[cell] for cell in cells])
 
 
 def refuse_text(series: pl.Series, place: str, hint: str = "") -> None:

@@ -9,42 +9,69 @@ row becomes two words of 64 bits that know none of that:
 
 A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash
 functions"). h mixes the bits of a value as a 32-bit float, so that 3 in an integer column, 3.0 in
-another and "3" in a CSV file are one value; text that is no number is hashed as text. A gap
-is NaN, whether a file leaves the cell empty, quotes it, or says NaN. A row is
+another and "3" in a CSV file are one value; text that is no number is hashed as text. A row is
 recognised where either word is: ``all`` where another column became the label, ``features`` where
 the label was coded anew. Images are rows of pixels.
+
+**One value however it is written** (:func:`readings`): a gap is NaN, whether a file leaves the cell
+empty, quotes it, or has one of the words that other programs write there; 3,5 is 3.5; a time at
+midnight is its day. Whoever takes two values for one only pays too much.
+
+**Versions before** read some cells otherwise, and their ledgers know rows by what came of it. So
+each column adds several words: today's, and then those of versions before, (n, w); where all are
+alike there is one, (n, 1), which stands for all when columns are added up. A row is recognised
+where any of them is. Nothing else in this program says what a row, a person or an entity is known
+by: tables, streams, links and public rows all ask here.
 
 **What this mistakes.** Rows that hold the same values in another order look the same: two images
 with equal histograms, two one-hot rows. They are taken for one record, and its price is then too
 high, never too low. **What it cannot see**: a row whose values changed, be it rounding, scaling or
 a column more. Where that happens, name a person column (``data.person``).
 
-Shapes: features (n, ...), words (n,) or (n, 2).
+Shapes: features (n, ...), what columns add (n, w), words (n, 2 m) in pairs.
 
 >>> a = features(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 3.0]], np.float32))
 >>> bool(a[0] == a[1]), bool(a[0] == a[2])
 (True, False)
->>> bool(column(np.array([3, 4]))[0] == column(np.array(["3", "x"]))[0])
+>>> bool(column(np.array([3, 4]))[0] == column(["3", "x"])[0])
 True
+>>> len({int(word) for word in column([None, "", "NA", "#N/A", "None", float("nan")])[:, 0]})
+1
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.data.dataset import single
 
+if TYPE_CHECKING:
+    import polars as pl
+
 Words = npt.NDArray[np.uint64]
+Cells = npt.NDArray[Any] | Sequence[object]
+Reading = float | str
+
+NOTHING = np.zeros((1, 1), np.uint64)
+"""The sum of no columns, for any number of rows."""
 
 _AT_ONCE = 1 << 16  # values mixed at once
 _LONGEST = 400
+_GAP = re.compile(  # as R, pandas, Julia, SAS, Excel, C and databases write it
+    r"|[.?]|--?|[+-]?nan|nat|n/a|n\.a\.|\\n|[<(\[]?(na|null|nil|none|missing|blank)[>)\]]?"
+    r"|#(n/?a|n/a n/a|nv|n/d|null!|value!|ref!|name\?|num!|div/0!)|-?1\.#(ind|qnan|snan)",
+    re.ASCII | re.IGNORECASE,
+)
 _COMMA = re.compile(r"^([+-]?\d*),(\d+)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -57,53 +84,128 @@ def _mixed(bits: Words) -> Words:
     return z ^ (z >> np.uint64(31))
 
 
-def _numbers(values: npt.NDArray[Any], *, former: bool = False) -> Words:
+def _numbers(values: npt.NDArray[Any]) -> Words:
     """h of numbers, of the same shape."""
     found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
-    if not former:
-        found[np.isnan(found)] = np.nan  # 0/0 has its sign bit set on x86
     return _mixed(found.view(np.uint32).astype(np.uint64))
 
 
+_NAN = _numbers(np.array([math.nan]))[0]
+
+
 def features(x: npt.NDArray[Any]) -> Words:
-    """The sums over the features of every row, (n,)."""
+    """The sums over the features of every row, (n, w)."""
     flat = x.reshape(len(x), -1)
-    out = np.empty(len(flat), dtype=np.uint64)
+    if flat.dtype.kind == "f" and np.isnan(flat).any():
+        return columns(*flat.T)
+    out = np.empty((len(flat), 1), dtype=np.uint64)
     rows = max(1, _AT_ONCE // max(1, flat.shape[1]))
     table = _numbers(np.arange(256)) if flat.dtype == np.uint8 else None
     for start in range(0, len(flat), rows):
         block = flat[start : start + rows]
         words = table[block] if table is not None else _numbers(block)
-        out[start : start + rows] = words.sum(axis=1, dtype=np.uint64)
+        out[start : start + rows, 0] = words.sum(axis=1, dtype=np.uint64)
     return out
 
 
-def column(values: npt.NDArray[Any], *, former: bool = False) -> Words:
-    """h of one column of numbers or text, (n,)."""
-    if values.dtype.kind in "buif":
-        return _numbers(values, former=former)
-    names, places = np.unique(values.astype(str), return_inverse=True)
-    cells = [_cell(str(name), former=former) for name in names]
-    return np.array(cells, dtype=np.uint64)[places]
+def series(values: pl.Series) -> Words:
+    """h of a column of a table, under whatever rules it is read, (n, w)."""
+    import polars as pl
+
+    if values.dtype.is_numeric():
+        return column(values.cast(pl.Float64).fill_null(math.nan).to_numpy())
+    return column(values.to_list())
 
 
-def both(values: npt.NDArray[Any]) -> Words:
-    """h of one column, (n, 2): today's, and that by which ledgers before numerics 3 know rows. That
-    one tells ways to write a gap apart, and a number with a decimal comma from one with a point.
+def columns(*several: Cells) -> Words:
+    """The sum of h of several columns, (n, w)."""
+    return sum(map(column, several), NOTHING)
+
+
+def column(values: Cells) -> Words:
+    """h of one column, (n, w): of numbers, where NaN is a gap, or of other cells, where None is."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "buif":
+        first, gaps = _numbers(values), np.isnan(values)
+        if not gaps.any():
+            return first[:, None]
+        today = np.where(gaps, _NAN, first)  # 0/0 has its sign bit set on x86
+        return _narrow(np.stack([today, today, first, first], axis=1))
+    return _looked_up(values, _cells)
+
+
+def _cells(distinct: Sequence[object]) -> list[list[int]]:
+    """h of cells, as each version has it."""
+    read = list(map(readings, distinct))
+    several = dict.fromkeys(each for found in read for each in found)
+    numbers = [each for each in several if isinstance(each, float)]
+    known: dict[Reading, int] = {each: _hashed(each) for each in several if isinstance(each, str)}
+    known.update(zip(numbers, _numbers(np.array(numbers)).tolist(), strict=True))
+    return [[known[each] for each in found] for found in read]
+
+
+def _looked_up(values: Cells, words_of: Callable[[Sequence[Any]], list[list[int]]]) -> Words:
+    """Words of cells, (n, w), of which each distinct one is looked at once."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "surrogateescape")
+    cells = values.tolist() if isinstance(values, np.ndarray) else values
+    places = {cell: place for place, cell in enumerate(dict.fromkeys(cells))}
+    words = np.array(words_of(list(places)) or [[0]], np.uint64)
+    return _narrow(words)[np.array([places[cell] for cell in cells], np.int64)]
+
+
+def _narrow(words: Words) -> Words:
+    """Words (n, w), or (n, 1) where all of each row's are one."""
+    return words[:, :1] if (words == words[:, :1]).all() else words
+
+
+def readings(cell: object) -> tuple[Reading, Reading, Reading, Reading]:
+    """What a cell says, a text or a number, of which NaN is a gap: as it is read today, as versions
+    read it from 2026-11-24 on, from the 23rd on, and before.
+
+    >>> readings("-NaN")[:2], readings("3,5"), readings("2020-01-01T00:00:00Z")[0]
+    ((nan, nan), (3.5, 3.5, '3,5', '3,5'), '2020-01-01')
     """
-    return np.stack([column(values), column(values, former=True)], axis=1)
+    text = "nan" if cell is None else str(cell).rstrip("\0").strip()
+    first = _number(text)
+    second = _number(pointed(text)) if text and first == first else math.nan
+    return _today(written(cell), second), second, first, "" if cell is None else first
 
 
-def _cell(text: str, *, former: bool = False) -> int:
-    """h of a cell as text. What :func:`spelled` takes for one has one h, and so has every gap."""
-    text = text.strip() if former else pointed(text.strip()) or "nan"
-    if text.lower() in ("true", "false"):  # as CSV writes what Parquet keeps as a truth value
-        text = "1" if text.lower() == "true" else "0"
+def written(cell: object) -> str:
+    """A cell as text, as a CSV file would have it; a gap is empty.
+
+    >>> written(None), written(" a"), written(b"red"), written(1.5)
+    ('', 'a', 'red', '1.5')
+    """
+    text = cell.decode("utf-8", "surrogateescape") if isinstance(cell, bytes) else cell
+    return "" if text is None else str(text).replace("\0", " ").strip()
+
+
+def _today(text: str, before: Reading) -> Reading:
+    """What a text says, that was read as ``before``."""
+    if isinstance(before, float):
+        return before
+    if _GAP.fullmatch(text):
+        return math.nan
+    if isinstance(number := _number(text.replace(",", ".", 1)), float):
+        return number
     try:
-        number = float(text)
+        moment = datetime.fromisoformat(text if text[:1].isdigit() else "")
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return text
+    return moment.isoformat(" ").removesuffix(" 00:00:00")
+
+
+def _number(text: str) -> Reading:
+    """The number that a text says, or the text; a truth value is 1 or 0, as Parquet keeps it."""
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    try:
+        return float(text)
     except ValueError:
-        return _hashed(text)
-    return int(_numbers(np.array([number]), former=former)[0])
+        return text
 
 
 def _hashed(text: str) -> int:
@@ -123,7 +225,7 @@ def entity(name: str) -> int:
     >>> entity("12345678901234567") == entity("12345678901234568")
     False
     """
-    return _hashed(_plainly(name.strip())) >> 1
+    return _hashed(_plainly(written(name))) >> 1
 
 
 def _plainly(name: str) -> str:
@@ -155,7 +257,7 @@ def pointed(text: str) -> str:
     >>> pointed("38,5"), pointed("a,b")
     ('38.5', 'a,b')
     """
-    return _COMMA.sub(r"\1.\2", text)
+    return _COMMA.sub(r"\1.\2", text) if "," in text else text
 
 
 def spelled(text: str) -> str:
@@ -171,14 +273,14 @@ def spelled(text: str) -> str:
     return number_in_text(text) or text
 
 
-def persons(values: npt.NDArray[Any]) -> Words:
-    """A word for each row's person, as streams know entities: 12 is one in CSV and in Parquet."""
-    names, places = np.unique(values, return_inverse=True)
-    texts = (
-        name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
-        for name in names.tolist()
+def persons(values: Cells) -> Words:
+    """Words for each row's person, (n, w), as streams know entities: 12 is one in CSV and in
+    Parquet. Versions until 2026-11-23 took each name as it is written.
+    """
+    return _looked_up(
+        values,
+        lambda names: [[entity(str(each)), _hashed(str(each).strip()) >> 1] for each in names],
     )
-    return np.array([entity(text) for text in texts], dtype=np.uint64)[places]
 
 
 def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
@@ -210,14 +312,18 @@ def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return found
 
 
-def words(x: npt.NDArray[Any], *others: npt.NDArray[Any]) -> Words:
-    """(n, 2): of all columns (the features and ``others``), and of the features alone.
+def words(own: Words, *others: Words) -> Words:
+    """Pairs of words, (n, 2 m): of all columns, and of the features alone. First today's pair, and
+    then every other by which versions before knew a row.
 
     Args:
-        x: features (n, ...), or what :func:`column` gives of each added up, (n,).
+        own: the sum of h of the features, (n, w).
+        others: that of all other columns, as today's version takes them, and as others took them.
     """
-    own = x.copy() if x.dtype == np.uint64 else features(x)
-    whole = own.copy()
+    pairs: list[Words] = []
     for other in others:
-        whole += column(other)
-    return np.stack([whole, own], axis=1)
+        whole = own + other
+        for one in np.stack([whole, np.broadcast_to(own, whole.shape)], axis=2).swapaxes(0, 1):
+            if not any(np.array_equal(one, pair) for pair in pairs):
+                pairs.append(one)
+    return np.concatenate(pairs, axis=1)

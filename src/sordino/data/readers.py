@@ -18,10 +18,9 @@ import numpy as np
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
-from sordino.data import sets
+from sordino.data import identity, sets
 from sordino.data.dataset import Corpus, Dataset, Labels
 from sordino.data.formats import read_labels
-from sordino.data.identity import words
 from sordino.data.labels import clamped, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
 from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
@@ -61,9 +60,9 @@ def load(
     found = _published(name)
     if not how.identify:
         return found
-    return Corpus(
-        *(replace(part, words=words(part.x, part.y)) for part in (found.train, found.test))
-    )
+    both = (found.train, found.test)
+    words = (identity.words(identity.features(each.x), identity.column(each.y)) for each in both)
+    return Corpus(*(replace(each, words=of) for each, of in zip(both, words, strict=True)))
 
 
 def _published(name: str) -> Corpus:
@@ -145,6 +144,7 @@ def _own(
             client,
             owners=() if client is None else owners,
             words=raw.words,
+            people=raw.people,
             columns=raw.names,
             span=span,
         )
@@ -183,7 +183,7 @@ def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
     # Test rows change places with the last rows, so that both sets are slices of the one copy in
     # memory.
     one, other = chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen)
-    for values in (whole.x, y, whole.client, whole.words):
+    for values in (whole.x, y, whole.client, whole.words, whole.people):
         if values is not None:
             values[one], values[other] = values[other], values[one]
     return Corpus(whole.take(slice(cut)), whole.take(slice(cut, None)))

@@ -30,11 +30,10 @@ length takes a few bytes. What a single page inside claims is known to the libra
 for up to 2 GiB for one: that is not looked at here. CSV may be compressed, and has as many columns
 as its first line has commas.
 
-**Two files about the same people** (:func:`paired`). A row has two words, (n, 2). In a table both
-are over all of its columns, whichever of them a study takes for the label, as they are known now
-and to older ledgers; gaps are no fault there, for a study may have rules for them. In an npz file a
-study reads the array that names people only where it asks for it: there one word is over the
-features alone, which every study reads.
+**Two files about the same people** (:func:`paired`). In a table all words of a row are over all of
+its columns, whichever of them a study takes for the label; gaps are no fault there, for a study may
+have rules for them. In an npz file a study reads the array that names people only where it asks for
+it: there one word is over the features alone, which every study reads.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from sordino.data.dataset import (
     refuse_non_finite,
     single,
 )
-from sordino.data.encoding import Encoding, refuse_gaps, refuse_text, words_in
+from sordino.data.encoding import Encoding, refuse_gaps, refuse_text
 from sordino.data.formats import Source
 from sordino.data.labels import Target, refuse_nobody
 
@@ -93,14 +92,16 @@ _UNKNOWN = (b"\x28\xb5\x2f\xfd", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\xfd7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """Features that are ready, labels and owners as written, what rows are recognised by, and the
-    names of the features where the file has any; ``columns`` are those that these were made of.
+    """Features that are ready, labels and owners as written, what rows and their persons are
+    recognised by, and the names of the features where the file has any; ``columns`` are those that
+    these were made of.
     """
 
     x: Features
     y: npt.NDArray[Any]
     client: npt.NDArray[Any] | None
     words: Words | None = None
+    people: Words | None = None
     names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
@@ -209,22 +210,19 @@ def _made(
     who: npt.NDArray[Any] | None,
 ) -> Raw:
     """Examples, once their features are numbers; ``words`` are what features add to theirs."""
-    found = None
+    found = people = None
     if how.identify:
-        others = (client, None if who is client else who)
-        columns = [y, *(each for each in others if each is not None)]
-        found = identity.words(x if words is None else words[:, 0], *columns)
-        if who is not None:
-            found = np.concatenate([found, identity.persons(who)[:, None]], axis=1)
-        elif words is not None and (words[:, 0] != words[:, 1]).any():  # older ledgers know these
-            found = np.concatenate([found, identity.words(words[:, 1], *columns)], axis=1)
+        others = [each for each in (client, None if who is client else who) if each is not None]
+        own = identity.features(x) if words is None else words
+        found = identity.words(own, identity.columns(y, *others))
+        people = None if who is None else identity.persons(who)
     if x.dtype != np.uint8:
         divisor = constants(how.scale, x.shape[1:], f"{place}: data.scale")
         if divisor is not None:
             with np.errstate(over="ignore"):  # a warning would tell of a row
                 x /= divisor
         refuse_non_finite(x, place, names)
-    return Raw(x[:, None] if x.ndim == 3 else x, y, client, found, names)
+    return Raw(x[:, None] if x.ndim == 3 else x, y, client, found, people, names)
 
 
 @contextmanager
@@ -277,14 +275,15 @@ def _encoded(
     rules.fits(columns, place)
     rows = len(held[columns[0]])
     x = np.empty((rows, sum(map(rules.width, columns))), dtype=np.float32)
-    words = np.zeros((len(x), 2), np.uint64)
+    words = identity.NOTHING
     names: list[str] = []
     for column in columns:
         with _noted(mistakes):
-            made, own, added = rules.column(held.pop(column), place)
+            series = held.pop(column)
+            made, own = rules.column(series, place)
             x[:, len(names) : len(names) + len(own)] = made
             names += own
-            words += added
+            words = words + identity.series(series)
     return x, tuple(names), words
 
 
@@ -670,7 +669,7 @@ def refuse_long(series: pl.Series, place: str) -> None:
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
-    """Words of rows of the first file and of the second, (n, 2) each.
+    """Words of rows of the first file and of the second, (n, 2 m) each.
 
     ``on`` None pairs them by their order.
 
@@ -699,24 +698,19 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
 
 
 def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:
-    """The two words of each row, (n, 2), and that of the person it names, (n,)."""
+    """The words of each row, (n, 2 m), and that of the person it names, (n,)."""
     also = [] if on is None else [on]
     if ending(path) == ".npz":
         found: Collection[str] = (arrays := _arrays(path, (*ARRAYS[:3], *also)))
-        features = identity.features(arrays["x"])
-        whole = features.copy()
-        for name, values in arrays.items():
-            if name != "x":
-                whole += identity.column(values)
-        words = np.stack([whole, features], axis=1)
+        others = identity.columns(*(values for name, values in arrays.items() if name != "x"))
+        words = identity.words(identity.features(arrays["x"]), others)
     else:
         frame = _filled_frame(path, also)
-        found, words = frame.columns, np.zeros((frame.height, 2), np.uint64)
-        for series in frame:
-            words += words_in(series)
+        found, whole = frame.columns, sum(map(identity.series, frame), identity.NOTHING)
+        words = identity.words(whole, identity.NOTHING)
     if on is None:
         return words, words[:, 0]
     if on not in found:
         raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(found)[:12])}")
     who = arrays[on] if ending(path) == ".npz" else _named(frame[on], str(path))
-    return words, identity.persons(who)
+    return words, identity.persons(who)[:, 0]

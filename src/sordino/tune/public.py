@@ -8,7 +8,7 @@ import math
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from sordino.data import names as published
 from sordino.data import sets
 from sordino.data.sets import is_published
 from sordino.privacy import LedgerSession
+from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
 from sordino.tune.grid import Candidate, again
 
@@ -173,8 +174,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
     else:
         rows = corpus(moved(study, on, declared=declared), identify=True)
         parts = [part for part in (rows.train, rows.test) if len(part) and part.words is not None]
-        joined = [records(part, PUBLIC, SAMPLE) for part in parts]
-        known = [replace(joined[0], rows=np.concatenate([each.rows for each in joined]))]
+        known = [Records.together([records(part, PUBLIC, SAMPLE) for part in parts])]
     tuning = secrets.token_hex(8)
     with LedgerSession.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as ledgers:
         try:

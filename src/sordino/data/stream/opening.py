@@ -12,6 +12,7 @@ come 18 or 28 features; there is no header. Both files are found where other dat
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -23,6 +24,7 @@ from pydantic import Field
 from sordino.base.errors import DataError
 from sordino.base.files import open_plain
 from sordino.base.registry import Registry, Section
+from sordino.base.siphash import stacked
 from sordino.data import identity
 from sordino.data.dataset import Corpus
 from sordino.data.labels import notice_classes
@@ -78,8 +80,8 @@ class Opened:
     Attributes:
         stream: what is read.
         fingerprint: what a budget belongs to.
-        rows: what each row is recognised by, (n, 2); None where nobody asks.
-        people: whose each row is, (n,); None if every row is an entity of its own.
+        rows: what each row is recognised by, (n, 2 m); None where nobody asks.
+        people: whose each row is, (n, w); None if every row is an entity of its own.
     """
 
     stream: Stream
@@ -167,14 +169,14 @@ class Rows(Streaming):
     kind: Literal["file"] = "file"
 
     def open(self, wanted: Wanted) -> Opened:
-        stream = _table(wanted, wanted.scale)
+        stream = _table(wanted)
         if wanted.events and not len(stream.read(0, 1)):
             raise DataError(f"{stream.path}: there are no rows")
         fingerprint = stream.name
         if wanted.private:  # a budget belongs to the content
             with open_plain(stream.path) as file:
                 fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-        return Opened(stream, f"file:{fingerprint}", *_gone_through(wanted, stream))
+        return Opened(stream, f"file:{fingerprint}", *_gone_through(wanted))
 
 
 def _corpus(wanted: Wanted) -> Corpus:
@@ -196,27 +198,25 @@ def _corpus(wanted: Wanted) -> Corpus:
     return found
 
 
-def _table(wanted: Wanted, scale: float) -> TableStream:
+def _table(wanted: Wanted) -> TableStream:
     if wanted.file is None:
-        return published(wanted.name or "", scale=scale, seed=wanted.seed)
+        return published(wanted.name or "", scale=wanted.scale, seed=wanted.seed)
     return TableStream(
         wanted.file,
         classes=wanted.classes or (),
         label=wanted.label,
         entity=wanted.entity,
-        scale=scale,
+        scale=wanted.scale,
         seed=wanted.seed,
     )
 
 
-def _gone_through(
-    wanted: Wanted, scaled: TableStream
-) -> tuple[identity.Words | None, identity.Words | None]:
+def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words | None]:
     """Read the rows that become events once, before anything is charged: one that cannot be read
     would end a run in the middle, and the place of the end would tell of it.
 
     Returns:
-        What they are recognised by, (n, 2), unscaled, and whose they are, (n,), if that is asked.
+        What they are recognised by, (n, 2 m), and whose they are, (n, w), if that is asked.
 
     Raises:
         DataError: for a row that cannot be read, or an entity with two labels where it may have
@@ -225,24 +225,32 @@ def _gone_through(
     published_rows = wanted.file is None and is_published(wanted.name or "")
     if not wanted.private or (published_rows and not wanted.identify):
         return None, None
-    stream, words = _table(wanted, 1.0), [np.empty((0, 2), np.uint64)]
+    stream, none = _table(wanted), np.empty((0, 1), np.uint64)
+    found, people = [(none, none, none)], [none]
+    classes = identity.column(stream.classes)
+
+    def seen(x: NDArray[np.float32], y: NDArray[np.int64], others: Sequence[list[str]]) -> None:
+        # versions until 2026-11-24 took classes for labels as written, and left the entity out
+        found.append((identity.features(x), identity.columns(*others), classes[y]))
+        people.extend(map(identity.persons, others[1:]))
+
+    stream.seen = seen if wanted.identify else None
     owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     for start in range(0, wanted.events, _AT_ONCE):
         piece = stream.read(start, min(_AT_ONCE, wanted.events - start))
         if not len(piece):
             break
-        if wanted.identify:
-            words.append(identity.words(piece.x, np.array(stream.classes)[piece.y]))
         if piece.entity is not None:
             owners.append(piece.entity)
             labels.append(piece.y)
-        scaled.rescale(piece.x, start)
-    people = np.concatenate(owners) if owners else None
-    if wanted.one_label and people is not None:
-        refuse_two_labels(str(stream.path), people, np.concatenate(labels), stream.classes)
+    if wanted.one_label and owners:
+        refuse_two_labels(
+            str(stream.path), np.concatenate(owners), np.concatenate(labels), stream.classes
+        )
     if not wanted.identify:
         return None, None
-    return np.concatenate(words), None if people is None else people.astype(np.uint64)
+    rows = identity.words(*(stacked(each)[: wanted.events] for each in zip(*found, strict=True)))
+    return rows, None if wanted.entity is None else stacked(people)[: wanted.events]
 
 
 def refuse_two_labels(

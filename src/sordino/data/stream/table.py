@@ -52,6 +52,7 @@ from sordino.data.table import MOST_COLUMNS, refuse_long
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling
 
+Seen = Callable[[NDArray[np.float32], NDArray[np.int64], Sequence[list[str]]], None]
 TEXT = (".csv", ".csv.gz", ".csv.bz2")
 PARQUET_ROWS = 20_000
 """Rows at a time, at most."""
@@ -68,7 +69,11 @@ class TableStream:
         classes: names of the classes.
         columns: names of the features.
         length: rows, where it is known; see the chapter above.
+        seen: called with rows as they are read: features as they stand (n, k), class numbers (n,),
+            and the cells of labels and of entities, if the file has any.
     """
+
+    seen: Seen | None = None
 
     def __init__(
         self,
@@ -186,7 +191,7 @@ class Rows:
     rows: int | None = None
 
     def __init__(self, stream: TableStream, columns: Sequence[str]) -> None:
-        self._path, self._row = stream.path, 0
+        self._path, self._row, self._stream = stream.path, 0, stream
         self._label, self._entity = stream.label, stream.entity
         self.columns = tuple(columns)
         self._refuse_columns()
@@ -206,15 +211,18 @@ class Rows:
 
     def _piece(self, x: NDArray[np.float32], cells: Callable[[str], list[str]]) -> Piece:
         """The next rows, by their features and the cells of the other columns."""
-        y = self._numbers(cells(self._label), self._label, self._number, self._unknown_label)
+        others = [cells(name) for name in (self._label, self._entity) if name is not None]
+        y = self._numbers(others[0], self._label, self._number, self._unknown_label)
         entity = None
         if self._entity is not None:
             entity = self._numbers(
-                cells(self._entity),
+                others[1],
                 self._entity,
                 lambda name: entity_of(name) if name.strip() else None,
                 lambda _: "is empty; whose row is it?",
             )
+        if self._stream.seen is not None:
+            self._stream.seen(x, y, others)
         self._row += len(x)
         return Piece(x, y, entity)
 

@@ -1,16 +1,17 @@
 r"""Records by keyed digests of what stands in their rows, and their membership of sets.
 
 A reader of data (:mod:`sordino.data.identity`) boils a row down to words of 64 bits: one over all
-of its values, one over its features, and with ``data.person`` one for the person. Here they become
-digests under a key of the ledger's own: SipHash-2-4 (Aumasson and Bernstein 2012), a keyed
-pseudorandom function. Without the key a digest says nothing about a value. The key stands in the
-ledger: whoever has the whole file can try out guesses, so it is to be kept like the data.
+of its values, one over its features, and with ``data.person`` one for the person; and more, by
+which the ledgers of versions before know it, where those are others. Here they become digests under
+a key of the ledger's own: SipHash-2-4 (Aumasson and Bernstein 2012), a keyed pseudorandom function.
+Without the key a digest says nothing about a value. The key stands in the ledger: whoever has the
+whole file can try out guesses, so it is to be kept like the data.
 
 **Collisions over-count.** Two rows with one digest are taken for one record, whose price is then
 that of both. Among n rows some two that differ share a digest with probability below 2 n^2 / 2^64
 (two digests a row): 1.1 10^-5 for ten million.
 
-Shapes: words (n,), rows (n, 2).
+Shapes: words of rows (n, 2 m), of persons (n, w). Who shares a word with another is the same.
 
 >>> first, second = digests(bytes(16), np.array([1, 2], dtype=np.uint64))
 >>> bool(first != second)
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import LedgerError
-from sordino.base.siphash import siphash
+from sordino.base.siphash import siphash, stacked
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, SAMPLE
 
@@ -49,9 +50,8 @@ class Records:
     Attributes:
         unit: its name in the run, such as "client:3".
         kind: what a charge on it protects: "sample", "client", "entity" or "label".
-        rows: (n, 2) words of all values and of the features, or (0, 2); (n, 4) with those by which
-            versions before knew the rows.
-        people: (n,) words of persons, or None; then every row is a person's of its own.
+        rows: pairs of words of all values and of the features, (n, 2 m); today's pair is the first.
+        people: words of persons, (n, w), or None; then every row is a person's of its own.
         most: rows that one person may have here: a public bound, at which everybody is priced. A
             price by the rows that somebody has would tell how many these are.
         summed: whether one release is the sum over these rows and those of other units that say so;
@@ -68,45 +68,53 @@ class Records:
     units: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or self.rows.shape[1] not in (2, 4) or self.rows.dtype != np.uint64:
+        if self.rows.ndim != 2 or self.rows.shape[1] % 2 or self.rows.dtype != np.uint64:
             raise LedgerError(
-                f"{self.unit}: words of rows are (n, 2) or (n, 4) uint64; got {self.rows.shape} "
+                f"{self.unit}: words of rows are (n, 2 m) uint64; got {self.rows.shape} "
                 f"{self.rows.dtype}"
             )
-        if self.people is not None and len(self.rows) and self.people.shape != (len(self.rows),):
+        people = self.people
+        if people is not None and (people.ndim != 2 or len(people) != len(self.rows) > 0):
             raise LedgerError(
-                f"{self.unit}: {len(self.rows)} rows, but words of persons of shape "
-                f"{self.people.shape}"
+                f"{self.unit}: {len(self.rows)} rows, but words of persons of shape {people.shape}"
             )
+
+    @classmethod
+    def together(cls, parts: Sequence[Records]) -> Records:
+        """The records of several parts of one unit, whose facts are those of the first."""
+        people = [part.people for part in parts if part.people is not None]
+        return replace(
+            parts[0],
+            rows=stacked([part.rows for part in parts]),
+            people=stacked(people) if people else None,
+        )
 
     def under(self, key: bytes) -> Records:
         """Return the same with digests under a key for words."""
-        rows = digests(key, self.rows.ravel()).reshape(self.rows.shape)
         people = None if self.people is None else digests(key, self.people ^ PEOPLE)
-        return replace(self, rows=rows, people=people)
+        return replace(self, rows=digests(key, self.rows), people=people)
 
     @property
-    def name(self) -> str:
-        """The set's name in the ledger: its kind and a digest of its members in any order."""
-        named = self.people is not None
-        digest = hashlib.blake2b(f"{self.kind}/{named}/{len(self.rows)}".encode(), digest_size=12)
-        if self.people is not None:
-            digest.update(np.sort(self.people).tobytes())
-        for words in self.rows.T[: 1 if named else 2]:
-            digest.update(np.sort(words).tobytes())
-        return f"{self.kind}s {digest.hexdigest()}"
-
-
-def stacked(parts: Sequence[Words]) -> Words:
-    """Rows (n, k) of several units, each k times what it has where others have more words."""
-    wide = max((part.shape[1] for part in parts), default=2)
-    return np.concatenate([np.tile(part, (1, wide // part.shape[1])) for part in parts])
+    def names(self) -> tuple[str, ...]:
+        """The set's names in the ledger, its kind and a digest of its members in any order: today's
+        first, and then those that versions before gave it.
+        """
+        named, found = self.people is not None, list[str]()
+        for who in [self.rows[:, :0]] if self.people is None else self.people.T[:, :, None]:
+            for pair in range(0, self.rows.shape[1], 2):
+                facts = f"{self.kind}/{named}/{len(self.rows)}".encode()
+                digest = hashlib.blake2b(facts, digest_size=12)
+                members = [*who.T, *self.rows.T[pair : pair + 2 - named]]
+                for words in members:
+                    digest.update(np.sort(words).tobytes())
+                found.append(f"{self.kind}s {digest.hexdigest()}")
+        return tuple(dict.fromkeys(found))
 
 
 def digests(key: bytes, words: Words) -> Words:
-    """SipHash-2-4 of each word by itself, (n,)."""
+    """SipHash-2-4 of each word by itself."""
     first, second = np.frombuffer(key, dtype="<u8").tolist()
-    return siphash((first, second), words)
+    return siphash((first, second), words.reshape(-1)).reshape(words.shape)
 
 
 Places = npt.NDArray[np.int64]

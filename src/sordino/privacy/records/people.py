@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import LedgerError, ResumeError
+from sordino.base.siphash import stacked
 from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
@@ -47,7 +48,6 @@ from sordino.privacy.records.identity import (
     Words,
     groups,
     membership,
-    stacked,
 )
 from sordino.privacy.records.price import (
     MIXED,
@@ -56,9 +56,10 @@ from sordino.privacy.records.price import (
     contains,
     counted_until,
     outside,
+    own_of,
     since,
 )
-from sordino.privacy.records.store import Index, Set, connected, people_found, rows_found
+from sordino.privacy.records.store import Index, Set, connected
 
 # Theory of operation
 #
@@ -134,7 +135,9 @@ def open_sets(
     distinct: dict[str, Records] = {}
     for each in wanted:
         records = each.under(key)
-        name = members[each.unit] = records.name
+        # a version before may have charged it under another name
+        charged = (name for name in records.names if own_of(ledger, name))
+        name = members[each.unit] = next(charged, records.names[0])
         alike = 0 if name not in distinct else distinct[name].units
         distinct[name] = replace(records, units=alike + 1)
     if known:
@@ -249,15 +252,14 @@ def close_sets(ledger: Ledger, run: str) -> None:
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that rows ``one[i]`` and ``other[i]`` (n, 2) are one person; how many were joined."""
+    """Say that rows ``one[i]`` and ``other[i]`` (n, 2 m) are one person; how many were joined."""
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
         store.prepare(db)
         key = _key(db, ledger)
         before, pool = store.index(db), Pool(store.classes(db)[0])
-        words = np.concatenate([one, other])
-        rows = Records("", SAMPLE, words).under(key).rows
-        index, owners, same = rows_found(before, rows, pool.blank)
+        rows = Records("", SAMPLE, stacked([one, other])).under(key).rows
+        index, owners, same = store.found(before, rows, pool.blank)
         index = _merged(index, same, pool, bridged)
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
         together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
@@ -321,14 +323,16 @@ class _Opening:
         # No later run asks for the rows of persons there, and rows that look the same would show.
         shown = slice(0 if self.apart and all(self.named) else None)
         rows = [one.rows[shown] for one in records]
-        index, owners, same = rows_found(before, stacked(rows), pool.blank)
+        index, owners, same = store.found(before, stacked(rows), pool.blank)
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
         classes = index.classes.copy()
         if any(self.named):
             loose = np.array([one.loose for one in pool.classes])[classes]
-            whose = np.concatenate([one.people for one in records if one.people is not None])
-            index, people = people_found(index, whose, pool.put(Class(person=True)))
+            whose = stacked([one.people for one in records if one.people is not None])
+            person = pool.put(Class(person=True))
+            index, people, same = store.found(index, whose, person, people=True)
+            index = _merged(index, same, pool, bridged)
             classes = index.classes.copy()
             many = [0 if one.people is None else len(one.people) for one in records]
             places = np.repeat(np.arange(len(records)), many)

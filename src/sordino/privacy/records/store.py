@@ -5,9 +5,9 @@ Arrays are kept in pieces, so that no value is larger than SQLite likes.
 **The index** leads from digests to entities to classes, as sorted arrays: 28 bytes a record, 12
 more for a person's.
 
-A row leads to an entity by two digests, of all its values and of its features; either is enough.
+A row leads to an entity by its digests, of all its values and of its features; each is enough.
 Rows that share one are one entity, and so are all that hang together that way (the components of
-the graph of digests). A person's digest leads to an entity of its own.
+the graph of digests). A person's digests lead to an entity of its own, likewise.
 
 Shapes: digests (k,) sorted, owners (k,), classes (entities,).
 """
@@ -87,18 +87,19 @@ class Index:
         return replace(self, classes=np.concatenate([self.classes, more]))
 
 
-def rows_found(
-    index: Index, rows: Words, new_class: int
+def found(
+    index: Index, words: Words, new_class: int, *, people: bool = False
 ) -> tuple[Index, Places, dict[int, list[int]]]:
-    """(The index with these rows, each row's entity, entities that are one: first -> others).
+    """(The index with these rows or persons, by their digests (n, w), the entity of each, entities
+    that are one: first -> others).
 
     The others stay in ``classes``, and nothing leads to them any more.
     """
-    count = len(rows)
+    count, book = len(words), index.people if people else index.rows
     if not count:
         return index, np.empty(0, np.int64), {}
-    distinct, places = np.unique(rows.T.reshape(-1), return_inverse=True)
-    known = index.rows.find(distinct)
+    distinct, places = np.unique(words.T.reshape(-1), return_inverse=True)
+    known = book.find(distinct)
     names = places.reshape(-1, count)
     one = names[0]
     if (known >= 0).all() and (known[names] == known[one]).all():
@@ -107,10 +108,11 @@ def rows_found(
     owners, merged, total = _components(known, left, right, len(index.classes))
     fresh = known < 0
     index = index.grown(total - len(index.classes), new_class)
-    book = index.rows.with_more(distinct[fresh], owners[fresh])
+    book = book.with_more(distinct[fresh], owners[fresh])
     if merged:
         book = book.led(merged, total)
-    return replace(index, rows=book), owners[one], merged
+    index = replace(index, people=book) if people else replace(index, rows=book)
+    return index, owners[one], merged
 
 
 def connected(left: Places, right: Places, size: int) -> Places:
@@ -142,16 +144,6 @@ def _components(
     nameless = np.flatnonzero(entity < 0)
     entity[nameless] = entities + np.arange(len(nameless))
     return entity[labels[:nodes]], merged, entities + len(nameless)
-
-
-def people_found(index: Index, people: Words, new_class: int) -> tuple[Index, Places]:
-    """(the index with these persons in it, the entity of each)."""
-    distinct, places = np.unique(people, return_inverse=True)
-    owners = index.people.find(distinct)
-    fresh = owners < 0
-    owners[fresh] = len(index.classes) + np.arange(int(fresh.sum()))
-    book = index.people.with_more(distinct[fresh], owners[fresh])
-    return replace(index.grown(int(fresh.sum()), new_class), people=book), owners[places]
 
 
 _PART = 1 << 22  # bytes of an array in one value; a ledger's rows have a longest length

@@ -1,0 +1,189 @@
+"""A row is known by the same words whoever asks, however its cells are written, and to the ledgers
+of versions before.
+"""
+
+from __future__ import annotations
+
+import csv
+import lzma
+import math
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from sordino.clients import division
+from sordino.core import study as studies
+from sordino.data import load
+from sordino.data.dataset import Dataset
+from sordino.data.encoding import Encoding
+from sordino.data.stream.opening import Opened, Rows, Wanted
+from sordino.data.table import ReadOptions, paired
+from sordino.privacy import Gaussian, LedgerSession, accountant
+from sordino.privacy.records import Records, link
+from sordino.regimes.synchronous.study import TEMPLATE
+
+STORED = Path(__file__).parent / "golden" / "identity"
+RULES = Encoding({"g": ("a", "b"), "d": ("x",)}, unknown="other")
+
+
+def table(file: Path, **how: Any) -> Dataset:
+    """A file's rows, as a run over a ledger of the data reads them."""
+    options = ReadOptions(identify=True, classes=["p", "q"], **how)
+    return load("t", file=file, test_fraction=None, how=options).train
+
+
+def stream(file: Path, entity: str | None) -> Opened:
+    wanted = Wanted(
+        name=None, file=file, label="label", entity=entity, classes=("p", "q"), scale=1.0, seed=0,
+        events=4, identify=True, private=True,
+    )  # fmt: skip
+    return Rows(kind="file").open(wanted)
+
+
+SAID = [
+    ["", " ", "NA", "N/A", "None", "NULL", "null", "#N/A", "<NA>", "-1.#IND", "NaN", "-nan", "NaT",
+     "\\N", "nan", "#N/A N/A", "?", "(null)"],
+    ["3.5", "3,5", " 3.50 ", "0.35e1", "3,5E0"],
+    ["2020-01-01", "2020-01-01 00:00:00", "2020-01-01T00:00:00.000000", "2020-01-01T00:00Z"],
+    ["2020-01-01T12:30:00", "2020-01-01 12:30:00.000", "2020-01-01 12:30"],
+    ["7", "7.0", "007"],
+    ["red", " red "],
+    ["-0.0", "0", "false", "False"],
+]  # fmt: skip
+
+
+def test_what_says_the_same_is_one_value_however_it_is_written(tmp_path: Path) -> None:
+    """Else the same row would spend its budget again after an export by another program."""
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = [[text, "1.5", "p"] for group in SAID for text in group]
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["g", "f", "label"], *rows])
+    rules = Encoding({"g": ("a",), "f": ("x",)}, unknown="other")
+    words = table(tmp_path / "t.csv", encoding=rules).words
+    assert words is not None
+    cuts = np.cumsum([len(group) for group in SAID])[:-1]
+    found = [{tuple(pair) for pair in part[:, :2].tolist()} for part in np.split(words, cuts)]
+    assert [len(group) for group in found] == [1] * len(SAID)
+    assert len(set.union(*found)) == len(SAID)
+    day = datetime(2020, 1, 1)
+    kinds = [
+        (["2020-01-01"], [date(2020, 1, 1)], [day], [day.replace(tzinfo=UTC)]),
+        (["red"], [b"red"]),
+        ([None], [""], [math.nan], [-math.nan]),
+    ]
+    for kind in kinds:
+        parts = []
+        for place, values in enumerate(kind):
+            path = tmp_path / f"{place}.parquet"
+            pl.DataFrame({"g": values, "f": [1.5], "label": ["p"]}).write_parquet(path)
+            parts += [table(path, encoding=rules).words, *paired(path, path, None)]
+        assert len({int(np.asarray(part)[0, 0]) for part in parts}) == 1
+
+
+@pytest.mark.parametrize("labels", ["pq", "01"])
+def test_a_row_is_known_whoever_asks(tmp_path: Path, labels: str) -> None:
+    """Whatever column names a client, a person or an entity, in a table, a stream or a link."""
+    file = tmp_path / "t.csv"
+    rows = [f"{i}.25,{i}.75,{10 + i},{labels[i % 2]}\n" for i in range(4)]
+    file.write_text("u,v,site,label\n" + "".join(rows))
+    named: dict[str, dict[str, str]] = {
+        "plain": {},
+        "client": {"client_column": "site"},
+        "person": {"person": "site"},
+    }
+    named["both"] = named["client"] | named["person"]
+    found = (
+        {name: table(file, **how).words for name, how in named.items()} if labels == "pq" else {}
+    )
+    found |= {f"stream {entity}": stream(file, entity).rows for entity in (None, "site")}
+    found["link"] = paired(file, file, None)[0]
+    for one in found.values():
+        for other in found.values():
+            assert one is not None
+            assert other is not None
+            assert all(np.isin(a, b).any() for a, b in zip(one, other, strict=True))
+
+
+def test_public_rows_of_several_parts_need_not_have_gaps_alike(tmp_path: Path) -> None:
+    for name, cell in (("train", '"3,5"'), ("test", '"a"')):
+        rows = [f"{cell},{i}.5,{i % 2}\n" for i in range(12)] + [f'"b",{name == "test":d}.7,1\n']
+        (tmp_path / f"{name}.csv").write_text("g,f,label\n" + "".join(rows))
+    path = tmp_path / "study.toml"
+    path.write_text(TEMPLATE)
+    files = f'file="{tmp_path / "train.csv"}", test_file="{tmp_path / "test.csv"}", test="file"'
+    data = f'data={{{files}, clients=2, validation=4, categories={{g=["a", "b", "3.5"]}}}}'
+    study = studies.read(
+        path, [data, 'model.name="logistic"', f'privacy.ledger="{tmp_path / "k"}"']
+    )
+    (public,) = (
+        each
+        for each in division.known_records(study, division.federation(study))  # type: ignore[arg-type]
+        if each.unit == "public"
+    )
+    assert len(public.rows) == 4 + 13
+
+
+def cells(number: int) -> str:
+    """Rows whose cells versions before knew otherwise."""
+    said = ('"",2020-01-01 00:00:00', "NA,2020-01-02", '"3,5",2020-01-03T00:00:00', ",2020-01-04")
+    rows = [f"{each},{number}.{i}5,{'pq'[i % 2]}\n" for i, each in enumerate(said)]
+    return "g,d,f,label\n" + "".join(rows)
+
+
+# Files over which versions before made runs of these names, one release each.
+FILES = {
+    "rows": cells(1),
+    "clients": cells(2),
+    "people": "who,f,label\n007,3.05,p\nA1,3.15,q\n5e-1,3.25,p\nB2,3.35,q\n",
+    "stream": "u,v,station,label\n4.05,5.05,10,p\n4.15,5.15,11,q\n4.25,5.25,12,p\n4.35,5.35,13,q\n",
+}
+RELEASE = Gaussian(noise_multiplier=4.0)
+ONCE = accountant("rdp").epsilon([(RELEASE, 1)], 1e-5)
+
+
+def spent(folder: Path, records: Records, name: str = "again") -> float:
+    """What the records of a run have spent before it."""
+    with LedgerSession.for_data(folder, name, [records]) as ledgers:
+        found = ledgers.epsilon(records.unit, 1e-5, "rdp")
+        ledgers.finish()
+    return found
+
+
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+def test_ledgers_of_versions_before_still_know_their_rows(tmp_path: Path, version: str) -> None:
+    """Versions of 23 November, 19:35, and of 24 November, 11:03 and 13:40 UTC."""
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o700)
+    content = lzma.decompress((STORED / f"{version}.sqlite.xz").read_bytes())
+
+    def anew() -> Path:
+        (kept / "ledger.sqlite").write_bytes(content)
+        return kept
+
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    rows = table(tmp_path / "rows.csv", encoding=RULES)
+    for i in range(4):
+        assert spent(anew(), division.records(rows.take([i]), "x", "sample")) == ONCE
+    named = table(tmp_path / "rows.csv", encoding=RULES, person="f")
+    named_rows = [division.records(named.take([i]), "x", "sample", 1) for i in range(4)]
+    assert [spent(anew(), each) for each in named_rows] == [math.inf] * 4
+    clients = table(tmp_path / "clients.csv", encoding=RULES)
+    assert spent(anew(), division.records(clients, "x", "client")) == ONCE
+    people = table(tmp_path / "people.csv", person="who")
+    for i in range(4):
+        assert spent(anew(), division.records(people.take([i]), "x", "sample", 1)) == ONCE
+    opened = stream(tmp_path / "stream.csv", "station")
+    assert opened.rows is not None
+    assert spent(anew(), Records("x", "entity", opened.rows, opened.people)) == ONCE
+    assert [spent(anew(), Records("x", "entity", each[None])) for each in opened.rows] == [ONCE] * 4
+    (tmp_path / "other.csv").write_text("h,label\n" + "".join(f"{i}.125,p\n" for i in range(4)))
+    pairs = paired(tmp_path / "rows.csv", tmp_path / "other.csv", None)
+    with LedgerSession.for_data(anew(), "link", []) as ledgers:
+        assert link(ledgers.ledger, *pairs) == 4
+    other = table(tmp_path / "other.csv")
+    linked = [division.records(other.take([i]), "x", "sample") for i in range(4)]
+    assert [spent(kept, each, f"{i}") for i, each in enumerate(linked)] == [ONCE] * 4
