@@ -1,5 +1,6 @@
 """The ledger: tamper-evident, durable, atomic, and nobody's budget spent twice."""
 
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -311,3 +312,14 @@ def test_a_runs_own_ledger_is_opened_again_for_the_same_data_only(tmp_path: Path
     LedgerSession.for_run(tmp_path / "l.sqlite", UNITS).close()
     with pytest.raises(LedgerError, match="kept for other data"):
         LedgerSession.for_run(tmp_path / "l.sqlite", {"client:0": "zzzz", "client:1": "bbbb"})
+
+
+def test_what_is_charged_is_in_the_file_itself(path: Path, tmp_path: Path) -> None:
+    """After a kill, whoever moves or copies the file may leave its log behind."""
+    with Ledger.open(path) as ledger, Ledger.open(path, readonly=True) as reader:
+        for number in range(3):
+            assert len(list(reader.entries())) == 10 + number
+            ledger.charge([charge(key=f"run/{number}")], FREE)
+            shutil.copy(path, tmp_path / "moved.sqlite")
+            with Ledger.open(tmp_path / "moved.sqlite") as moved:
+                assert len(list(moved.entries())) == 11 + number

@@ -48,6 +48,18 @@ def twice() -> nn.Module:
     return module
 
 
+class Aliased(nn.Module):
+    """A buffer that is a parameter, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(12, 12), nn.Linear(12, CLASSES)
+        self.register_buffer("same", self.inner.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.inner(x) @ self.same))  # type: ignore[no-any-return]
+
+
 class Tied(nn.Module):
     """One weight, used twice."""
 
@@ -185,6 +197,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "residual": (Residual, (2, 5, 5), False),
     "tied weights": (Tied, (12,), False),
     "one layer twice": (twice, (12,), False),
+    "a buffer that is a parameter": (Aliased, (12,), False),
     "own parameter": (Own, (12,), False),
     "recurrent": (Recurrent, (12,), False),
     "embedding": (Words, (6,), False),

@@ -565,6 +565,7 @@ class Ledger:
                 self.refresh()
                 yield self.connection
                 self.connection.execute("COMMIT")
+                storage.settle(self.connection)
             except BaseException:
                 self._walk = self._new_walk()  # what memory holds may not have been committed
                 if self.connection.in_transaction:  # a full disk has SQLite roll back by itself

@@ -168,6 +168,15 @@ def durable(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
 
 
+def settle(db: sqlite3.Connection) -> None:
+    """Bring what was committed from the log into the file: after a kill, whoever moves the file may
+    leave the log behind.
+    """
+    _, pages, done = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if done < pages:  # somebody reads; that ends
+        db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+
+
 @contextmanager
 def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
     """Complaints of SQLite and of the disk as one message."""

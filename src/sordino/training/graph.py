@@ -387,13 +387,11 @@ def places_of(module: nn.Module) -> dict[str, str]:
     """
     first: dict[int, str] = {}
     return {
-        name: first.setdefault(id(tensor), name)
+        f"{prefix}.{own}".lstrip("."): first.setdefault(id(tensor), f"{prefix}.{own}".lstrip("."))
+        for kind in ("_parameters", "_buffers")  # in this order: a buffer may be a parameter, too
         for prefix, each in module.named_modules()
-        for name, tensor in (
-            (f"{prefix}.{own}".lstrip("."), tensor)
-            for own, tensor in (*each._parameters.items(), *each._buffers.items())
-            if tensor is not None
-        )
+        for own, tensor in getattr(each, kind).items()
+        if tensor is not None
     }
 
 
