@@ -21,6 +21,7 @@ from sordino.base.errors import StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
 from sordino.mechanisms.draws import (
     ERROR,
+    LANES,
     LONGEST,
     SHORTEST,
     doubtful_pairs,
@@ -32,6 +33,7 @@ from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Overclaimed, 
 from sordino.mechanisms.grid import FINE, Grid, add_gaussian, random_words
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian, paper
+from sordino.mechanisms.kinds import GaussianNoise, NoiseRequest
 from sordino.mechanisms.knorm import KNorm
 
 ENTROPIES = [Seeded(3), System(bytes(range(32)))]
@@ -379,3 +381,26 @@ def test_a_whitened_release_of_wavelet_coefficients_is_whole_and_of_one_size() -
             1.2,
             0.5,
         )
+
+
+def test_many_words_are_those_of_sfc64_as_its_author_seeds_it() -> None:
+    """Each lane against numpy's: three words of state, a counter at 1, twelve rounds of mixing."""
+    words = random_words(10 * LANES, Seeded(2).at("w"))
+    states = Seeded(2).at("w").bit_generator.random_raw(3 * LANES).reshape(3, LANES)
+    for lane in (0, LANES - 1):
+        bits = np.random.SFC64(0)
+        state: Any = bits.state
+        state["state"]["state"][:] = (*states[:, lane], 1)
+        bits.state = state
+        bits.random_raw(12, output=False)
+        assert words[lane::LANES].tolist() == bits.random_raw(10).tolist()
+
+
+def test_the_count_has_the_deviation_that_is_asked_for() -> None:
+    asked = NoiseRequest(
+        unit="client", clip=1.0, noise_multiplier=3.0, parameters=(4,), counted=True,
+        count_deviation=2.5,
+    )  # fmt: skip
+    made = GaussianNoise(form="sound").make(asked)
+    assert isinstance(made, CountedGaussian)
+    assert made.count_deviation == pytest.approx(2.5)

@@ -241,6 +241,7 @@ def test_the_sum_s_noise_is_what_is_booked(entropy: Entropy, bits: int) -> None:
 
 
 def test_with_more_contributions_there_is_more_noise_and_never_less() -> None:
+    assert noise(honest=1).honest == 1
     few, all_of_them = (noise(dimension=9000, honest=h).grid(1.0, 1.0) for h in (3, 5))
     assert few.deviation * few.step > all_of_them.deviation * all_of_them.step
     spread = [opened(few, [np.zeros(9000)] * count, Seeded(1)).std() for count in (3, 5)]
