@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +324,19 @@ def test_what_is_charged_is_in_the_file_itself(path: Path, tmp_path: Path) -> No
             shutil.copy(path, tmp_path / "moved.sqlite")
             with Ledger.open(tmp_path / "moved.sqlite") as moved:
                 assert len(list(moved.entries())) == 11 + number
+
+
+def test_a_paused_reader_holds_up_no_charge(path: Path) -> None:
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as paused,
+        Ledger.open(path) as ledger,
+    ):
+        paused.execute("BEGIN")
+        paused.execute("SELECT * FROM entries").fetchone()
+        begun = time.monotonic()
+        for number in range(3):
+            ledger.charge([charge(key=f"run/{number}")], FREE)
+        assert time.monotonic() - begun < 5.0
+        paused.execute("COMMIT")
+        ledger.charge([charge(key="run/3")], FREE)
+        assert len(list(ledger.entries())) == 14

@@ -168,13 +168,19 @@ def durable(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
 
 
+MOMENT = 200
+"""Milliseconds that a charge waits for readers of an old state."""
+
+
 def settle(db: sqlite3.Connection) -> None:
     """Bring what was committed from the log into the file: after a kill, whoever moves the file may
-    leave the log behind.
+    leave the log behind. Who reads an old state for longer than a moment is not waited for.
     """
     _, pages, done = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    if done < pages:  # somebody reads; that ends
+    if done < pages:
+        db.execute(f"PRAGMA busy_timeout = {MOMENT}")
         db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        db.execute(f"PRAGMA busy_timeout = {round(1000 * PATIENCE)}")
 
 
 @contextmanager
