@@ -82,9 +82,7 @@ def test_a_kill_leads_to_the_same_history(tmp_path: Path) -> None:
             if life == 2:
                 journal.cut(2, [])
             digests.append(journal.history.digest)
-    with closing(Journal(tmp_path)) as journal:
-        journal.cut(2, [INPUTS[2]])
-    with closing(Journal(tmp_path)) as journal, pytest.raises(ResumeError, match="is missing"):
+    with closing(Journal(tmp_path)) as journal, pytest.raises(ResumeError, match="2 is missing"):
         journal.after(1)  # of a checkpoint before
     assert digests == [digests[0]] * 4
     assert len(digests[0]) == 32

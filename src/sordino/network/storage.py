@@ -164,9 +164,9 @@ class Journal:
         Raises:
             ResumeError: if one is missing between.
         """
-        found = [each for each in self._before if each.seq > count and each.kind != "history"]
+        found = [each for each in self._before if each.seq > count]
         for expected, each in enumerate(found, start=count + 1):
-            if each.seq != expected:
+            if each.seq != expected or each.kind == "history":  # which is of what came before it
                 raise ResumeError(
                     f"{self.folder / JOURNAL}: input {expected} is missing (found {each.seq}). "
                     "Restore the run folder from a copy"
