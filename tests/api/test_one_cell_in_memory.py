@@ -87,10 +87,12 @@ def read(data: Any, folder: Path, how: dict[str, Any]) -> Dataset | None:
 def refuse_changed(one: Dataset, other: Dataset, at: int, said: object) -> None:
     """Compare all rows but one to the last bit."""
     rest = np.arange(len(one)) != at
-    for name in ("x", "y", "words"):
+    for name in ("x", "y"):
         left, right = getattr(one, name)[rest], getattr(other, name)[rest]
         assert left.dtype == right.dtype, said
         assert left.tobytes() == right.tobytes(), said
+    # of the words by which versions before knew a row, a column has more where its types are mixed
+    assert (one.words[rest, :2] == other.words[rest, :2]).all(), said
 
 
 @pytest.mark.parametrize("made", ["dictionary", pytest.param("pandas", marks=pytest.mark.nightly)])

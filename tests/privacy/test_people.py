@@ -6,6 +6,7 @@ import math
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -383,7 +384,7 @@ def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str
             if run == "one":
                 ledgers.finish()
             ledgers.ledger.verify()
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
         assert db.execute(change).rowcount
     with (
         Ledger.open(tmp_path / "ledger.sqlite") as ledger,

@@ -20,9 +20,9 @@ Shapes: a column (n,), what becomes of it (n, k).
 >>> rules = Encoding({"colour": ("red", "blue")}, {"age": (0.0, 100.0)}, {"age": 50.0})
 >>> made = [rules.column(each, "x.csv") for each in (pl.Series("colour", ["blue", "red"]),
 ...     pl.Series("age", [None, 100.0]))]
->>> [names for _, names, _ in made]
+>>> [names for _, names in made]
 [('colour=red', 'colour=blue'), ('age', 'age is missing')]
->>> np.concatenate([x for x, *_ in made], axis=1).tolist()
+>>> np.concatenate([x for x, _ in made], axis=1).tolist()
 [[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]
 """
 
