@@ -91,6 +91,8 @@ def refuse_changed(one: Dataset, other: Dataset, at: int, said: object) -> None:
         left, right = getattr(one, name)[rest], getattr(other, name)[rest]
         assert left.dtype == right.dtype, said
         assert left.tobytes() == right.tobytes(), said
+    assert one.words is not None
+    assert other.words is not None
     # of the words by which versions before knew a row, a column has more where its types are mixed
     assert (one.words[rest, :2] == other.words[rest, :2]).all(), said
 
