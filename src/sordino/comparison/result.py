@@ -441,7 +441,10 @@ def _warnings(members: Sequence[Member]) -> tuple[str, ...]:
             for warning in known(run.about.warnings) or ():
                 _, labels = found.setdefault(re.sub(r"[\d.e+-]+", "#", warning), (warning, []))
                 labels += [label] if label not in labels else []
-    told = [f"{', '.join(labels)}: {warning}" for warning, labels in found.values()]
+    told = [
+        f"{'every study' if len(labels) == len(members) > 1 else '; '.join(labels)}: {warning}"
+        for warning, labels in found.values()
+    ]
     return (*told, *damaged)
 
 
