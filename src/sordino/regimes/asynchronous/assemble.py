@@ -97,7 +97,8 @@ class BlockSimulation(Simulation[State]):
         number = task.number
         if any(each.holds(number) for each in permits):
             return ()
-        for entry in self.ledgers.ledger.entries(self.ledgers.names[self.units[site]]):
+        unit = self.ledgers.names[self.units[site]]
+        for entry in () if permits else self.ledgers.ledger.entries(unit):  # when it starts
             if (
                 entry.key.startswith(f"{self.charge_key_prefix}/")
                 and entry.round <= number < entry.round + entry.count
