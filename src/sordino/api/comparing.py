@@ -84,7 +84,7 @@ class Comparison(shown.Tabular):
         ]
         if content.differences.rows:
             parts += [
-                shown.sentences([content.against]),
+                shown.sentences([content.differences.title]),
                 shown.table(content.differences.head, content.differences.rows),
                 shown.sentences([" ".join(filter(None, each)) for each in content.verdicts]),
             ]

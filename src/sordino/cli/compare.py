@@ -121,10 +121,10 @@ def _show_comparison(comparison: Comparison) -> None:
     elif comparison.overclaims:
         say.warn(" ".join(comparison.overclaims))
     studies = tables.studies(comparison)
-    say.table("Studies", studies.head, studies.rows)
+    say.table(studies.title, studies.head, studies.rows)
     beside = tables.reported(comparison)
     if beside.rows:
-        say.table("Beside what is reported", beside.head, beside.rows)
+        say.table(beside.title, beside.head, beside.rows)
     found = tables.differences(comparison)
     if found.rows:
         say.table(

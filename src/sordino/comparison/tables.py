@@ -14,8 +14,9 @@ from sordino.comparison.result import (
 from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import dumped
-from sordino.report import words
-from sordino.report.comparisons import COST_HEAD, Content, Table, cost_cells, figures_of, render
+from sordino.core.statements import Table
+from sordino.report import comparisons, words
+from sordino.report.comparisons import COST_HEAD, Content, cost_cells, figures_of, render
 
 PAGE = "comparison.html"
 
@@ -23,7 +24,7 @@ PAGE = "comparison.html"
 def content(comparison: Comparison) -> Content:
     """Content of the page."""
     members, seeds = comparison.members, comparison.seeds
-    claimed, measured = comparison.at == "claimed", _spoken(comparison).accuracy
+    claimed = comparison.at == "claimed"
     which = (
         f"seed {seeds[0]}"
         if len(seeds) == 1
@@ -44,8 +45,6 @@ def content(comparison: Comparison) -> Content:
         warnings=comparison.warnings,
         final=studies(comparison),
         reported=reported(comparison),
-        against=f"Differences to {members[0].side.label}"
-        + (f" in {measured.told}" if measured.streamed else ""),
         differences=differences(comparison),
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
@@ -76,19 +75,11 @@ def studies(comparison: Comparison) -> Table:
         ]
         for member in comparison.members
     ]
-    told = _spoken(comparison).accuracy.told
     head = (
-        "study",
-        "method",
-        "seeds",
-        told,
-        *epsilons,
-        "delta",
-        "accountant",
-        "unit",
-        *(COST_HEAD if streamed else ()),
+        *("study", "method", "seeds", _spoken(comparison).accuracy.told, *epsilons),
+        *("delta", "accountant", "unit", *(COST_HEAD if streamed else ())),
     )
-    return Table(head, rows)
+    return Table("Studies", head, rows)
 
 
 def _own(member: Member) -> str:
@@ -121,20 +112,9 @@ def reported(comparison: Comparison) -> Table:
                 told.source,
             ]
         )
-    there = "reported"
-    return Table(
-        (
-            "study",
-            _spoken(comparison).accuracy.told,
-            there,
-            "payload MiB",
-            there,
-            "party s",
-            there,
-            "source",
-        ),
-        rows,
-    )
+    there, measured = "reported", _spoken(comparison).accuracy
+    head = ("study", measured.told, there, "payload MiB", there, "party s", there, "source")
+    return Table("Beside what is reported", head, rows)
 
 
 def _spoken(comparison: Comparison) -> regimes.Vocabulary:
@@ -147,8 +127,11 @@ def _spoken(comparison: Comparison) -> regimes.Vocabulary:
 def differences(comparison: Comparison) -> Table:
     """One row for each study but the first, in percentage points or in units of the label."""
     head = ("study", "mean difference", "sd", f"{CONFIDENCE:.0%} interval", "by seed")
-    percent = _spoken(comparison).accuracy.percent
-    return Table(head, [_difference(each, percent) for each in comparison.differences])
+    measured = _spoken(comparison).accuracy
+    title = f"Differences to {comparison.members[0].side.label}"
+    title += f" in {measured.told}" if measured.streamed else ""
+    rows = [_difference(each, measured.percent) for each in comparison.differences]
+    return Table(title, head, rows)
 
 
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -179,26 +162,16 @@ def runs(comparison: Comparison) -> Table:
         for seed, run in member.runs.items()
     ]
     spoken = _spoken(comparison)
-    return Table(
-        (
-            "study",
-            "seed",
-            spoken.accuracy.told,
-            "epsilon",
-            spoken.rounds,
-            spoken.steps.removeprefix("local "),
-            "folder",
-        ),
-        rows,
-    )
+    counts = (spoken.rounds, spoken.steps.removeprefix("local "))
+    head = ("study", "seed", spoken.accuracy.told, "epsilon", *counts, "folder")
+    return Table("Every run", head, rows)
 
 
 def latex(comparison: Comparison) -> str:
     """The tables of a page as LaTeX, those that have rows."""
     found = content(comparison)
-    tables = {"Studies": found.final, "Beside what is reported": found.reported}
-    tables |= {found.against: found.differences}
-    return "\n\n".join(each.latex(title) for title, each in tables.items() if each.rows) + "\n"
+    tables = (found.final, found.reported, found.differences)
+    return "\n\n".join(comparisons.latex(each) for each in tables if each.rows) + "\n"
 
 
 def write(comparison: Comparison) -> None:

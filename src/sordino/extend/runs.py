@@ -45,6 +45,7 @@ from sordino.core.run.reading import load as load
 from sordino.core.statements import Figure as Figure
 from sordino.core.statements import Panel as Panel
 from sordino.core.statements import Series as Series
+from sordino.core.statements import Table as Table
 from sordino.core.statements import look as look
 from sordino.core.study.base import Study as Study
 from sordino.core.study.parse import write as write
@@ -65,7 +66,6 @@ from sordino.report.canvas import canvas as canvas
 from sordino.report.canvas import clean as clean
 from sordino.report.canvas import figure as figure
 from sordino.report.canvas import svg as svg
-from sordino.report.comparisons import Table as Table
 from sordino.report.curves import Band as Band
 from sordino.report.curves import band as band
 from sordino.report.page import Picture as Picture

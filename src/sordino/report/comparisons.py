@@ -14,7 +14,7 @@ from sordino.core.files import replace_file
 from sordino.core.records import at, known, number
 from sordino.core.regimes import shared
 from sordino.core.run.reading import Run, load
-from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series
+from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series, Table
 from sordino.report import curves, words
 from sordino.report.canvas import clean
 from sordino.report.page import picture_of, template
@@ -144,7 +144,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
             labels=labels,
             groups=alone,
             warnings=_notes(runs, labels),
-            final=Table(head, rows),
+            final=Table("Final numbers", head, rows),
             figures=[*filter(None, drawn), *costs(alone, labels)],
         )
     )
@@ -215,43 +215,36 @@ BELOW = " (above), and epsilon spent (below; dashed: budgets)"
 TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A head, and rows of as many cells."""
+def latex(table: Table) -> str:
+    """Return a table as LaTeX; names may hold any characters.
 
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def latex(self, caption: str) -> str:
-        """Return a LaTeX table; names may hold any characters.
-
-        >>> print(Table(("study", "ε"), [["a_b & c", "50 %"]]).latex("Results"))
-        \\begin{table}
-        \\caption{Results}
-        \\begin{tabular}{lr}
-        \\hline
-        study & $\\varepsilon$ \\\\
-        \\hline
-        a\\_b \\& c & 50 \\% \\\\
-        \\hline
-        \\end{tabular}
-        \\end{table}
-        """
-        lines = [" & ".join(map(escaped, row)) + r" \\" for row in (self.head, *self.rows)]
-        return "\n".join(
-            (
-                r"\begin{table}",
-                rf"\caption{{{escaped(caption)}}}",
-                rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}",
-                r"\hline",
-                lines[0],
-                r"\hline",
-                *lines[1:],
-                r"\hline",
-                r"\end{tabular}",
-                r"\end{table}",
-            )
+    >>> print(latex(Table("Results", ("study", "ε"), [["a_b & c", "50 %"]])))
+    \\begin{table}
+    \\caption{Results}
+    \\begin{tabular}{lr}
+    \\hline
+    study & $\\varepsilon$ \\\\
+    \\hline
+    a\\_b \\& c & 50 \\% \\\\
+    \\hline
+    \\end{tabular}
+    \\end{table}
+    """
+    head, *rows = (" & ".join(map(escaped, row)) + r" \\" for row in (table.head, *table.rows))
+    return "\n".join(
+        (
+            r"\begin{table}",
+            rf"\caption{{{escaped(table.title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
+            r"\hline",
+            head,
+            r"\hline",
+            *rows,
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
         )
+    )
 
 
 LATEX = str.maketrans(
@@ -276,7 +269,7 @@ def escaped(text: str) -> str:
     return clean(text, len(text)).translate(LATEX)
 
 
-EMPTY = Table((), ())
+EMPTY = Table("", (), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +283,6 @@ class Content:
         first, warnings: what to know before the numbers, and below them.
         final, reported, differences, runs: the tables: of each run or study, of what publications
             report, of studies to the first, of each run of a study.
-        against: the title of the differences.
         verdicts: what each difference means, and what makes it unequal.
         remarks: what all differences have in common.
         figures: the pictures.
@@ -306,7 +298,6 @@ class Content:
     banner: Sequence[str] = ()
     first: Sequence[str] = ()
     reported: Table = EMPTY
-    against: str = ""
     differences: Table = EMPTY
     verdicts: Sequence[tuple[str, str]] = ()
     remarks: Sequence[str] = ()

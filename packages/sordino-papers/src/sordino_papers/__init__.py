@@ -3,5 +3,5 @@
 ``entry`` is what a file of the catalogue says (``schema``, ``measures`` and ``rules`` are its
 parts), ``files`` finds the files, ``cells`` makes studies of an entry, ``play`` has them run by
 ``worker``, ``statistics`` and ``verdicts`` judge claims, ``results`` puts an entry together,
-``tables``, ``figures``, ``page``, ``markdown`` and ``write`` show it.
+``tables``, ``figures``, ``markdown`` and ``page`` show it.
 """

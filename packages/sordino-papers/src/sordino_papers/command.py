@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sordino_papers.cells import Grid
     from sordino_papers.entry import ScaleName
-    from sordino_papers.write import Reproduced
+    from sordino_papers.results import EntryOf, Results
 
 LIST = "LIST"
 MOST_SEEDS = 1000
@@ -62,11 +62,11 @@ def reproduce(
     typed = [*names, *([] if scale == "quick" else ["--scale", scale])]
     typed += [] if seeds is None else ["--seeds", str(seeds)]
     command = " ".join(("sordino reproduce", *typed))
-    found = _played(grids, out, None if judge else (jobs, quiet), command)
+    found = [said for _, said in _played(grids, out, None if judge else (jobs, quiet), command)]
     _tell(found, out)
     if as_json:
-        say.machine({"page": str(out / "index.html"), "entries": [each.said for each in found]})
-    if any(each.said.failures for each in found):
+        say.machine({"page": str(out / "index.html"), "entries": found})
+    if any(each.failures for each in found):
         raise typer.Exit(1)
 
 
@@ -120,7 +120,7 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
 
 def _played(
     grids: Sequence[Grid], out: Path, making: tuple[int | None, bool] | None, command: str
-) -> list[Reproduced]:
+) -> list[tuple[Results, EntryOf]]:
     """Make the runs that are missing, and write what all of them say.
 
     Args:
@@ -128,8 +128,8 @@ def _played(
     """
     from sordino.extend.runs import locked, runner
     from sordino_papers import play
+    from sordino_papers.page import write
     from sordino_papers.results import Results, collected
-    from sordino_papers.write import Reproduced, write
 
     runner.refuse_file(out)
     failed: dict[Path, str] = {}
@@ -140,22 +140,18 @@ def _played(
                 making[0], [run.cell.study.execution.threads for run in runs]
             )
             failed = play.play(runs, at_once, making[1], say.people).failed
-        found = [
-            Reproduced(results, collected(results))
-            for results in (Results(grid, out, failed) for grid in grids)
-        ]
+        read = [Results(grid, out, failed) for grid in grids]
+        found = [(each, collected(each)) for each in read]
         write(out, found, command)
     return found
 
 
-def _tell(found: Sequence[Reproduced], out: Path) -> None:
+def _tell(found: Sequence[EntryOf], out: Path) -> None:
     """The verdicts, and where the rest is."""
-    rows = [
-        [each.said.name, claim.verdict, claim.text] for each in found for claim in each.said.claims
-    ]
+    rows = [[each.name, claim.verdict, claim.text] for each in found for claim in each.claims]
     if rows:
         say.table("Claims", ["entry", "verdict", "claim"], rows)
     for each in found:
-        for failure in each.said.failures:
-            say.people(f"failed: {each.said.name}: {failure}")
+        for failure in each.failures:
+            say.people(f"failed: {each.name}: {failure}")
     say.result(f"Page: {out / 'index.html'}")

@@ -322,7 +322,7 @@ def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
         found.append((place, "x", [published.x] if published.x else []))
     for i, claim in enumerate(entry.claim):
         place = f"claim[{i}].rule"
-        found += [(place, what, names) for what, names in named(claim.rule)]
+        found += [(place, what, names) for what, names in claim.rule.named()]
     for form in entry.form:
         found.append((f"form {form.key}", "series", form.only))
     for i, shown in enumerate(entry.shown):
@@ -336,16 +336,4 @@ def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
         found.append((f"scale.{key}", "series", scale.series))
         found.append((f"scale.{key}", "panel", scale.panels))
         found.append((f"scale.{key}", "x", scale.points))
-    return found
-
-
-def named(rule: Rule) -> list[tuple[str, Sequence[str]]]:
-    """The series, panels and points that a rule names."""
-    found: list[tuple[str, Sequence[str]]] = []
-    for i, key in enumerate(rule.__struct_fields__):
-        value = getattr(rule, key)
-        if i == 0 or key in ("than", "to", "among"):
-            found.append(("series", (value,) if isinstance(value, str) else value))
-        elif key in ("panel", "x", "at"):
-            found.append(("panel" if key == "panel" else "x", value))
     return found

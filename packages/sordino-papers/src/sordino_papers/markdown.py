@@ -93,9 +93,8 @@ def _entry(results: Results, said: EntryOf) -> str:
         said.note,
     ]
     parts.append(" ".join(filter(None, facts)) + "\n")
-    for named in tables.tables(results):
-        parts += [f"{named.title[:1].upper()}{named.title[1:]}:\n"]
-        parts.append(_table(named.table.head, named.table.rows))
+    for each in tables.tables(results):
+        parts += [f"{each.title[:1].upper()}{each.title[1:]}:\n", _table(each.head, each.rows)]
     paid = tables.epsilons(results)
     if paid.rows:
         parts.append(_table(paid.head, paid.rows))

@@ -49,13 +49,9 @@ class Measure(Part, frozen=True):
         """Name on a page."""
         raise NotImplementedError
 
-    def of(self, run: Run) -> float | None:
-        """The number; None where the run has none."""
-        raise NotImplementedError
-
-    def curve_of(self, run: Run) -> Curve:
-        """The curve; only of curved measures."""
-        raise NotImplementedError
+    def of(self, run: Run) -> float | Curve | None:
+        """The number, or the curve; None where the run has none."""
+        return None
 
 
 class Final(Measure, frozen=True):
@@ -66,9 +62,7 @@ class Final(Measure, frozen=True):
 
     final: Literal["accuracy", "error", "measured", "best"]
 
-    @property
-    def percent(self) -> bool:
-        return True
+    percent = True
 
     @property
     def falling(self) -> bool:
@@ -89,9 +83,7 @@ class Paid(Measure, frozen=True):
 
     privacy: Literal["true", "claimed"]
 
-    @property
-    def falling(self) -> bool:
-        return True
+    falling = True
 
     @property
     def told(self) -> str:
@@ -106,9 +98,7 @@ class Counted(Measure, frozen=True):
 
     count: Literal["rounds", "steps", "seconds"]
 
-    @property
-    def falling(self) -> bool:
-        return True
+    falling = True
 
     @property
     def told(self) -> str:
@@ -143,9 +133,7 @@ class Total(Measure, frozen=True):
     divided_by: float = 1.0
     unit: str = ""
 
-    @property
-    def falling(self) -> bool:
-        return True
+    falling = True
 
     @property
     def told(self) -> str:
@@ -171,9 +159,7 @@ class Until(Measure, frozen=True):
     kept: bool = True
     else_end: bool = False
 
-    @property
-    def falling(self) -> bool:
-        return True
+    falling = True
 
     @property
     def told(self) -> str:
@@ -213,7 +199,7 @@ class Along(Measure, frozen=True):
     def told(self) -> str:
         return self.curve
 
-    def curve_of(self, run: Run) -> Curve:
+    def of(self, run: Run) -> Curve:
         return points(run, self.curve, self.over, self.part)
 
 
@@ -224,9 +210,7 @@ class Best(Measure, frozen=True):
 
     best_of: str
 
-    @property
-    def percent(self) -> bool:
-        return True
+    percent = True
 
     @property
     def told(self) -> str:
@@ -238,16 +222,11 @@ class Attacked(Measure, frozen=True):
 
     attacked: Literal["correlation", "psnr"]
 
-    @property
-    def falling(self) -> bool:
-        return True
+    falling = True
 
     @property
     def told(self) -> str:
         return {"psnr": "PSNR (dB)"}.get(self.attacked, self.attacked)
-
-    def of(self, run: Run) -> float | None:
-        return None
 
 
 MEASURES: tuple[type[Measure], ...] = (

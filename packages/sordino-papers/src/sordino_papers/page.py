@@ -1,73 +1,63 @@
-"""The page of a reproduction: every entry with its tables, pictures and verdicts, in one file."""
+"""Files of a reproduction: ``entries/<name>.json``, ``reproduction.md``, and one page with every
+entry, its tables, pictures and verdicts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sordino.extend.runs import Picture, Table, template
-from sordino_papers import figures, tables
+from sordino.extend.runs import dumped, replace_file, template
+from sordino_papers import figures, markdown, tables
 from sordino_papers.markdown import TITLES, counted, verdict
 from sordino_papers.results import EntryOf, Results
-from sordino_papers.tables import Named
 
 HOME = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A claim as the page shows it."""
+def write(out: Path, found: Sequence[tuple[Results, EntryOf]], command: str) -> None:
+    """Write everything about these entries; runs stay as they are.
 
-    text: str
-    where: str
-    verdict: str
-    forms: Sequence[tuple[str, str, Sequence[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """An entry as the page shows it."""
-
-    said: EntryOf
-    paper: str
-    data: str
-    claims: Sequence[Judgement]
-    tables: Sequence[Named]
-    paid: Table
-    pictures: Sequence[Picture]
+    Args:
+        command: with which they were made, for the reader.
+    """
+    folder = out / "entries"
+    folder.mkdir(parents=True, exist_ok=True)
+    for _, said in found:
+        replace_file(folder / f"{said.name}.json", dumped(said, indent=1).encode())
+    replace_file(out / "index.html", render(found).encode("utf-8", "replace"))
+    replace_file(out / "reproduction.md", markdown.text(found, command).encode("utf-8"))
 
 
 def render(found: Sequence[tuple[Results, EntryOf]]) -> str:
     """The page as HTML."""
-    sections = [_section(results, said) for results, said in found]
-    overview = [
-        (f"{each.paper}, {each.said.item}", each.said.name, each.said.title, each.data,
-         counted(each.said.claims))
-        for each in sections
-    ]  # fmt: skip
-    html: str = template("reproduction.html", HOME).render(sections=sections, overview=overview)
+    html: str = template("reproduction.html", HOME).render(
+        sections=[_section(results, said) for results, said in found]
+    )
     return html
 
 
-def _section(results: Results, said: EntryOf) -> Section:
-    claims = []
-    for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True):
-        forms = [
-            (
-                form.form,
-                form.said,
-                tables.statistics(form, asked.measure.percent),
-            )
-            for form in claim.forms
-        ]
-        claims.append(Judgement(claim.text, claim.where, verdict(claim), forms))
-    return Section(
-        said,
-        TITLES[said.paper],
-        tables.data_of(results.grid),
-        claims,
-        tables.tables(results),
-        tables.epsilons(results),
-        figures.pictures(results),
-    )
+def _section(results: Results, said: EntryOf) -> dict[str, Any]:
+    """An entry as the page shows it."""
+    paid = tables.epsilons(results)
+    return {
+        "said": said,
+        "paper": TITLES[said.paper],
+        "data": tables.data_of(results.grid),
+        "counted": counted(said.claims),
+        "claims": [
+            {
+                "text": claim.text,
+                "where": claim.where,
+                "verdict": verdict(claim),
+                "forms": [
+                    (form.form, form.said, tables.statistics(form, asked.measure.percent))
+                    for form in claim.forms
+                ],
+            }
+            for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True)
+        ],
+        "tables": [*tables.tables(results), *([paid] if paid.rows else [])],
+        "pictures": figures.pictures(results),
+    }

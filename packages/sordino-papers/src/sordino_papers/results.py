@@ -12,7 +12,7 @@ import msgspec
 from sordino.extend.runs import MIB, Run, StudyError, known, load, read_below, spread, there
 from sordino.extend.runs import number as real
 from sordino_papers.cells import Cell, Grid, Place, told
-from sordino_papers.entry import Claim, Gap, Published, named
+from sordino_papers.entry import Claim, Gap, Published
 from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure
 from sordino_papers.verdicts import Asked, Judged, Verdict, judge
 from sordino_papers.worker import ATTACK, Found
@@ -167,9 +167,7 @@ def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
             return None
         psnr = math.inf if run.psnr is None else run.psnr
         return psnr if measure.attacked == "psnr" else run.correlation
-    if run is None:
-        return None
-    return measure.curve_of(run) if measure.curved else measure.of(run)
+    return None if run is None else measure.of(run)
 
 
 def judged(results: Results, claim: Claim) -> ClaimOf:
@@ -201,7 +199,7 @@ def _forms(grid: Grid, claim: Claim) -> list[str]:
 
 def _series(claim: Claim) -> set[str]:
     """The series that a claim speaks of."""
-    return {name for what, names in named(claim.rule) if what == "series" for name in names}
+    return {name for what, names in claim.rule.named() if what == "series" for name in names}
 
 
 def verdict(results: Results, forms: Sequence[Judged], series: Collection[str]) -> Verdict:

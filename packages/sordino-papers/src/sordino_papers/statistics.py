@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sordino.extend.runs import CONFIDENCE, at_least, at_most, student
 
 Said = Literal["holds", "does not hold", "cannot be told"]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Of a mean: of so many values, at the confidence that was asked for; infinite below two."""
+class Interval(NamedTuple):
+    """Of a mean, at the confidence that was asked for; infinite for fewer than two values."""
 
     mean: float
     low: float
     high: float
-    count: int
 
 
 def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
@@ -30,46 +27,36 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     >>> interval([1.0, 2.0, 3.0]).low < 0 < interval([2.0, 2.1, 1.9]).low
     True
     >>> interval([0.5])
-    Interval(mean=0.5, low=-inf, high=inf, count=1)
+    Interval(mean=0.5, low=-inf, high=inf)
     """
-    count = len(values)
-    mean = math.fsum(values) / count if count else math.nan
-    if count < 2 or not math.isfinite(mean):
-        return Interval(mean, -math.inf, math.inf, count)
-    found = student(values, _each(comparisons)) or (mean, mean)
-    return Interval(mean, *found, count)
+    mean = math.fsum(values) / len(values) if values else math.nan
+    if len(values) < 2 or not math.isfinite(mean):
+        return Interval(mean, -math.inf, math.inf)
+    each = 1 - (1 - CONFIDENCE) / comparisons  # so that all hold together
+    return Interval(mean, *(student(values, each) or (mean, mean)))
 
 
-def _each(comparisons: int) -> float:
-    """The confidence of each, so that all hold together (Bonferroni)."""
-    return 1 - (1 - CONFIDENCE) / comparisons
-
-
-def share(successes: int, cases: int, comparisons: int = 1) -> Interval:
+def share(successes: int, cases: int) -> Interval:
     """Clopper and Pearson's interval for a share.
 
     >>> round(share(9, 10).low, 3)
     0.555
     """
     if not cases:
-        return Interval(math.nan, -math.inf, math.inf, 0)
-    tail = (1 - _each(comparisons)) / 2
-    low, high = at_least(successes, cases, tail), at_most(successes, cases, tail)
-    return Interval(successes / cases, low, high, cases)
+        return Interval(math.nan, -math.inf, math.inf)
+    tail = (1 - CONFIDENCE) / 2
+    bounds = at_least(successes, cases, tail), at_most(successes, cases, tail)
+    return Interval(successes / cases, *bounds)
 
 
-def above(found: Interval, level: float) -> Said:
-    """Test a mean against a level."""
-    if found.low > level:
-        return "holds"
-    return "does not hold" if found.high <= level else "cannot be told"
-
-
-def between(found: Interval, low: float, high: float) -> Said:
-    """Test a mean against a range, ends included."""
-    if found.low >= low and found.high <= high:
-        return "holds"
-    return "does not hold" if found.high < low or found.low > high else "cannot be told"
+def compared(found: Interval, level: float | tuple[float, float]) -> Said:
+    """Test a mean: whether it is above a level, or within a range, ends included."""
+    if isinstance(level, tuple):
+        low, high = level
+        holds, fails = low <= found.low and found.high <= high, found.high < low or found.low > high
+    else:
+        holds, fails = found.low > level, found.high <= level
+    return "holds" if holds else "does not hold" if fails else "cannot be told"
 
 
 def together(said: Sequence[Said]) -> Said:

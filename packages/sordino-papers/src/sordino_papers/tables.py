@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sordino.extend.runs import Table, words
 from sordino_papers.cells import Grid, Place
@@ -15,15 +15,7 @@ from sordino_papers.verdicts import Comparison, Judged
 AS_PRINTED = "as printed"
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A table with its title."""
-
-    title: str
-    table: Table
-
-
-def tables(results: Results) -> list[Named]:
+def tables(results: Results) -> list[Table]:
     """Every table of an entry: for each thing that is shown and each panel, series by points."""
     found = []
     entry, grid = results.grid.entry, results.grid
@@ -35,20 +27,20 @@ def tables(results: Results) -> list[Named]:
         if entry.x is None:  # panels beside each other
             columns = [(panel, "") for panel in grid.panels]
             head = ["", *(labels.get(panel, shown.measure.told) for panel in grid.panels)]
-            found.append(Named(named, _table(results, i, shown, head, columns)))
+            found.append(Table(named, head, _rows(results, i, shown, columns)))
             continue
         points = [point.label for point in entry.x.values if point.label in grid.points]
         for panel in grid.panels:
             title = ", ".join(filter(None, (named, labels.get(panel))))
             columns = [(panel, point) for point in points]
-            table = _table(results, i, shown, [entry.x.label, *points], columns)
-            found.append(Named(title, table))
+            rows = _rows(results, i, shown, columns)
+            found.append(Table(title, [entry.x.label, *points], rows))
     return found
 
 
-def _table(
-    results: Results, i: int, shown: Shown, head: list[str], columns: Sequence[tuple[str, str]]
-) -> Table:
+def _rows(
+    results: Results, i: int, shown: Shown, columns: Sequence[tuple[str, str]]
+) -> list[list[str]]:
     grid, entry = results.grid, results.grid.entry
     rows = []
     for series in entry.series:
@@ -64,7 +56,7 @@ def _table(
         printed = [_printed(entry, i, panel, series.key, point) for panel, point in columns]
         if any(printed):
             rows.append([f"{series.label}, {AS_PRINTED}", *(each or "-" for each in printed)])
-    return Table(head, rows)
+    return rows
 
 
 def label_of(entry: Entry, label: str, form: str) -> str:
@@ -137,7 +129,7 @@ def epsilons(results: Results) -> Table:
                     _range([true for _, true in found]),
                 ]
             )
-    return Table(("series", "epsilon claimed", "epsilon true"), rows)
+    return Table("Epsilon", ("series", "epsilon claimed", "epsilon true"), rows)
 
 
 def _range(values: Sequence[float | None]) -> str:

@@ -12,9 +12,9 @@ import pytest
 from sordino.extend.runs import Job, StudyError
 from sordino_papers import cells, files, play, worker
 from sordino_papers.measures import SHORT
+from sordino_papers.page import write
 from sordino_papers.results import Damaged, Results, collected, number, read, seconds_of
 from sordino_papers.tables import data_of, shown_as
-from sordino_papers.write import Reproduced, write
 
 STUDY = """
 seed = 3
@@ -133,7 +133,7 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     assert not play.play(runs, 1, True, said.append).failed
 
     found = [Results(grid, out, {}) for grid in grids]
-    pairs = [Reproduced(each, collected(each)) for each in found]
+    pairs = [(each, collected(each)) for each in found]
     write(out, pairs, "sordino reproduce all")
     told = json.loads((out / "entries" / "ali-dpfl-table-2.json").read_text())
     assert told["seeds"] == [3, 4]
