@@ -18,8 +18,8 @@ from sordino.core.statements import (
     Members,
     Panel,
     RegimeReport,
-    Series,
-    points,
+    over_rounds,
+    trace,
 )
 from sordino.report.canvas import clean
 from sordino.report.words import bound
@@ -101,31 +101,30 @@ def learning(
     """
     measure, words = run.vocabulary.accuracy, run.vocabulary
     factor = 100 if measure.percent else 1
-    xs, accuracy = points(run.rounds, over, measure.key)
-    vx, validation = points(run.rounds, over, "validation")
-    # without a promise, a finite number would look like one
-    es, epsilon = points(run.rounds, over, "epsilon") if run.private else ([], [])
-    panels = []
-    if xs:
-        curves = [Series(x=xs, y=[factor * a for a in accuracy], name="test" if vx else "")]
-        if vx:
-            shares = [100 * a for a in validation]
-            curves.append(Series(x=vx, y=shares, name="validation", colour="green", dash="dashed"))
+    validation = trace(
+        run, "validation", 100, x=over, name="validation", colour="green", dash="dashed"
+    )
+    checked = [validation] if validation.x else []
+    test = trace(run, measure.key, factor, x=over, name="test" if checked else "")
+    panels, shown = list[Panel](), list[str]()
+    if test.x:
+        shown.append(measure.told)
         label = f"{measure.told} (%)" if measure.percent else measure.told
-        panels.append(Panel(label=label, series=curves, marks=marks, percent=measure.percent))
-    if es:
-        spent = Series(x=es, y=epsilon, colour="orange")
-        budget = Mark(run.budget, "budget")
-        lines = [budget, *([] if xs else marks)]
+        series = [test, *checked]
+        panels.append(Panel(label=label, series=series, marks=marks, percent=measure.percent))
+    spent = trace(run, "epsilon", x=over, colour="orange")
+    if run.private and spent.x:  # without a promise, a finite number would look like one
+        shown.append("epsilon")
+        lines = [Mark(run.budget, "budget"), *([] if test.x else marks)]
         panels.append(Panel(label="epsilon spent", series=[spent], marks=lines, limits=(0.0, None)))
     if panels:
         counted = {"round": words.round, "steps": words.steps_of_one}[over]
-        shown = " and ".join([measure.told] * bool(xs) + ["epsilon"] * bool(es))
+        curves = " and ".join(shown)
         yield Figure(
             key=f"learning-{over}",
             title=f"{measured(run)} {title}",
             caption=caption,
-            label=f"{shown[:1].upper()}{shown[1:]} over {counted}",
+            label=f"{curves[:1].upper()}{curves[1:]} over {counted}",
             x=counted,
             panels=panels,
         )
@@ -156,41 +155,16 @@ def evaluated(run: Run) -> str:
 
 def clock(run: Run, caption: str) -> Iterator[Figure]:
     """Yield the virtual time at which rounds closed, unless every round took equally long."""
-    xs, ys = points(run.rounds, "round", "time")
+    line = trace(run, "time")
     lasted = [
         (b - a) / max(y - x, 1.0)
-        for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(xs, ys, strict=True)])
+        for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(line.x, line.y, strict=True)])
     ]
     if lasted and max(lasted) - min(lasted) >= 1e-9 * max(1.0, max(lasted)):
         words = run.vocabulary
         label = f"Virtual time at which each {words.round} was {words.closed}"
-        panel = Panel(label="virtual seconds", series=[Series(x=xs, y=ys)], limits=(0.0, None))
-        yield from single(run, "clock", "Virtual time", caption, panel, label)
-
-
-def single(
-    run: Run,
-    key: str,
-    title: str,
-    caption: str,
-    panel: Panel,
-    label: str = "",
-    *,
-    limits: tuple[float, float] | None = None,
-) -> Iterator[Figure]:
-    """Yield a figure of one panel over rounds, where it has values; its label is its title unless
-    given.
-    """
-    if any(series.x for series in panel.series):
-        yield Figure(
-            key=key,
-            title=title,
-            caption=caption,
-            label=label or title,
-            x=run.vocabulary.round,
-            panels=[panel],
-            limits=limits,
-        )
+        panel = Panel(label="virtual seconds", series=[line], limits=(0.0, None))
+        yield from over_rounds(run, "clock", "Virtual time", caption, panel, label=label)
 
 
 def called(client: Holder) -> str:

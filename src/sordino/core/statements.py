@@ -21,7 +21,7 @@ A figure is one panel, or several above each other with a common x axis:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -226,6 +226,47 @@ def points(rows: Sequence[Round], x: str, y: str) -> Curve:
         if a is not None and b is not None and abs(a) <= LARGEST and abs(b) <= LARGEST
     ]
     return [a for a, _ in kept], [b for _, b in kept]
+
+
+def trace(
+    run: Run,
+    key: str,
+    factor: float = 1.0,
+    *,
+    x: str = "round",
+    name: str = "",
+    colour: Colour = "blue",
+    dash: Dash = "solid",
+) -> Series:
+    """Return a number of the rows of a run, times a factor, as a line over another of them."""
+    xs, ys = points(run.rounds, x, key)
+    return Series(x=xs, y=[factor * y for y in ys], name=name, colour=colour, dash=dash)
+
+
+def over_rounds(
+    run: Run,
+    key: str,
+    title: str,
+    caption: str,
+    *panels: Panel,
+    label: str = "",
+    limits: tuple[float, float] | None = None,
+    table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None,
+) -> Iterator[Figure]:
+    """Yield a figure over the rounds of a run, where it has values; its label is its title unless
+    given.
+    """
+    if any(series.x for panel in panels for series in panel.series):
+        yield Figure(
+            key=key,
+            title=title,
+            caption=caption,
+            label=label or title,
+            x=run.vocabulary.round,
+            panels=panels,
+            limits=limits,
+            table=table,
+        )
 
 
 def smoothed(values: Sequence[float], last: int) -> list[float]:

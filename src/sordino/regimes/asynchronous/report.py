@@ -14,7 +14,7 @@ from dataclasses import replace
 from sordino.clients.pricing import most_table
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning, single
+from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning
 from sordino.core.plan import Plan
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run
@@ -29,6 +29,7 @@ from sordino.core.statements import (
     Paragraph,
     Series,
     Table,
+    over_rounds,
     points,
 )
 from sordino.privacy.rounding import epsilon_text
@@ -244,7 +245,7 @@ def _over_updates(
 ) -> Iterator[Figure]:
     """Yield a figure of one panel over all updates so far."""
     limits = (0, 1.02 * max(run.number, 1))
-    yield from single(run, key, title, caption, panel, label, limits=limits)
+    yield from over_rounds(run, key, title, caption, panel, label=label, limits=limits)
 
 
 def norms(run: Run) -> Iterator[Figure]:

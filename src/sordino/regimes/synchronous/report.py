@@ -15,7 +15,7 @@ from itertools import groupby
 from sordino.clients.pricing import most_table
 from sordino.clients.records import horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import clock, evaluated, holdings, learning, single
+from sordino.clients.report import clock, evaluated, holdings, learning
 from sordino.core.plan import Plan
 from sordino.core.records import Row, known, number
 from sordino.core.run.reading import Run
@@ -29,8 +29,10 @@ from sordino.core.statements import (
     Paragraph,
     Series,
     Table,
+    over_rounds,
     points,
     smoothed,
+    trace,
 )
 from sordino.core.statements import number_text as figure
 from sordino.privacy.rounding import epsilon_text
@@ -80,17 +82,19 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
         yield from learning(run, "over local steps", paid, "steps")
     yield from _pace(run)
     what, cut = ("updates", CLIPPED_UPDATES) if of_clients else ("gradients", CLIPPED_GRADIENTS)
-    xs, clipped = points(run.rounds, "round", "clipped")
-    share = Series(x=xs, y=[100 * y for y in clipped], colour="purple")
-    panel = Panel(label="clipped (%)", series=[share], limits=(0.0, 100.0))
+    panel = Panel(
+        label="clipped (%)",
+        series=[trace(run, "clipped", 100, colour="purple")],
+        limits=(0.0, 100.0),
+    )
     label = "Clipped gradients per round"
-    yield from single(run, "clipped", f"Clipped {what}", f"{cut}{CLIPPED}", panel, label)
+    yield from over_rounds(run, "clipped", f"Clipped {what}", f"{cut}{CLIPPED}", panel, label=label)
     xs, ratios = points(run.rounds, "round", "snr")
     powers = smoothed([y * abs(y) for y in ratios], SMOOTH)
     ratio = Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")
     panel = Panel(label="signal / noise", series=[ratio], limits=(0.0, None))
     told = SIGNAL.format(of="round" if of_clients else "step of a client")
-    yield from single(run, "signal", "Signal to noise", told, panel)
+    yield from over_rounds(run, "signal", "Signal to noise", told, panel)
     yield from _absences(run)
     yield from clock(run, WAITED)
     yield from holdings(run)
@@ -108,7 +112,7 @@ def _pace(run: Run) -> Iterator[Figure]:
     steps = Series(x=[xs[0] - 1, *xs], y=[tau[0], *tau], kind="step", holds="before")
     panel = Panel(label="tau", series=[steps], marks=marks, limits=(0.0, None), whole=True)
     caption = TAU + ("" if run.of_clients else PACE)
-    yield from single(run, "pace", "Local steps per round", caption, panel)
+    yield from over_rounds(run, "pace", "Local steps per round", caption, panel)
 
 
 def _absences(run: Run) -> Iterator[Figure]:
@@ -133,7 +137,7 @@ def _absences(run: Run) -> Iterator[Figure]:
         )
     title = "Late and lost answers"
     panel = Panel(label="answers", series=series, limits=(0.0, None), whole=True)
-    yield from single(run, "absences", title, ABSENT, panel, f"{title} per round")
+    yield from over_rounds(run, "absences", title, ABSENT, panel, label=f"{title} per round")
 
 
 def _per_round(run: Run, kind: str) -> Counter[int]:

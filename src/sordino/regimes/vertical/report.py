@@ -26,7 +26,9 @@ from sordino.core.statements import (
     Panel,
     RegimeReport,
     Series,
+    over_rounds,
     points,
+    trace,
 )
 from sordino.regimes.vertical.records import Party, VerticalRound, vertical
 from sordino.report.words import amount, bound, estimated, percent, plain
@@ -128,56 +130,38 @@ def stretch(run: Run) -> float | None:
 
 def errors(run: Run, mean: str) -> Iterator[Figure]:
     """Yield the run-time error between rows, and the error over everything so far."""
-    xs, recent = points(run.rounds, "round", "error")
-    ws, whole = points(run.rounds, "round", "accumulated")
-    if not xs and not ws:
-        return
     changes, drift = marks(run), str(vertical(run).drift)
     marked = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
-    shares, all_shares = ([100 * y for y in each] for each in (recent, whole))
     series = [
-        Series(x=xs, y=shares, name="run-time error"),
-        Series(x=ws, y=all_shares, name="accumulated error", colour="orange"),
+        trace(run, "error", 100, name="run-time error"),
+        trace(run, "accumulated", 100, name="accumulated error", colour="orange"),
     ]
     panel = Panel(label="wrong (%)", series=series, marks=changes, limits=(0, None), percent=True)
-    yield Figure(
-        key="errors",
-        title="Error over the stream",
-        caption=ERROR.format(each=mean) + marked + estimated([run]),
-        label="Run-time error and accumulated error over the stream",
-        x=run.vocabulary.round,
-        panels=[panel],
-    )
+    caption = ERROR.format(each=mean) + marked + estimated([run])
+    label = "Run-time error and accumulated error over the stream"
+    yield from over_rounds(run, "errors", "Error over the stream", caption, panel, label=label)
 
 
 def regret(run: Run, mean: str) -> Iterator[Figure]:
     """Yield the squared gradient of the window, its mean between rows, and its sum so far."""
     xs, means = points(run.rounds, "round", "regret")
-    ws, sums = points(run.rounds, "round", "regret_sum")
-    seen = [y for y in means if y > 0]
-    if not seen or not sums:
+    sums, seen = trace(run, "regret_sum"), [y for y in means if y > 0]
+    if not seen or not sums.x:
         return
     kind = "static" if run.about.method == "slr" else "dynamic"
     protected = run_protects(run) and known(vertical(run).open) is None
-    caption = REGRET.format(each=mean, what=_followed(run), kind=kind)
+    caption = REGRET.format(each=mean, what=_followed(run), kind=kind) + NOISY * protected
     wide = max(seen) > DECADES * min(seen)
-    squares = Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")
     above = Panel(
         label="mean ‖∇S‖²",
-        series=[squares],
+        series=[Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")],
         marks=marks(run),
         limits=(None if wide else 0, None),
         log=wide,
     )
-    below = Panel(label="sum so far", series=[Series(x=ws, y=sums)], limits=(0, None))
-    yield Figure(
-        key="regret",
-        title="Local regret",
-        caption=caption + (NOISY if protected else ""),
-        label="Local regret over the stream",
-        x=run.vocabulary.round,
-        panels=[above, below],
-    )
+    below, label = Panel(label="sum so far", series=[sums], limits=(0, None)), "Local regret"
+    where = f"{label} over the stream"
+    yield from over_rounds(run, "regret", label, caption, above, below, label=where)
 
 
 def stacked(
@@ -250,17 +234,12 @@ def traffic(run: Run) -> Iterator[Figure]:
     ]
     again = known(vertical(run).resends) or 1
     caption = TRAFFIC.format(bits=plain(number(vertical(run).precision)))
+    caption += AGAIN.format(count=plain(again)) if again > 1 else ""
     head = [run.vocabulary.round, *(f"{name}, MiB so far" for name, _ in kinds.values())]
-    series = list(stacked(xs, parts, "area", {}))
-    yield Figure(
-        key="traffic",
-        title="Bytes sent",
-        caption=caption + (AGAIN.format(count=plain(again)) if again > 1 else ""),
-        label="Bytes sent over the stream",
-        x=run.vocabulary.round,
-        panels=[Panel(label="MiB so far", series=series, limits=(0, None))],
-        table=(head, list(zip(xs, *sent, strict=True))),
-    )
+    series, table = list(stacked(xs, parts, "area", {})), (head, list(zip(xs, *sent, strict=True)))
+    panel, label = Panel(label="MiB so far", series=series, limits=(0, None)), "Bytes sent"
+    where = f"{label} over the stream"
+    yield from over_rounds(run, "traffic", label, caption, panel, label=where, table=table)
 
 
 def times(run: Run) -> Iterator[Figure]:
