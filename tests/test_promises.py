@@ -396,10 +396,10 @@ def test_a_site_is_priced_by_the_agreed_rows_of_a_person(tmp_path: Path) -> None
         np.savez(tmp_path / f"{name}.npz", x=x, y=y, who=who)
     asked = agreed.study.data.model_copy(update={"person": "who", "person_rows": 2})
     study = agreed.study.model_copy(update={"data": asked})
-    own = found.read(tmp_path / "single.npz", agreed.agreement, 0, study)
+    own = found.read(tmp_path / "single.npz", 0, study)
     assert len(own) == len(x)
     with pytest.raises(DataError, match="a person has more rows than the agreed data"):
-        found.read(tmp_path / "shared.npz", agreed.agreement, 0, study)
+        found.read(tmp_path / "shared.npz", 0, study)
 
 
 ODD = re.compile(r"[0-9a-f]{8,}|\d{4}-\d\d-\d\dT[^\"]*|seconds\W+\d+")

@@ -59,7 +59,7 @@ def test_a_file_with_other_order_of_columns_is_read_by_name(
     found = Agreed(kit)
     *_, plain = opened(JoinOptions(kit=kit, data=data))  # without names: as it stands
     assert np.array_equal(plain.x, x)
-    test = found.network.test(found.agreement, found.study, path)
+    test = found.network.test(path)
     assert test is not None
     assert np.array_equal(test.x, x)
 
@@ -81,7 +81,7 @@ def test_other_columns_than_agreed_are_refused_by_name(
         opened(JoinOptions(kit=kit, data=path))
     found = Agreed(kit)
     with pytest.raises(DataError, match=told):
-        found.network.test(found.agreement, found.study, path)
+        found.network.test(path)
 
 
 def test_where_nobody_has_agreed_on_names_a_site_is_told_so(tmp_path: Path) -> None:
@@ -112,15 +112,15 @@ def test_a_party_reads_its_own_columns_by_name_and_labels_as_numbers(tmp_path: P
     x = np.arange(rows * 32, dtype=np.float32).reshape(rows, 32)
     path = tmp_path / "own.csv"
     pl.DataFrame({names[i]: x[:, i] for i in reversed(range(32))}).write_csv(path)
-    assert np.array_equal(part.read(path, kit.agreement, 0, kit.study).x, x)
+    assert np.array_equal(part.read(path, 0, kit.study).x, x)
     with pytest.raises(DataError, match="lacks 'pixel 32'"):
-        part.read(path, kit.agreement, 1, kit.study)
+        part.read(path, 1, kit.study)
     pl.DataFrame({"label": np.arange(rows) % 10 * 1.0}).write_csv(path)
-    assert part.read(path, kit.agreement, 2, kit.study).y.tolist() == [i % 10 for i in range(rows)]
+    assert part.read(path, 2, kit.study).y.tolist() == [i % 10 for i in range(rows)]
     x[3, 5] = np.nan
     pl.DataFrame({names[i]: x[:, i] for i in range(32)}).write_csv(path)
     with pytest.raises(DataError, match=r"row 3 .*column 'pixel 5'"):
-        part.read(path, kit.agreement, 0, kit.study)
+        part.read(path, 0, kit.study)
 
 
 def test_a_second_file_has_the_columns_of_the_first_in_any_order(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def joins(laid: demo.DemoFederation, index: int, connects: Any) -> tuple[Any, An
     kit, data = laid.sites[index]
     agreed = Agreed(kit)
     part = agreed.network
-    study = part.limited(agreed.study, index, None, None)
-    own = part.read(data, agreed.agreement, index, study)
+    study = part.limited(index, None, None)
+    own = part.read(data, index, study)
     made = prepare_site(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
     return study, made, kit / "run"
 
@@ -317,7 +317,7 @@ def test_a_file_of_other_rows_or_columns_is_refused(tmp_path: Path) -> None:
 
     def own(index: int, **arrays: Any) -> Any:
         np.savez(path, **arrays)
-        return part.read(path, agreed.agreement, index, agreed.study)
+        return part.read(path, index, agreed.study)
 
     n = agreed.agreement.sizes[0]
     assert own(0, x=np.zeros((n, 32), np.float32)).shape == (32,)
@@ -355,8 +355,9 @@ def ends(tmp_path: Path) -> Ends:
     agreed = Agreed(laid.server)
     part = agreed.network
     (laid.server / "run").mkdir()
-    served = part.server(agreed.agreement, agreed.study, laid.server / "run", "run", None, None)
-    world, _ = part.world(served.simulation, served.first)
+    served = part.server(laid.server / "run", "run", None, None)
+    world: Any = served.simulation
+    world.resumed(served.first)
     return Ends(worlds[0], worlds[1], world)
 
 
@@ -406,7 +407,7 @@ def test_a_broker_carries_the_largest_frame_of_events(tmp_path: Path) -> None:
     told = (laid.server.parent / "broker" / "mosquitto.conf").read_text()
     most = int(told.partition("max_packet_size ")[2].split()[0])
     agreed = Agreed(laid.server)
-    assert most > frames.limit(agreed.network.widest(agreed.agreement, agreed.study))
+    assert most > frames.limit(agreed.network.widest())
 
 
 def test_a_site_refuses_turns_beyond_the_agreed_stream(ends: Ends) -> None:
@@ -450,9 +451,9 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
     laid = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=True)
     agreed = Agreed(laid.sites[0][0])
     part = agreed.network
-    own = part.read(laid.sites[0][1], agreed.agreement, 0, agreed.study)
-    study = part.limited(agreed.study, 0, None, 10.0)
-    found = part.site(agreed.agreement, agreed.study, 0, own, study, tmp_path, "run", None)
+    own = part.read(laid.sites[0][1], 0, agreed.study)
+    study = part.limited(0, None, 10.0)
+    found = part.site(0, own, study, tmp_path, "run", None)
     assert found.budget.epsilon == 10.0
     requests = (
         []
@@ -465,7 +466,7 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
         found.world.ledgers.charge(counted, found.budget)
     other = tmp_path / "other"
     other.mkdir()
-    whole = part.site(agreed.agreement, agreed.study, 0, own, agreed.study, other, "run", None)
+    whole = part.site(0, own, agreed.study, other, "run", None)
     assert whole.world.regime.objection(0, Turn(1)) is None
     again = whole.world.site_requests(0, Turn(1), ())
     assert [(b.charge.event, b.charge.count) for b in again] == [
@@ -493,6 +494,6 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
     assert promises[1].startswith("Everything that this site sends will be (epsilon = 3,")
     agreed = Agreed(laid.server)
     with pytest.raises(StudyError, match="no limit holds"):
-        agreed.network.limited(agreed.study, 0, None, 1.0)
+        agreed.network.limited(0, None, 1.0)
     with pytest.raises(StudyError, match="--ledger"):
-        agreed.network.limited(agreed.study, 2, tmp_path, None)
+        agreed.network.limited(2, tmp_path, None)

@@ -305,7 +305,8 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
     made = prepare_server(options)(agreed.study, folder, "run", None)
     serving: Any = made.simulation
     serving.unpack(made.first.pack())  # what reads a moment is made when one is first read
-    world, moment = agreed.network.world(serving.inner, made.first)
+    world: Any = serving.inner
+    moment = world.resumed(made.first)
     feeder = Feeder(agreed, count, seed=count)
     feeder.dimension = moment.model.size
     feeder.sizes = list(world.player.rules.sizes) if isinstance(world, VerticalServer) else []

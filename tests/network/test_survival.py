@@ -226,7 +226,8 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
     options = ServerOptions(agreed=agreed, opens=nobody)
     made = prepare_server(options)(agreed.study, again, name, None)
     serving: Any = made.simulation
-    world, moment = agreed.network.world(serving.inner, made.first)
+    world: Any = serving.inner
+    moment = world.resumed(made.first)
     courier = ServerSession(
         Net(),
         Mailbox(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
 from sordino.clients.division import Federation, examples, federation, model
 from sordino.clients.regime import HorizontalRegime
+from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
 from sordino.core.network import (
     Agreement,
@@ -34,7 +35,6 @@ from sordino.core.network import (
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
-from sordino.core.study.base import Study
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
@@ -58,25 +58,47 @@ RELEASED = {
 }
 
 
-@dataclass(frozen=True)
-class HorizontalNetwork(NetworkRegime):
-    """Every site is a client.
-
-    Attributes:
-        regime: of the studies.
-    """
+class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
+    """A study in which every site is a client."""
 
     others = "They see the models that the server sends to everybody"
 
-    regime: HorizontalRegime[Any]
+    @property
+    def regime(self) -> HorizontalRegime[Any]:
+        """The regime of the study."""
+        return regime_of(self.study)
 
-    def calibrated(self, agreement: Agreement, study: Study) -> Study:
-        if not self.regime.carried:
+    @classmethod
+    def refuse(cls, study: HorizontalStudy) -> None:
+        if not regime_of(study).carried:
             raise StudyError(
                 f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
                 "no network carries it yet. Use `sordino run`"
             )
-        study = _carried(study)
+        if study.data.testing in ("public share", "private share"):
+            raise StudyError(
+                f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "
+                "site has its own. Set data.test = 'none', or 'file' for rows that the server has"
+            )
+        if study.data.validation or study.data.client_validation:
+            raise StudyError(
+                "data.validation and data.client_validation set rows of all clients aside, and "
+                "here each site has its own. Leave them out"
+            )
+        if study.data.span is not None:
+            raise StudyError(
+                "data.target = 'number': an agreement names classes, and labels of a network are "
+                "classes so far. Use `sordino run`"
+            )
+        if not study.data.encoding.plain:
+            raise StudyError(
+                "data.categories, data.ranges and data.missing: an agreement names the columns "
+                "that sites train on, and each site encodes its own file. Encode the columns by "
+                "the same public rules before, and leave the keys out"
+            )
+
+    def calibrated(self) -> HorizontalStudy:
+        agreement, study = self.agreement, self.study
         if study.data.clients != len(agreement.site):
             raise StudyError(
                 f"data.clients = {study.data.clients}, and the federation has "
@@ -94,53 +116,41 @@ class HorizontalNetwork(NetworkRegime):
             summing.refuse_splitting()
         return full
 
-    def widest(self, agreement: Agreement, study: Study) -> int:
-        own = _carried(study)
-        made = model(own, own.data.seen(agreement.data.shape), len(agreement.data.classes))
+    def widest(self) -> int:
+        own, shape = self.study, self.agreement.data
+        made = model(own, own.data.seen(shape.shape), len(shape.classes))
         return sum(each.numel() for each in made.parameters())
 
     def server(
-        self,
-        agreement: Agreement,
-        study: Study,
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-        test: Dataset | None,
+        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
     ) -> PreparedRun:
-        own = _carried(study)
-        return self.regime.assembled(
-            own, divided(agreement, own, test=test), folder, run, affordable_steps
-        )
+        have = divided(self.agreement, self.study, test=test)
+        return self.regime.assembled(self.study, have, folder, run, pays)
 
     def site(
         self,
-        agreement: Agreement,
-        study: Study,
         index: int,
         data: Dataset,
-        limited: Study,
+        limited: HorizontalStudy,
         folder: Path,
         run: str,
-        affordable_steps: Sequence[int] | None,
+        pays: Sequence[int] | None,
     ) -> SiteObjects:
-        own = _carried(limited)
-        have = divided(agreement, own, (index, data))
-        built = self.regime.assembled(own, have, folder, run, affordable_steps, mine=index)
+        have = divided(self.agreement, limited, (index, data))
+        built = self.regime.assembled(limited, have, folder, run, pays, mine=index)
         world: Any = built.simulation
         return SiteObjects(
             built, world, world.units[index], world.budgets[index], world.affordable_steps
         )
 
-    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
-        privacy = study.privacy
+    def limited(self, index: int, ledger: Path | None, limit: float | None) -> HorizontalStudy:
+        study, privacy = self.study, self.study.privacy
         refuse_limit(study, limit)
         changed: dict[str, Any] = {}
         if ledger is not None:
             changed["ledger"] = str(ledger.expanduser().resolve())
         if limit is not None:
-            each = _carried(study).given_epsilons
-            if each is not None:
+            if (each := study.given_epsilons) is not None:
                 changed["epsilons"] = tuple(
                     min(limit, epsilon) if i == index else epsilon for i, epsilon in enumerate(each)
                 )
@@ -148,11 +158,11 @@ class HorizontalNetwork(NetworkRegime):
                 changed["epsilon"] = limit
         return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
 
-    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+    def read(self, path: Path, index: int, limited: HorizontalStudy) -> Dataset:
         """It is in the agreed shape, with the
         agreed classes, as the model sees it.
         """
-        study = _carried(study)
+        agreement, study = self.agreement, limited
         identify = study.privacy.ledger != "run" or study.data.person is not None
         how = ReadOptions(
             label=study.data.label,
@@ -194,8 +204,8 @@ class HorizontalNetwork(NetworkRegime):
         )
         return featured(own, study.data.features)
 
-    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
-        own, shape = _carried(study), agreement.data
+    def test(self, path: Path | None) -> Dataset | None:
+        own, shape = self.study, self.agreement.data
         if path is None:
             if own.data.testing != "published":
                 return None
@@ -212,9 +222,11 @@ class HorizontalNetwork(NetworkRegime):
             )
         return featured(found, own.data.features)
 
-    def demo(self, study: Study) -> DemoFiles:
+    @classmethod
+    def demo(cls, study: HorizontalStudy) -> DemoFiles:
+        cls.refuse(study)
         # sites read examples as they are, and apply the front end themselves
-        found = federation(examples(_carried(study)))
+        found = federation(examples(study))
         classes = found.test.classes
         return DemoFiles(
             shape=Shape(
@@ -230,62 +242,33 @@ class HorizontalNetwork(NetworkRegime):
             test=_arrays(found.test, classes) if len(found.test) else None,
         )
 
-    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
-        own = _carried(limited)
-        changed = own.privacy.model_copy(update={"ledger": "run", "entropy": "seed"})
-        have, trial = divided(agreement, own), own.model_copy(update={"privacy": changed})
+    def plan(self, index: int, limited: HorizontalStudy) -> Plan:
+        changed = limited.privacy.model_copy(update={"ledger": "run", "entropy": "seed"})
+        trial, have = (
+            limited.model_copy(update={"privacy": changed}),
+            divided(self.agreement, limited),
+        )
         with tempfile.TemporaryDirectory() as folder:
             built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
             built.simulation.ledgers.close()
         return built.plan
 
-    def own(self, study: Study, index: int) -> SiteScope:
+    def own(self, index: int) -> SiteScope:
         """An update has no noise yet."""
-        if self.regime.summing(study) is not None:
+        if self.regime.summing(self.study) is not None:
             return SiteScope("Every opened sum that this site has a part in")
-        if study.privacy.unit != "client":
-            return super().own(study, index)
+        if self.study.privacy.unit != "client":
+            return super().own(index)
         return SiteScope("Everything that the aggregator publishes of this site's updates")
 
-    def released(self, study: Study, index: int) -> str:
-        if (own := self.regime.summing(study)) is not None:
+    def released(self, index: int) -> str:
+        if (own := self.regime.summing(self.study)) is not None:
             some, helped = own.dishonest, ""
             if some:
                 who = "one of the other sites helps" if some == 1 else f"{some} other sites help"
                 helped = f", even if {who} it"
             return RELEASED["shared"].format(bits=own.bits, least=own.fewest, help=helped)
-        return RELEASED[study.privacy.unit]
-
-
-def _carried(study: Study) -> HorizontalStudy:
-    """Return a study that a network can carry.
-
-    Raises:
-        StudyError: for another.
-    """
-    assert isinstance(study, HorizontalStudy)
-    if study.data.testing in ("public share", "private share"):
-        raise StudyError(
-            f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "
-            "site has its own. Set data.test = 'none', or 'file' for rows that the server has"
-        )
-    if study.data.validation or study.data.client_validation:
-        raise StudyError(
-            "data.validation and data.client_validation set rows of all clients aside, and here "
-            "each site has its own. Leave them out"
-        )
-    if study.data.span is not None:
-        raise StudyError(
-            "data.target = 'number': an agreement names classes, and labels of a network are "
-            "classes so far. Use `sordino run`"
-        )
-    if not study.data.encoding.plain:
-        raise StudyError(
-            "data.categories, data.ranges and data.missing: an agreement names the columns that "
-            "sites train on, and each site encodes its own file. Encode the columns by the same "
-            "public rules before, and leave the keys out"
-        )
-    return study
+        return RELEASED[self.study.privacy.unit]
 
 
 def divided(

@@ -297,11 +297,11 @@ class HorizontalRegime(Regime[H]):
         return objects.built(affordable_steps)
 
     @property
-    def network(self) -> NetworkRegime:
-        """The regime on a network: every site is a client."""
+    def network(self) -> type[NetworkRegime[Any]]:
+        """Its studies on a network: every site is a client."""
         from sordino.clients.network import HorizontalNetwork
 
-        return HorizontalNetwork(self)
+        return HorizontalNetwork
 
     def assumptions(self, study: H) -> list[str]:
         """Return what the promise rests on."""

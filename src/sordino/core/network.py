@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
-from sordino.core.world import ServerSide, SiteSide
+from sordino.core.world import SiteSide
 from sordino.data.dataset import Dataset, Labels
 from sordino.privacy import Budget
 
@@ -171,20 +171,35 @@ class SiteObjects(msgspec.Struct, frozen=True, eq=False):
     affordable_steps: list[int] | None
 
 
-class NetworkRegime(ABC):
-    """One kind of studies on a network.
-
-    Wherever a ``study`` is asked for beside an ``agreement``, it is the agreed one, calibrated.
+class NetworkRegime(ABC, Generic[T]):
+    """A study that sites of a network have agreed to.
 
     Attributes:
+        agreement: of the federation.
+        study: what it is about; calibrated, but in :meth:`agreed`.
         others: what the other sites see, for people.
         data_ledger: whether a site's ledger may be that of its data.
+
+    Raises:
+        StudyError: if no network carries the study.
     """
 
     others: ClassVar[str]
     data_ledger: ClassVar[bool] = True
 
-    def agreed(self, agreement: Agreement, study: Study) -> Study:
+    def __init__(self, agreement: Agreement, study: T) -> None:
+        self.agreement, self.study = agreement, study
+        self.refuse(study)
+
+    @classmethod
+    def refuse(cls, study: T) -> None:
+        """Refuse a study that no network carries.
+
+        Raises:
+            StudyError: naming the key.
+        """
+
+    def agreed(self) -> T:
         """Return the study with its noise filled in, for these sites. Its objects are made once,
         in a folder that is thrown away, so that a study that cannot run is refused before kits are
         handed out.
@@ -192,55 +207,47 @@ class NetworkRegime(ABC):
         Raises:
             SordinoError: if the agreement and the study do not fit, or the study cannot run.
         """
-        full = self.calibrated(agreement, study)
+        full = self.calibrated()
         with tempfile.TemporaryDirectory() as folder:
-            trial = self.server(agreement, full, Path(folder), "trial", None, None)
+            trial = type(self)(self.agreement, full).server(Path(folder), "trial", None, None)
             trial.simulation.ledgers.close()
         return full
 
     @abstractmethod
-    def calibrated(self, agreement: Agreement, study: Study) -> Study:
+    def calibrated(self) -> T:
         """Return the study with its noise filled in, for these sites; refuse what does not fit."""
 
     @abstractmethod
-    def widest(self, agreement: Agreement, study: Study) -> int:
+    def widest(self) -> int:
         """Return how many numbers the longest vector of a message has."""
 
     @abstractmethod
     def server(
-        self,
-        agreement: Agreement,
-        study: Study,
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-        test: Dataset | None,
+        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
     ) -> PreparedRun:
-        """Make the objects at the server, with its ledger in ``folder``."""
+        """Make the objects at the server, with its ledger in ``folder``.
 
-    def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
-        """Return the federation as the kernel sees it, from a moment, which may be copied."""
-        return simulation, moment
+        Args:
+            pays: what sites could pay for when the run began, if it began before.
+        """
 
     @abstractmethod
     def site(
         self,
-        agreement: Agreement,
-        study: Study,
         index: int,
         data: Dataset,
-        limited: Study,
+        limited: T,
         folder: Path,
         run: str,
-        affordable_steps: Sequence[int] | None,
+        pays: Sequence[int] | None,
     ) -> SiteObjects:
         """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
-        study with this site's own limit (:meth:`limited`).
+        study with this site's own limit (:meth:`limited`), ``pays`` as of :meth:`server`.
         """
 
     @abstractmethod
-    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
-        """Return the agreed study as a site runs it: with its own ledger and its own limit.
+    def limited(self, index: int, ledger: Path | None, limit: float | None) -> T:
+        """Return the study as a site runs it: with its own ledger and its own limit.
 
         Args:
             ledger: a folder with the ledger of its data; None for a ledger of this run.
@@ -251,7 +258,7 @@ class NetworkRegime(ABC):
         """
 
     @abstractmethod
-    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+    def read(self, path: Path, index: int, limited: T) -> Dataset:
         """Read a site's own file, as agreed.
 
         Raises:
@@ -259,34 +266,35 @@ class NetworkRegime(ABC):
         """
 
     @abstractmethod
-    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+    def test(self, path: Path | None) -> Dataset | None:
         """Return what the server measures models on: a file, or what the study names.
 
         Raises:
             StudyError: if it does not fit.
         """
 
+    @classmethod
     @abstractmethod
-    def demo(self, study: Study) -> DemoFiles:
-        """Divide the study's data as a simulation divides it.
+    def demo(cls, study: T) -> DemoFiles:
+        """Divide a study's data as a simulation divides it.
 
         Raises:
             StudyError: if a network cannot carry the study.
         """
 
     @abstractmethod
-    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+    def plan(self, index: int, limited: T) -> Plan:
         """Return what the study costs a site."""
 
     @abstractmethod
-    def released(self, study: Study, index: int) -> str:
+    def released(self, index: int) -> str:
         """Return what leaves a site each time that it is asked, for people."""
 
-    def own(self, study: Study, index: int) -> SiteScope:
+    def own(self, index: int) -> SiteScope:
         """Return what a site's promise is about: what it releases itself."""
-        return SiteScope("Everything that this site sends", self.unbounded(study, index))
+        return SiteScope("Everything that this site sends", self.unbounded(index))
 
-    def unbounded(self, study: Study, index: int) -> str | None:
+    def unbounded(self, index: int) -> str | None:
         """Return why what a site releases has no finite price though the study protects somebody,
         or None.
         """

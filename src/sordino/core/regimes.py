@@ -127,8 +127,8 @@ class Regime(ABC, Generic[S]):
         """
 
     @property
-    def network(self) -> NetworkRegime:
-        """Its studies on a network. Loaded when it is asked for.
+    def network(self) -> type[NetworkRegime[Any]]:
+        """The class of its studies on a network. Loaded when it is asked for.
 
         Raises:
             StudyError: where no network carries them.

@@ -453,6 +453,10 @@ class ServerSide(World[S]):
 
     __slots__ = ()
 
+    def resumed(self, moment: KernelSnapshot[S], /) -> KernelSnapshot[S]:
+        """Stand at ``moment``, and return it, or a copy that may be changed."""
+        return moment
+
     def booked_until(self, state: S, site: int, number: int, /) -> bool:
         """Return whether the ledger holds what this site proves that it was asked, so that the run
         can go on after it.

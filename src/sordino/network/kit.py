@@ -107,9 +107,9 @@ class Agreed:
         self.digest = found.hexdigest()
 
     @property
-    def network(self) -> NetworkRegime:
-        """The study's regime on a network."""
-        return regimes.of(self.study).network
+    def network(self) -> NetworkRegime[Any]:
+        """The study on this network."""
+        return regimes.of(self.study).network(self.agreement, self.study)
 
     @property
     def summing(self) -> Summing | None:
@@ -166,7 +166,7 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     # written over each other
     if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
-    full = regimes.of(study).network.agreed(agreement, study)
+    full: Study = regimes.of(study).network(agreement, study).agreed()
     agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")
@@ -201,7 +201,7 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
         files = {**shared, **_named(_file(name), made)}
         if name == BROKER:
             files = {"authority.pem": authority, **_named(BROKER, made)}
-            limit = frames.limit(regime.network.widest(agreement, study))
+            limit = frames.limit(regime.network(agreement, study).widest())
             files |= travels.broker_files(agreement, limit)
         _put(out / name, files | (empty if name == admits(agreement) else {}))
     numbers = {SERIALS: tomli_w.dumps(serials).encode()}

@@ -20,6 +20,7 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below
+from sordino.core import regimes
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.records import known
@@ -120,7 +121,7 @@ def serve(
         opens=opens,
         reports=Reporter(run, agreed, incidents, shown.words),
         noted=incidents.note,
-        test=agreed.network.test(agreement, agreed.study, test),
+        test=agreed.network.test(test),
         scripted=scripted,
         durable=durable,
         within=within,
@@ -192,10 +193,8 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
-        agreed = options.agreed
-        built = agreed.network.server(
-            agreed.agreement, study, folder, run, affordable_steps, options.test
-        )
+        here = regimes.of(study).network(options.agreed.agreement, study)
+        built = here.server(folder, run, affordable_steps, options.test)
         inner = built.simulation
         serving = ServerRun(
             options,
@@ -238,7 +237,8 @@ class ServerRun:
     def run(self, moment: Any, watcher: RunListener[Any]) -> Any:
         """Open the transport, play to the end, and say good-bye."""
         agreed, own, mailbox = self.options.agreed, self.options, Mailbox()
-        world, moment = agreed.network.world(self.inner, moment)
+        world: Any = self.inner
+        moment = world.resumed(moment)
         dimension = moment.model.size
         with closing(own.opens(frames.limit(max(dimension, world.widest)), mailbox)) as hub:
             session = ServerSession(

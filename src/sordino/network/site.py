@@ -173,9 +173,7 @@ def prepare_site(
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
-        found = agreed.network.site(
-            agreed.agreement, agreed.study, index, own, study, folder, run, affordable_steps
-        )
+        found = agreed.network.site(index, own, study, folder, run, affordable_steps)
         built, world = found.built, found.world
         model, secure = built.first.model, None
         if world.regime.summing is not None:
@@ -199,7 +197,7 @@ def prepare_site(
             built,
             simulation=site,
             first=SiteMoment(0, 0, world.model_of(index, model)),
-            own=agreed.network.own(study, index),
+            own=agreed.network.own(index),
             remedy=REMEDY,
             agreed=True,
         )
@@ -253,8 +251,8 @@ def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
     """
     agreed = Agreed(options.kit)
     part, index = agreed.network, site_of(agreed)
-    study = part.limited(agreed.study, index, options.ledger, options.limit)
-    return agreed, index, study, part.read(options.data, agreed.agreement, index, study)
+    study = part.limited(index, options.ledger, options.limit)
+    return agreed, index, study, part.read(options.data, index, study)
 
 
 def unchecked(agreed: Agreed, own: Dataset) -> str | None:
@@ -350,7 +348,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
         f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or "
         "events at most."
     )
-    yield f"What leaves this site each time it is asked: {part.released(study, index)}."
+    yield f"What leaves this site each time it is asked: {part.released(index)}."
     yield (
         "What is public: that you take part, how many rows you have "
         f"({len(own)}), and when you answer."
@@ -376,10 +374,10 @@ def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> It
         yield "Price: epsilon is infinite. This study protects nobody"
         return
     part = agreed.network
-    if (why := part.unbounded(study, index)) is not None:
+    if (why := part.unbounded(index)) is not None:
         yield f"Price: epsilon is infinite for what this site has: {why}"
         return
-    plan = part.plan(agreed.agreement, agreed.study, index, study)
+    plan = part.plan(index, study)
     each = getattr(privacy, "epsilons", None)
     limit = privacy.epsilon if each is None else each[index]
     if study.form != "sound":

@@ -57,7 +57,7 @@ def nvflare_allow(
             f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
         )
     if site:  # what this site's NVFlare would refuse later is refused now
-        agreed.network.limited(agreed.study, site_of(agreed), ledger, epsilon_limit)
+        agreed.network.limited(site_of(agreed), ledger, epsilon_limit)
     paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
     table: dict[str, object] = {
         name: str(path.absolute()) for name, path in paths.items() if path is not None

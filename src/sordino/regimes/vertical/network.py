@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,6 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.network import (
-    Agreement,
     DemoFiles,
     NetworkRegime,
     Shape,
@@ -89,7 +88,6 @@ from sordino.core.network import (
 from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
-from sordino.core.study.base import Study
 from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSide
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
@@ -516,134 +514,96 @@ class VerticalSite(Events, SiteSide[State]):
         return np.zeros(0, np.float32) if self.party is None else self.party.weights
 
 
-def _split(agreement: Agreement, study: Study) -> Split:
-    """Return the agreed network, cut for stand-ins of the agreed number, shape and classes."""
-    own = _vertical(study)
-    return Split.of(own, stream_of(own, stand_in(min(agreement.sizes), agreement.data)))
-
-
-def _server_model(split: Split, patience: float) -> ServerModel:
-    """Return the server's half; it waits ``patience`` seconds for a site to speak unasked, and for
-    an answer to a query.
-    """
-    study = split.study
-    rules = EventRules(split.numbers, study.world.missing, study.method.resends, patience=patience)
-    noise = mechanism_of(study.privacy.embedding)
-    return ServerModel(rules, make_server(split), split.classes, noise)
-
-
-def _ledgers(
-    split: Split, folder: Path, run: str, names: Sequence[str], fingerprint: str, *, public: bool
-) -> LedgerSession:
-    """Return the ledger of one process, of what it releases of data with this fingerprint."""
-    prints = {unit: f"{fingerprint}/{unit}" for unit in names}
-    origins = [*split.shaping(fingerprint), *split.digests()]
-    return open_ledgers(split.study, folder, run, prints, origins, public=public)
-
-
-def _vertical(study: Study) -> VerticalStudy:
-    assert isinstance(study, VerticalStudy)
-    refuse(study)
-    return study
-
-
-class VerticalNetwork(NetworkRegime):
-    """Every site is a party; the last one holds the labels."""
+class VerticalNetwork(NetworkRegime[VerticalStudy]):
+    """A study in which every site is a party; the last one holds the labels."""
 
     others = "Each sees the derivatives that the server sends to it alone"
     data_ledger = False
 
-    def calibrated(self, agreement: Agreement, study: Study) -> Study:
+    @classmethod
+    def refuse(cls, study: VerticalStudy) -> None:
+        refuse(study)
+
+    @cached_property
+    def split(self) -> Split:
+        """The network, cut for stand-ins of the agreed number, shape and classes."""
+        rows = stand_in(min(self.agreement.sizes), self.agreement.data)
+        return Split.of(self.study, stream_of(self.study, rows))
+
+    def calibrated(self) -> VerticalStudy:
         """Fill in the study's noise for these sites; refuse a study that cannot run."""
-        own = _vertical(study)
-        sites, rows = len(agreement.site), agreement.sizes
-        if sites != own.data.parties + 1:
+        rows, parties = self.agreement.sizes, self.study.data.parties
+        sites = len(rows)
+        if sites != parties + 1:
             raise StudyError(
-                f"data.parties = {own.data.parties}, and the federation has {sites} sites: one "
+                f"data.parties = {parties}, and the federation has {sites} sites: one "
                 "for each party, and a last one that holds the labels"
             )
         if len(set(rows)) > 1:
             raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
-        return prices.calibrate(with_secret_noise(agreement, own))
+        return prices.calibrate(with_secret_noise(self.agreement, self.study))
 
-    def widest(self, agreement: Agreement, study: Study) -> int:
+    def widest(self) -> int:
         """Return how many numbers the longest vector of a message has."""
-        split = _split(agreement, study)
-        return max(*split.numbers, *(flat.dim for flat in split.flats().values()))
+        sizes = (flat.dim for flat in self.split.flats().values())
+        return max(*self.split.numbers, *sizes)
 
     def server(
-        self,
-        agreement: Agreement,
-        study: Study,
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None,
-        test: Dataset | None,
+        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
     ) -> PreparedRun:
         """Make the objects at the server, which has no data, with its ledger in ``folder``."""
-        split = _split(agreement, study)
-        names = prices.units(split.study)
-        fingerprint = agreement.rehearsal[0] if agreement.rehearsal else "elsewhere"
-        ledgers = _ledgers(split, folder, run, names, fingerprint, public=True)
+        split, study, fingerprint = self.split, self.study, self._fingerprint("elsewhere")
         made = prepared(
             split,
             run,
             "messages",
             kind=VerticalServer,
-            engine=partial(_server_model, split, agreement.patience),
+            engine=self._server_model,
             stream=Arranged(split.stream),
             entropy=partial(Seeded, study.seed),  # it estimates accuracy, and tells no labels
-            affordable_steps=appearances(split.study, affordable_steps),
-            ledgers=ledgers,
+            affordable_steps=appearances(study, pays),
+            ledgers=self._ledgers(folder, run, prices.units(study), fingerprint, public=True),
         )
         return replace(made, named=partial(named, {"server": split.flats()["server"]}))
 
-    def world(self, simulation: Any, moment: Any) -> tuple[ServerSide[Any], Any]:
-        """Return the federation as the kernel sees it, from a moment, which is copied."""
-        return simulation, simulation.resumed(moment)
-
     def site(
         self,
-        agreement: Agreement,
-        study: Study,
         index: int,
         data: Dataset,
-        limited: Study,
+        limited: VerticalStudy,
         folder: Path,
         run: str,
-        affordable_steps: Sequence[int] | None,
+        pays: Sequence[int] | None,
     ) -> SiteObjects:
         """Make the objects at site ``index``, whose data are its features (n, f), or the labels at
         the last site. What is released is as agreed; the site's own study only sets its limit.
         """
-        split = _split(agreement, study)
-        own, party, flats = split.study, None, dict[str, Flat]()
-        holder = index == own.data.parties
+        split, study, party, flats = self.split, self.study, None, dict[str, Flat]()
+        holder = index == study.data.parties
         names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
-        if own.privacy.unit == "entity":
+        if study.privacy.unit == "entity":
             names = (names[1], names[0])
-        fingerprint = agreement.rehearsal[0] if agreement.rehearsal else data.fingerprint()
-        ledgers = _ledgers(split, folder, run, names, fingerprint, public=False)
+        fingerprint = self._fingerprint(data.fingerprint())
+        ledgers = self._ledgers(folder, run, names, fingerprint, public=False)
         shape = split.shaping(fingerprint)
         if not holder:
-            noise = protective(own, run, shape, folder)
-            party = make_party(split, index, noise)
+            party = make_party(split, index, protective(study, run, shape, folder))
             flats = {f"party{index}": party.flat}
         made = prepared(
             split,
             run,
             "messages",
             kind=partial(VerticalSite, site=index, party=party, names=names),
-            engine=partial(_server_model, split, agreement.patience),
-            stream=Arranged(stream_of(own, data)),
-            entropy=partial(answering, own, run, shape, folder),
-            affordable_steps=appearances(own, affordable_steps),
+            engine=self._server_model,
+            stream=Arranged(stream_of(study, data)),
+            entropy=partial(answering, study, run, shape, folder),
+            affordable_steps=appearances(study, pays),
             ledgers=ledgers,
         )
         work = made.simulation
         assert isinstance(work, VerticalSite)
         # every column is the site's own here: only its own activity is looked at
-        columns = (slice(0, int(np.prod(data.shape))),) * own.data.parties
+        columns = (slice(0, int(np.prod(data.shape))),) * study.data.parties
         work.activity = replace(work.activity, columns=columns)
         limit = min(work.budget.epsilon, limited.privacy.epsilon or math.inf)
         promises = work.promised == names[0]
@@ -651,11 +611,33 @@ class VerticalNetwork(NetworkRegime):
         made = replace(made, study=limited, named=partial(named, flats))
         return SiteObjects(made, work, names[0], work.budget, work.affordable_steps)
 
-    def limited(self, study: Study, index: int, ledger: Path | None, limit: float | None) -> Study:
+    def _server_model(self) -> ServerModel:
+        """Return the server's half; it waits for a site to speak unasked, and for an answer to a
+        query, for as many seconds as agreed.
+        """
+        split, world, patience = self.split, self.study.world, self.agreement.patience
+        resends = self.study.method.resends
+        rules = EventRules(split.numbers, world.missing, resends, patience=patience)
+        noise = mechanism_of(self.study.privacy.embedding)
+        return ServerModel(rules, make_server(split), split.classes, noise)
+
+    def _fingerprint(self, own: str) -> str:
+        """Return the fingerprint of everybody's data in a rehearsal, else the ``own``."""
+        return self.agreement.rehearsal[0] if self.agreement.rehearsal else own
+
+    def _ledgers(
+        self, folder: Path, run: str, names: Sequence[str], fingerprint: str, *, public: bool
+    ) -> LedgerSession:
+        """Return the ledger of one process, of what it releases of data with this fingerprint."""
+        prints = {unit: f"{fingerprint}/{unit}" for unit in names}
+        origins = [*self.split.shaping(fingerprint), *self.split.digests()]
+        return open_ledgers(self.study, folder, run, prints, origins, public=public)
+
+    def limited(self, index: int, ledger: Path | None, limit: float | None) -> VerticalStudy:
         """Return the agreed study with a site's own limit; ledgers are of the run only."""
-        study = _vertical(study)
+        study = self.study
         refuse_limit(study, limit)
-        if limit is not None and (why := self.unbounded(study, index)) is not None:
+        if limit is not None and (why := self.unbounded(index)) is not None:
             raise StudyError(f"--epsilon-limit: no limit holds for what this site has: {why}")
         if ledger is not None:
             raise StudyError(
@@ -667,12 +649,13 @@ class VerticalNetwork(NetworkRegime):
         changed = {"epsilon": limit, "label_epsilon": told}
         return study.model_copy(update={"privacy": study.privacy.model_copy(update=changed)})
 
-    def read(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+    def read(self, path: Path, index: int, limited: VerticalStudy) -> Dataset:
         """Read a site's own file, as agreed: its columns, or the labels."""
-        own, shape, rows = _vertical(study), agreement.data, agreement.site[index].examples
-        held, y = _split(agreement, study).held, np.zeros(rows, np.int64)
-        if index == own.data.parties:
-            labels = _column(path, own.data.label)
+        agreement, shape, held = self.agreement, self.agreement.data, self.split.held
+        rows = agreement.site[index].examples
+        y = np.zeros(rows, np.int64)
+        if index == self.study.data.parties:
+            labels = _column(path, self.study.data.label)
             x = np.zeros((len(labels), 1), np.float32)
             if len(labels) == rows:
                 (given,), known = encode((labels,), str(path), "classes")  # 1.0, True are class 1
@@ -689,7 +672,7 @@ class VerticalNetwork(NetworkRegime):
             raise DataError(f"{path}: it has {len(x)} rows, and this site agreed to have {rows}")
         return Dataset(agreement.names[index], x, y, shape.classes)
 
-    def test(self, agreement: Agreement, study: Study, path: Path | None) -> Dataset | None:
+    def test(self, path: Path | None) -> Dataset | None:
         """Refuse a test set: a stream has none."""
         if path is not None:
             raise StudyError(
@@ -697,20 +680,21 @@ class VerticalNetwork(NetworkRegime):
             )
         return None
 
-    def demo(self, study: Study) -> DemoFiles:
+    @classmethod
+    def demo(cls, study: VerticalStudy) -> DemoFiles:
         """Divide the study's data into a file for each site."""
-        own = _vertical(study)
-        if own.data.scale != 1.0:
+        refuse(study)
+        if study.data.scale != 1.0:
             raise StudyError("data.scale: let each site scale its own columns, and leave it out")
-        stream, fingerprint, _ = source(own, known=False)
-        (x, y), count = whole(own, stream), own.data.parties
+        stream, fingerprint, _ = source(study, known=False)
+        (x, y), count = whole(study, stream), study.data.parties
         shape = Shape(
             shape=stream.shape,
             type="uint8" if x.dtype == np.uint8 else "float32",
             classes=stream.classes,
             columns=stream.columns or (),
         )
-        features = ({"x": np.ascontiguousarray(x[:, part])} for part in parts(own, stream))
+        features = ({"x": np.ascontiguousarray(x[:, part])} for part in parts(study, stream))
         return DemoFiles(
             shape=shape,
             names=(*["party"] * count, HOLDER),
@@ -719,25 +703,24 @@ class VerticalNetwork(NetworkRegime):
             prints=(fingerprint,),
         )
 
-    def plan(self, agreement: Agreement, study: Study, index: int, limited: Study) -> Plan:
+    def plan(self, index: int, limited: VerticalStudy) -> Plan:
         """Return what the study costs a site."""
-        return prices.price(_vertical(study))
+        return prices.price(self.study)
 
-    def released(self, study: Study, index: int) -> str:
+    def released(self, index: int) -> str:
         """Return what leaves a site each time that it is asked, for people."""
-        own = _vertical(study)
-        if index == own.data.parties:
-            private = own.privacy.unit != "none"
+        privacy = self.study.privacy
+        if index == self.study.data.parties:
+            private = privacy.unit != "none"
             return f"the label of an event, {'by randomised response' if private else 'as it is'}"
-        noise = "with noise on it" if own.privacy.embedding is not None else "WITHOUT any noise"
+        noise = "with noise on it" if privacy.embedding is not None else "WITHOUT any noise"
         return f"an embedding of its columns of an event, {noise}, and whether it is active"
 
-    def unbounded(self, study: Study, index: int) -> str | None:
+    def unbounded(self, index: int) -> str | None:
         """Return why what a site releases has no finite price, where the study protects labels."""
-        own = _vertical(study)
-        if own.privacy.unit != "label" or index == own.data.parties:
+        if self.study.privacy.unit != "label" or index == self.study.data.parties:
             return None
-        return prices.unprotected(own) or "this study promises nothing about features"
+        return prices.unprotected(self.study) or "this study promises nothing about features"
 
 
 def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:

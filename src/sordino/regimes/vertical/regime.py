@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sordino.core.method import ContractBroken, Method
 from sordino.core.plan import Plan
@@ -136,11 +136,11 @@ class VerticalRegime(Regime[VerticalStudy]):
             )
 
     @property
-    def network(self) -> NetworkRegime:
+    def network(self) -> type[NetworkRegime[Any]]:
         """Studies of events on a network: every site is a party, and one more has the labels."""
         from sordino.regimes.vertical.network import VerticalNetwork
 
-        return VerticalNetwork()
+        return VerticalNetwork
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
         """Return what the guarantee, or the run, rests on."""
