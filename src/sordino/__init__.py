@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sordino.api.given import Arrays, arrays
     from sordino.api.ledgers import Ledger, fingerprint, mechanism
     from sordino.api.planning import Plan, methods, plan
+    from sordino.api.recording import record
     from sordino.api.running import Run, resume, run
     from sordino.api.study import Study
     from sordino.api.synchronous import (
@@ -66,6 +67,7 @@ _PLACES = {
     "api.given": ("Arrays", "arrays"),
     "api.ledgers": ("Ledger", "fingerprint", "mechanism"),
     "api.planning": ("Plan", "methods", "plan"),
+    "api.recording": ("record",),
     "api.running": ("Run", "resume", "run"),
     "api.study": ("Study",),
     "base.errors": (
@@ -125,6 +127,7 @@ __all__ = [
     "methods",
     "plan",
     "privacy",
+    "record",
     "resume",
     "run",
     "synchronous",

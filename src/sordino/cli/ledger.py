@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from sordino.core.run.verify import Kept, Terms, Verdict
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
-Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        help="A run folder, a ledger file, a folder of ledgers, or (verify) a record.yaml."
+    ),
+]
 Seconds = Annotated[float, typer.Option(help="Time limit in seconds.", min=0.1)]
 
 _STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -98,10 +103,18 @@ def verify(
             help="A digest noted earlier, such as from a report. The chain must contain it."
         ),
     ] = None,
+    authority: Annotated[
+        Path | None, typer.Option(help="Of a record.yaml: the federation's authority.pem.")
+    ] = None,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check the chain, price every unit, and compare a run's files with the ledger."""
+    """Check the chain, price every unit, and compare a run's files with the ledger; or check the
+    proofs and the signature of a record.yaml.
+    """
+    if run.suffix == ".yaml":
+        _verify_record(run, authority, as_json)
+        return
     from sordino.core.run.verify import verdict_record
     from sordino.core.run.verify import verify as look
 
@@ -112,6 +125,27 @@ def verify(
         _show_verdict(verdict)
     if verdict.problems:
         raise LedgerError("\n".join(map(_line, verdict.problems)))
+
+
+def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
+    from sordino.deployment.check import check, signer
+    from sordino.deployment.document import read
+    from sordino.privacy.rounding import epsilon_text
+
+    record = read(path)
+    remarks = check(record, path, authority)
+    by, proved = signer(record), sum(each.proof is not None for each in record.sites)
+    if as_json:
+        say.machine({"epsilon": record.epsilon, "signer": by, "proofs": proved, "remarks": remarks})
+        return
+    for remark in remarks:
+        say.result(remark + ".")
+    if by:
+        say.result(f"Signed by {_clean(by)}; {proved} proofs of sites hold.")
+    say.result(
+        f"The record states epsilon {epsilon_text(record.epsilon)} for run {_clean(record.run)}. "
+        "Answers of people and the page beside it are not judged."
+    )
 
 
 def _line(text: str) -> str:

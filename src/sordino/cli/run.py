@@ -113,6 +113,47 @@ def _say_tuned(study: Study) -> None:
         say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
 
 
+def record(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")] = Path(),
+    answers: Annotated[
+        Path | None, typer.Option(help="A TOML file with answers; see --questions.")
+    ] = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option(
+            help="The kit of the server or site, whose key signs. Default: the folder around the "
+            "run, where that is a kit."
+        ),
+    ] = None,
+    proof: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A folder with the proof.json of a site. Give it often."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run.")] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Print the questions as a file to fill in.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write record.yaml and record.html for an auditor: what was released, and what holds."""
+    from sordino.api.recording import NAME, PAGE
+    from sordino.api.recording import record as made
+    from sordino.deployment.document import plain
+    from sordino.deployment.questions import template
+
+    if questions:
+        say.result(template().rstrip())
+        return
+    found = made(run, answers=answers, kit=kit, proofs_of=proof or (), out=out)
+    if as_json:
+        say.machine(plain(found))
+        return
+    open_points = [each.point for each in found.points if each.state == "open"]
+    for name in (NAME, PAGE):
+        say.result(str((out or run) / name))
+    say.people(f"Open: {', '.join(open_points) or 'nothing'}.")
+
+
 def report(
     runs: Annotated[
         list[Path],

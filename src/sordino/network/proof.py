@@ -97,31 +97,40 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
     return folder / NAME
 
 
-def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Statement:
-    """Return what a proof states, if it holds.
-
-    Args:
-        folder: with ``proof.json``.
-        authority: the federation's ``authority.pem``; a ``revoked.pem`` beside it counts, too.
-        ledger: the site's ledger, to hold the statement against; that of the folder if there is
-            one.
+def read(folder: Path) -> Proof:
+    """Read the ``proof.json`` of a folder; nothing of it is checked.
 
     Raises:
-        StudyError: if a file cannot be read.
-        LedgerError: if the signature is not a site's, or the ledger says otherwise.
+        StudyError: if there is none that can be read.
     """
     path = folder / NAME
     try:
-        proof = msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Proof)
-        statement = msgspec.json.decode(proof.statement, type=Statement)
+        return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Proof)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path}: there is no proof; a site writes it when its run ends") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: this is no proof ({error})") from error
+
+
+def stated(proof: Proof, authority: Path, path: Path) -> Statement:
+    """Return what a proof states, if a site of this federation has signed it.
+
+    Args:
+        authority: the federation's ``authority.pem``; a ``revoked.pem`` beside it counts, too.
+        path: where the proof stands, for messages.
+
+    Raises:
+        StudyError: if it cannot be read.
+        LedgerError: if the signature is not a site's.
+    """
+    try:
+        content = proof.statement.encode()
+        statement = msgspec.json.decode(content, type=Statement)
         signature = base64.b64decode(proof.signature, validate=True)
         certificate = x509.load_pem_x509_certificate(proof.certificate.encode())
-    except FileNotFoundError:
-        raise StudyError(f"{path}: there is no proof; a site writes it when its run ends") from None
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
         raise StudyError(f"{path}: this is no proof ({error})") from error
     trusted = certificates.read_certificate(authority.parent, authority.name)
-    content = proof.statement.encode()
     site = certificates.of_site(certificate)
     if not (site and certificates.verified(certificate, trusted, content, signature)):
         raise LedgerError(f"{path}: the signature is not of a site of this federation")
@@ -139,6 +148,23 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
         raise LedgerError(f"{path}: the certificate of site {statement.site} is revoked")
     if statement.entries < 1:
         raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
+    return statement
+
+
+def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Statement:
+    """Return what a proof states, if it holds.
+
+    Args:
+        folder: with ``proof.json``.
+        authority: the federation's ``authority.pem``; a ``revoked.pem`` beside it counts, too.
+        ledger: the site's ledger, to hold the statement against; that of the folder if there is
+            one.
+
+    Raises:
+        StudyError: if a file cannot be read.
+        LedgerError: if the signature is not a site's, or the ledger says otherwise.
+    """
+    statement = stated(read(folder), authority, folder / NAME)
     where = ledger or folder / "ledger.sqlite"
     if where.is_file():
         with Ledger.open(where, readonly=True) as found:

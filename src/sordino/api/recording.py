@@ -1,0 +1,67 @@
+"""The auditor's record of a run or a federation; see :mod:`sordino.deployment`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sordino.base.errors import StudyError
+from sordino.core.files import said_clearly
+from sordino.deployment import check, document, facts, page, questions
+from sordino.deployment.document import Record
+from sordino.network import proof as proofs
+from sordino.network.kit import AGREEMENT, Agreed
+
+NAME, PAGE = "record.yaml", "record.html"
+
+
+def record(
+    folder: Path | str,
+    *,
+    answers: Path | str | None = None,
+    kit: Path | str | None = None,
+    proofs_of: Sequence[Path | str] = (),
+    out: Path | str | None = None,
+) -> Record:
+    """Write ``record.yaml`` and ``record.html``: what a run released, and what that rests on.
+
+    >>> import sordino as so
+    >>> record = so.record("runs/digits")  # doctest: +SKIP
+    >>> record.epsilon  # doctest: +SKIP
+    4.0
+
+    Args:
+        folder: of a run that has ended, at a server, at a site, or of a simulation.
+        answers: a TOML file with what no program knows (:func:`.questions.template`).
+        kit: of the server or the site whose run this is. Its key signs the record. Default: the
+            folder around ``folder``, where that is a kit.
+        proofs_of: folders with the ``proof.json`` of sites.
+        out: where both files go; the run folder unless given.
+
+    Raises:
+        StudyError: if something is missing or cannot be read.
+        LedgerError: if the run has not ended, or a proof does not hold.
+    """
+    folder, where = Path(folder), Path(out) if out is not None else Path(folder)
+    home = Path(kit) if kit is not None else folder.resolve().parent
+    agreed = Agreed(home) if kit is not None or (home / AGREEMENT).is_file() else None
+    if proofs_of and agreed is None:
+        raise StudyError(
+            f"{folder}: proofs belong to a federation: give --kit, the server's or the site's"
+        )
+    given = [Path(each) for each in proofs_of]
+    if agreed is not None and not given and (folder / proofs.NAME).is_file():
+        given = [folder]
+    authority = home / "authority.pem"
+    proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
+    known_answers = questions.Answers() if answers is None else questions.read(Path(answers))
+    made = facts.made(folder, known_answers, proved, agreed)
+    if agreed is not None:
+        kind = "server" if (home / "server.pem").is_file() else "site"
+        made = check.signed(made, home, kind)
+        check.check(made, folder / NAME, authority)
+    with said_clearly(where):
+        where.mkdir(parents=True, exist_ok=True)
+    document.write(made, where / NAME)
+    page.write(made, where / PAGE)
+    return made

@@ -1,0 +1,150 @@
+"""Signing a record, and checking one with nothing but the authority's certificate."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from sordino.base.errors import LedgerError, printable
+from sordino.core.records import known
+from sordino.deployment.document import Record, Signature, Site, content
+from sordino.network import certificates
+from sordino.network import proof as proofs
+from sordino.privacy.rounding import epsilon_text
+
+SERVER = "server"
+
+
+def signed(record: Record, kit: Path, kind: str) -> Record:
+    """The record with a signature by the key of a kit.
+
+    Args:
+        kind: "server" or "site": whose kit it is.
+
+    Raises:
+        StudyError: if the kit has no such key.
+    """
+    pair = certificates.read_pair(kit, kind)
+    mark = Signature(
+        certificate=pair.pem()[0].decode(),
+        signature=base64.b64encode(certificates.signed(pair, content(record))).decode(),
+    )
+    return msgspec.structs.replace(record, signature=mark)
+
+
+def check(record: Record, path: Path, authority: Path | None) -> list[str]:
+    """Check proofs and signature of a record; return remarks on what nobody has signed.
+
+    The page beside it is not judged, and neither are answers: people give them.
+
+    Args:
+        path: where it stands, for messages.
+        authority: the federation's ``authority.pem``; a ``revoked.pem`` beside it counts, too.
+
+    Raises:
+        LedgerError: naming everything that does not hold.
+        StudyError: if a proof cannot be read.
+    """
+    problems, remarks = list(_figures(record)), []
+    proved = [each for each in record.sites if each.proof is not None]
+    if authority is None:
+        if proved or record.signature is not None:
+            raise LedgerError(
+                f"{path}: proofs and signature can be checked with the certificate of the "
+                "federation's authority alone: give --authority authority.pem"
+            )
+    else:
+        for each in proved:
+            problems += _proof(record, each, path, authority)
+        if record.signature is not None:
+            problems += _signature(record, record.signature, authority)
+    if problems:
+        raise LedgerError("\n".join(printable(f"{path}: {each}", 1000) for each in problems))
+    if record.signature is None:
+        remarks.append("Nobody has signed this record: anybody could have written or changed it")
+    if bare := [each.name for each in record.sites if each.proof is None]:
+        remarks.append(
+            f"{len(bare)} of {len(record.sites)} sites have given no proof: "
+            f"{printable(', '.join(bare[:10]), 300)}"
+        )
+    return remarks
+
+
+def _figures(record: Record) -> Iterator[str]:
+    """Yield where the document contradicts itself."""
+    stated = record.registry.deployment.privacy_loss.privacy_parameters
+    if (record.epsilon, record.delta) != (stated.epsilon, stated.delta):
+        yield "the registry's part states another epsilon or delta than the record"
+    if record.private != (record.epsilon is not None):
+        yield "it states a guarantee without an epsilon, or an epsilon without a guarantee"
+    if len({each.name for each in record.sites}) < len(record.sites):
+        yield "a site stands in it twice"
+    if record.epsilon is None:
+        return
+    if not 0 <= record.epsilon < math.inf or record.delta is None or not 0 <= record.delta < 1:
+        yield f"epsilon {record.epsilon} and delta {record.delta} are no guarantee"
+        return
+    for each in record.sites:
+        if each.proof is None:
+            continue
+        if each.epsilon is None or not each.epsilon <= record.epsilon * (1 + 1e-9):
+            yield (
+                f"site {each.name} has spent epsilon {epsilon_text(each.epsilon, 6)}, more than "
+                f"the record's {epsilon_text(record.epsilon, 6)}"
+            )
+        elif (each.delta, each.accountant) != (record.delta, record.accountant):
+            yield f"site {each.name} states another delta or accountant than the record"
+
+
+def _proof(record: Record, site: Site, path: Path, authority: Path) -> Iterator[str]:
+    """Yield what does not hold of a site's proof."""
+    assert site.proof is not None
+    try:
+        said = proofs.stated(site.proof, authority, path)
+    except LedgerError as error:
+        yield f"site {site.name}: {str(error).removeprefix(f'{path}: ')}"
+        return
+    facts = (said.site, said.run, said.agreement, said.entries, said.head, said.accountant)
+    written = (site.name, record.run, record.agreement, site.entries, site.head, site.accountant)
+    if facts != written or (known(said.epsilon), known(said.delta)) != (site.epsilon, site.delta):
+        yield f"site {site.name}: its signed statement says something else than the record"
+
+
+def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str]:
+    """Yield what does not hold of the signature over all."""
+    trusted = certificates.read_certificate(authority.parent, authority.name)
+    try:
+        certificate = x509.load_pem_x509_certificate(mark.certificate.encode())
+        signature = base64.b64decode(mark.signature, validate=True)
+    except (binascii.Error, ValueError) as error:
+        yield f"its signature cannot be read ({error})"
+        return
+    if not certificates.verified(certificate, trusted, content(record), signature):
+        yield (
+            "its signature does not hold: the record was changed after it was signed, or by "
+            "somebody of another federation"
+        )
+        return
+    revoked = authority.with_name("revoked.pem")
+    if revoked.exists() and certificate.serial_number in certificates.read_revoked(
+        authority.parent, revoked.name, trusted
+    ):
+        yield "the certificate of who signed it is revoked"
+    name = certificates.common_name(certificate)
+    single = [each.name for each in record.sites] == [name]
+    if certificates.of_site(certificate) and not (name == SERVER or single):
+        yield f"{name} has signed it, which is a site: a record over all sites is the server's"
+
+
+def signer(record: Record) -> str:
+    """Return who has signed a record that was checked; empty if nobody."""
+    if record.signature is None:
+        return ""
+    pem = record.signature.certificate.encode()
+    return certificates.common_name(x509.load_pem_x509_certificate(pem))

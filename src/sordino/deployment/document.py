@@ -1,0 +1,251 @@
+"""The record as it is written and signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import yaml
+
+from sordino.base.errors import StudyError
+from sordino.base.files import MIB, read_below
+from sordino.core.files import replace_file
+from sordino.network.proof import Proof
+
+FORMAT = 1
+MOST = 8 * MIB
+State = Literal["holds", "assumed", "open"]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the document: what has its default is left out."""
+
+
+class Basic(Part, frozen=True):
+    """The registry's ``basic``."""
+
+    name: str
+    data_curators: tuple[str, ...]
+    intended_use: str
+    data_product_type: str
+    data_product_region: str
+    description: str
+    publication_date: str
+    data_product_sector: str = ""
+
+
+class Variant(Part, frozen=True):
+    """The registry's ``dp_variant``."""
+
+    variant_name: str
+    data_domain: str
+    unprotected_quantities: str
+
+
+class Parameters(Part, frozen=True):
+    """Epsilon and delta; none where nothing is guaranteed."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+class Loss(Part, frozen=True):
+    """The registry's ``privacy_loss``."""
+
+    privacy_unit: str
+    privacy_unit_details: str
+    privacy_parameters: Parameters
+    privacy_parameters_details: str
+
+
+class Model(Part, frozen=True):
+    """The registry's ``deployment_model``."""
+
+    model_name: str
+    model_name_details: str
+    actors: str
+    release_type: str
+    release_type_details: str
+    data_source_type: str
+    access_type: str
+
+
+class Accounting(Part, frozen=True):
+    """The registry's ``accounting``."""
+
+    post_processing: str
+    composition: str
+
+
+class Implementation(Part, frozen=True):
+    """The registry's ``implementation``."""
+
+    preprocessing_and_hyperparameter_tuning: str
+    mechanisms: str
+    justification: str
+
+
+class Administrative(Part, frozen=True):
+    """The registry's ``administrative``."""
+
+    registry_authors: tuple[str, ...]
+    sources: str = ""
+    notes: str = ""
+
+
+class Deployment(Part, frozen=True):
+    """What the registry knows of a deployment, all three tiers."""
+
+    basic: Basic
+    dp_variant: Variant
+    privacy_loss: Loss
+    deployment_model: Model
+    accounting: Accounting
+    implementation: Implementation
+    administrative: Administrative
+
+
+class Registry(Part, frozen=True):
+    """A draft of the registry's own document (opendp/deployments-registry-data)."""
+
+    url_slug: str
+    status: str
+    tier: int
+    deployment: Deployment
+
+
+class Point(Part, frozen=True):
+    """One point of NIST SP 800-226: whether it holds, is assumed, or is open, and why."""
+
+    point: str
+    state: State
+    why: str
+
+
+class Actor(Part, frozen=True):
+    """Who takes part: what they see, and what they are trusted for."""
+
+    who: str
+    sees: str
+    trusted: str
+
+
+class Odds(Part, frozen=True):
+    """The most an attacker can gain.
+
+    Attributes:
+        before: probability that a record is in the data, before the release is seen.
+        after: the highest probability that the release may lead to.
+    """
+
+    before: float
+    after: float
+
+
+class Site(Part, frozen=True):
+    """A site, with what it spent by its own ledger; and its proof, where there is one."""
+
+    name: str
+    epsilon: float | None = None
+    delta: float | None = None
+    accountant: str = ""
+    entries: int = 0
+    head: str = ""
+    proof: Proof | None = None
+
+
+class Answered(Part, frozen=True):
+    """A question to people, and their answer."""
+
+    question: str
+    answer: str
+
+
+class Signature(Part, frozen=True):
+    """Signature (base64) over :func:`content`, and the certificate (PEM) of its key."""
+
+    certificate: str
+    signature: str
+
+
+class Record(Part, frozen=True, kw_only=True):
+    """The whole document.
+
+    Attributes:
+        format: of the document.
+        program: that made it.
+        run: identifier of the run; ``agreement``: SHA-256 of a federation's agreement and study.
+        begun, ended: of the run, UTC.
+        private: whether anything is guaranteed.
+        guarantee: in one sentence.
+        epsilon, delta, accountant: that are guaranteed, over all sites; None without a guarantee.
+        entries, head: of the ledger of who made the record, and its last digest.
+        questions: what no program knows, with people's answers.
+    """
+
+    format: Literal[1] = 1
+    program: str
+    run: str
+    agreement: str = ""
+    begun: str = ""
+    ended: str = ""
+    private: bool
+    guarantee: str
+    epsilon: float | None
+    delta: float | None
+    accountant: str
+    entries: int = 0
+    head: str = ""
+    odds: tuple[Odds, ...] = ()
+    points: tuple[Point, ...] = ()
+    actors: tuple[Actor, ...] = ()
+    unprotected: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    questions: tuple[Answered, ...]
+    sites: tuple[Site, ...] = ()
+    registry: Registry
+    signature: Signature | None = None
+
+
+def plain(record: Record) -> dict[str, object]:
+    """The document as plain tables, ``format`` first."""
+    found: dict[str, object] = msgspec.to_builtins(record)
+    return {"format": FORMAT, **found}
+
+
+def content(record: Record) -> bytes:
+    """The bytes that are signed: JSON with sorted keys, without the signature."""
+    return msgspec.json.encode(
+        plain(msgspec.structs.replace(record, signature=None)), order="sorted"
+    )
+
+
+def write(record: Record, path: Path) -> None:
+    """Write the document as YAML."""
+    text = yaml.safe_dump(plain(record), sort_keys=False, allow_unicode=True, width=100)
+    replace_file(path, text.encode())
+
+
+def read(path: Path) -> Record:
+    """Read a document.
+
+    Raises:
+        StudyError: if there is none, or it is of another format, or damaged: it names the field.
+    """
+    try:
+        found = yaml.safe_load(read_below(path.parent, path.name, most=MOST))
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path}: there is no such record") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: this is no YAML that can be read ({error})") from error
+    number = found.get("format") if isinstance(found, dict) else None
+    if number != FORMAT:
+        raise StudyError(
+            f"{path}: this is no record of format {FORMAT}; `sordino record RUN` writes one"
+        )
+    try:
+        return msgspec.convert(found, Record)
+    except msgspec.ValidationError as error:
+        raise StudyError(f"{path}: {error}") from error

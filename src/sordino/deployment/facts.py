@@ -1,0 +1,452 @@
+"""The record of a run: what its folder, its sites' proofs and the answers say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sordino.base import VERSION
+from sordino.base.errors import LedgerError
+from sordino.core import regimes, statements
+from sordino.core.records import Place, known, number
+from sordino.core.run import reading
+from sordino.core.run.folder import study_of
+from sordino.core.run.reading import Run
+from sordino.core.study.base import Study, tuned_sentence
+from sordino.deployment import document as d
+from sordino.deployment.questions import QUESTIONS, Answers
+from sordino.network.kit import Agreed
+from sordino.network.proof import Proof, Statement
+from sordino.privacy.rounding import epsilon_text
+from sordino.report import words
+
+NOT_ANSWERED = "not answered"
+PRIORS = (0.01, 0.1, 0.5)
+SMALL = 1.0  # epsilon up to which an attacker's odds grow by less than e
+UNITS = {
+    "sample": "one example (row) of one {client}",
+    "client": "one {client} with all its data",
+    "label": "the label of one entity",
+    "entity": "one entity: its label, and its features at every {client}",
+    "none": "nobody",
+}
+PUBLIC = (
+    "How many {clients} take part, and how many examples each of them has.",
+    "The classes or the range of the labels, and the columns, ranges and categories of a table.",
+    "The study: model, method, constants, and how data were divided.",
+    "Rows that the study declares public: public test and validation rows.",
+    "When the run began and ended, to the second; how long steps take, for who watches the "
+    "machines or their connections.",
+    "That somebody takes part at all, for who watches the connections of a {client}.",
+)
+
+Given = tuple[Path, Proof, Statement]
+"""A site's folder, its proof, and what that states."""
+
+
+def made(
+    folder: Path,
+    answers: Answers,
+    given: Sequence[Given],
+    agreed: Agreed | None,
+) -> d.Record:
+    """Make the record of a run that has ended, without a signature.
+
+    Args:
+        folder: of the run, at a server or a site, or of a simulation.
+        answers: of who writes the record.
+        given: folders of sites, with their proofs, checked, and what these state.
+        agreed: what the federation has agreed to, if it is one.
+
+    Raises:
+        StudyError: if this is no run folder.
+        LedgerError: if the run goes on, or a proof is about another run.
+    """
+    run = reading.load(folder)
+    if not run.done:
+        raise LedgerError(
+            f"{folder}: this run has not ended, so nobody knows what it will have released. "
+            f"Resume it (`sordino run --resume {folder}`), then make the record"
+        )
+    study = study_of(folder, known(run.about.modules))
+    name = known(run.about.run) or ""
+    own = [folder] == [each for each, _, _ in given]
+    if own:  # a site's folder has a number of its own
+        name = given[0][2].run
+    for _, _, each in given:
+        if each.run != name:
+            raise LedgerError(
+                f"the proof of site {each.site} is about run {each.run}, and {folder} holds run "
+                f"{name}"
+            )
+    sites = _sites(given, None if own else agreed)
+    epsilon = _epsilon(run, sites)
+    private = epsilon is not None
+    said = {key: getattr(answers, key) or NOT_ANSWERED for key in QUESTIONS}
+    place = known(run.about.ledger) or Place()
+    unprotected = tuple(_unprotected(run, study))
+    actors = tuple(_actors(study, agreed is not None))
+    missing = any(each.proof is None for each in sites)
+    points = tuple(_points(run, study, said, epsilon, missing))
+    return d.Record(
+        program=f"sordino {VERSION}",
+        run=name,
+        agreement=agreed.digest if agreed else "",
+        begun=known(run.about.begun) or "",
+        ended=known(run.about.ended) or "",
+        private=private,
+        guarantee=words.promise(run).sentence,
+        epsilon=epsilon,
+        delta=number(run.about.delta) if private else None,
+        accountant=known(run.about.accountant) or "",
+        entries=known(place.seq) or 0,
+        head=known(place.digest) or "",
+        odds=tuple(_odds(epsilon, number(run.about.delta))),
+        points=points,
+        actors=actors,
+        unprotected=unprotected,
+        assumptions=known(run.about.assumptions) or (),
+        warnings=tuple(words.warnings(run)),
+        questions=tuple(d.Answered(QUESTIONS[key], answer) for key, answer in said.items()),
+        sites=sites,
+        registry=_registry(run, study, answers, said, epsilon, unprotected, actors, bool(agreed)),
+    )
+
+
+def _sites(given: Sequence[Given], agreed: Agreed | None) -> tuple[d.Site, ...]:
+    """Return every site that is agreed or has given a proof, in the order of the agreement."""
+    stated = {each.site: (proof, each) for _, proof, each in given}
+    names = agreed.agreement.names if agreed else tuple(stated)
+    found = []
+    for name in names:
+        if name not in stated:
+            found.append(d.Site(name=name))
+            continue
+        proof, said = stated[name]
+        found.append(
+            d.Site(
+                name=name,
+                epsilon=known(said.epsilon),
+                delta=known(said.delta),
+                accountant=said.accountant,
+                entries=said.entries,
+                head=said.head,
+                proof=proof,
+            )
+        )
+    return tuple(found)
+
+
+def _epsilon(run: Run, sites: Sequence[d.Site]) -> float | None:
+    """Return what is guaranteed to everybody; None where that is nothing.
+
+    A site's ledger may have paid for more than the server knows of, as for a task that was booked
+    and never answered: the larger figure counts.
+    """
+    if not words.promise(run).private or run.guaranteed is None:
+        return None
+    stated = [run.guaranteed, *(_spent(each) for each in sites if each.proof is not None)]
+    highest = max(stated)
+    return None if math.isinf(highest) else float(epsilon_text(highest, 6))
+
+
+def _spent(site: d.Site) -> float:
+    return math.inf if site.epsilon is None else site.epsilon
+
+
+def _odds(epsilon: float | None, delta: float | None) -> Iterator[d.Odds]:
+    """Yield the most that the probability of a record's presence can rise to.
+
+    By Bayes' rule, p e^eps / (1 - p + p e^eps), but for events of probability delta (Wasserman and
+    Zhou, 2010; Desfontaines, 2018).
+    """
+    if epsilon is None or delta is None:
+        return
+    for before in PRIORS:
+        gain = math.exp(min(epsilon, 700.0))
+        after = before * gain / (1.0 - before + before * gain)
+        yield d.Odds(before, math.ceil(1e4 * after) / 1e4)
+
+
+def _unprotected(run: Run, study: Study) -> Iterator[str]:
+    """Yield what no epsilon covers."""
+    if study.privacy.unit == "none":
+        yield "Everything: nothing has noise."
+    spoken = run.vocabulary
+    for each in PUBLIC:
+        yield each.format(client=spoken.client, clients=spoken.clients)
+    for each in statements.uncovered(study):
+        yield each[:1].upper() + each[1:] + "."
+    if exposed := regimes.teller(run.about.regime).exposed(run):
+        yield exposed
+
+
+def _actors(study: Study, network: bool) -> Iterator[d.Actor]:
+    """Yield who takes part."""
+    unit, shared = study.privacy.unit, getattr(study.privacy, "noise", "own") == "shared"
+    if not network:
+        yield d.Actor(
+            "Who runs the simulation, on one machine",
+            "All raw data, all noise, all results.",
+            "Everything: the simulated sites are no parties of their own.",
+        )
+    else:
+        yield d.Actor(
+            "Each site",
+            "Its own raw data, and what the server sends to it.",
+            "To run the agreed program and to keep its key, its ledger and its data. Others' "
+            "guarantees do not rest on it, but for what the assumptions say.",
+        )
+        yield d.Actor("The server", *_server(unit, shared))
+        yield d.Actor(
+            "Who provisions (the authority)",
+            "No data and no connection.",
+            "To keep the authority's key: whoever has it can take part in any name.",
+        )
+        yield d.Actor(
+            "Who watches the connections",
+            "When and how much is sent (TLS 1.3).",
+            "Nothing.",
+        )
+    yield d.Actor(
+        "Whoever has the published model, log and ledger",
+        "All that was released; may know everything else, and control all others.",
+        "Nothing: this is the attacker whom the guarantee is about.",
+    )
+
+
+def _server(unit: str, shared: bool) -> tuple[str, str]:
+    if shared:
+        return (
+            "Sums over enough sites, with the noise that all of them added.",
+            "Not to collude with more sites than the assumptions say.",
+        )
+    if unit == "client":
+        return (
+            "Each site's update before noise is added, and who was drawn.",
+            "With every single update: it adds the noise. The guarantee is about what it "
+            "publishes.",
+        )
+    if unit == "none":
+        return "Each site's updates, without noise.", "With everything that updates tell."
+    return (
+        "What sites send: each has noise already.",
+        "Nothing for the guarantee; to carry out the method, so that the model is right.",
+    )
+
+
+def _points(
+    run: Run, study: Study, said: Mapping[str, str], epsilon: float | None, missing: bool
+) -> Iterator[d.Point]:
+    """Yield the points of NIST SP 800-226, from the top of its pyramid to its base."""
+    privacy, spoken = study.privacy, run.vocabulary
+    unit = privacy.unit
+
+    def answered(point: str, key: str, before: str = "") -> d.Point:
+        return d.Point(
+            point, "open" if said[key] == NOT_ANSWERED else "assumed", before + said[key]
+        )
+
+    if epsilon is None:
+        yield d.Point("Size of epsilon", "open", "There is no guarantee: epsilon is infinite.")
+    else:
+        most = math.exp(min(epsilon, 700.0))
+        yield d.Point(
+            "Size of epsilon",
+            "holds" if epsilon <= SMALL else "open",
+            f"epsilon = {epsilon_text(epsilon, 6)}: no single outcome becomes more than "
+            f"{most:.3g} times as likely by one unit, but for "
+            f"delta. Justification: {said['justification']}",
+        )
+    if (delta := number(run.about.delta)) is not None:
+        yield d.Point(
+            "Size of delta",
+            "assumed",
+            f"delta = {delta:g}: with this probability the bound may fail. It must be well below "
+            "one over the number of those who are protected.",
+        )
+    yield _unit(study)
+    yield d.Point(
+        "Comparison with other guarantees",
+        "holds",
+        f"Variant, relation and accountant are stated: (epsilon, delta), "
+        f"{known(run.about.adjacency) or statements.adjacency(study)}, "
+        f"{known(run.about.accountant) or '-'}. Compare it with guarantees of the same unit alone.",
+    )
+    yield d.Point(
+        "Several releases of the same data",
+        "holds" if privacy.ledger != "run" else "open",
+        f"{_counted(study)}. Uses outside of every ledger are asked below.",
+    )
+    yield d.Point(
+        "Bounds on contributions",
+        "holds" if epsilon is not None else "open",
+        "Each contribution is clipped to a bound that is public or was released itself; rounding "
+        "is inside a proved margin.",
+    )
+    simulated = getattr(getattr(privacy, "mechanism", None), "simulated", False)
+    yield d.Point(
+        "Floating-point numbers and noise",
+        "open" if simulated or epsilon is None else "holds",
+        "No proof covers how this noise is sampled on a computer."
+        if simulated
+        else "Releases lie on a public grid, with whole-number noise whose distribution is proved.",
+    )
+    secret = privacy.entropy == "system"
+    yield d.Point(
+        "Random numbers",
+        "holds" if secret else "open",
+        "AES-256 under a key of the operating system, destroyed at the end of the run."
+        if secret
+        else "Noise comes from the study's seed: whoever knows it can subtract the noise. This "
+        "protects nobody, and is for simulations.",
+    )
+    exposed = statements.uncovered(study)
+    yield d.Point(
+        "Facts without noise",
+        "open" if exposed else "assumed",
+        "; ".join(exposed) + "."
+        if exposed
+        else "What is not protected is listed in this record, and taken for public.",
+    )
+    tuned = "" if study.tuned is None else tuned_sentence(study.tuned, privacy.accountant) + " "
+    yield answered("Choice of constants", "tuning", tuned)
+    yield answered("Cleaning, looking and other uses outside of the ledger", "outside")
+    yield d.Point(
+        "Correct program",
+        "assumed",
+        "Sordino is tested against brute force, closed forms, attacks and other accountants. No "
+        "independent body has certified it.",
+    )
+    yield d.Point(
+        "Side channels",
+        "open",
+        "How long steps take is not hidden from who watches the machines. Making noise takes the "
+        "same time for all data.",
+    )
+    yield d.Point(
+        "Model of trust",
+        "assumed",
+        f"{regimes.of(study).against(study)} The actors are listed in this record."
+        if unit != "none"
+        else "Everybody who sees an update is trusted with it.",
+    )
+    if missing:
+        yield d.Point(
+            "Ledgers of the sites",
+            "open",
+            f"Some {spoken.clients} have given no proof of what their own ledgers say.",
+        )
+    yield answered("Utility, and bias between groups", "harm")
+    yield answered("Security of data, keys and folders", "security")
+    yield answered("Collection of the data", "collection")
+    yield answered("Use of the same data in future", "reuse")
+
+
+def _counted(study: Study) -> str:
+    """Return which runs the ledger adds up."""
+    if study.privacy.ledger == "run":
+        return (
+            "The ledger is of this run alone: other runs over the same records add to epsilon, "
+            "and it does not count them"
+        )
+    return (
+        "A ledger of the data adds up all runs over the same records, and refuses what would pass "
+        "the budget"
+    )
+
+
+def _unit(study: Study) -> d.Point:
+    point = "Unit of privacy"
+    adjacency = f"Neighbouring data sets differ in {statements.adjacency(study)}."
+    if study.privacy.unit == "none":
+        return d.Point(point, "open", "Nobody is protected.")
+    if study.of_persons:
+        return d.Point(point, "holds", f"{adjacency} A column says whose each row is.")
+    if study.privacy.unit == "sample":
+        return d.Point(
+            point,
+            "assumed",
+            f"{adjacency} A person with several rows is protected less: this holds for people "
+            "where each has one row.",
+        )
+    return d.Point(point, "holds", adjacency)
+
+
+def _registry(
+    run: Run,
+    study: Study,
+    answers: Answers,
+    said: Mapping[str, str],
+    epsilon: float | None,
+    unprotected: Sequence[str],
+    actors: Sequence[d.Actor],
+    network: bool,
+) -> d.Registry:
+    """Return a draft in the fields of the public registry of deployments."""
+    spoken, about, unit = run.vocabulary, run.about, study.privacy.unit
+    name = answers.name or run.name
+    person = "one person with all examples" if study.of_persons else UNITS.get(unit, unit)
+    delta = number(about.delta) if epsilon is not None else None
+    terms = "; ".join(f"{key}: {value}" for key, value in words.terms(run))
+    secret = study.privacy.entropy == "system"
+    return d.Registry(
+        url_slug=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run",
+        status="Draft",
+        tier=3,
+        deployment=d.Deployment(
+            basic=d.Basic(
+                name=name,
+                data_curators=answers.curators or (NOT_ANSWERED,),
+                intended_use=said["intended_use"],
+                data_product_type="Machine learning model",
+                data_product_region=said["region"],
+                description=said["description"],
+                publication_date=answers.published or (known(about.ended) or "")[:10],
+                data_product_sector=answers.sector,
+            ),
+            dp_variant=d.Variant(
+                variant_name="Custom" if epsilon is None else "Approximate DP",
+                data_domain=f"All data sets of {len(run.clients)} {spoken.clients} with these "
+                "public sizes, columns and classes.",
+                unprotected_quantities="\n".join(f"* {each}" for each in unprotected),
+            ),
+            privacy_loss=d.Loss(
+                privacy_unit=person.format(client=spoken.client),
+                privacy_unit_details=f"Adjacent: {statements.adjacency(study)}.",
+                privacy_parameters=d.Parameters(epsilon, delta),
+                privacy_parameters_details=words.promise(run).sentence,
+            ),
+            deployment_model=d.Model(
+                model_name="Federated" if network else "Central",
+                model_name_details="Sites keep their data; the server sees what they send."
+                if network
+                else "A simulation of federated learning on one machine.",
+                actors="\n".join(f"* {a.who}: sees {a.sees} Trusted: {a.trusted}" for a in actors),
+                release_type="One release",
+                release_type_details=said["reuse"],
+                data_source_type="Dynamic" if spoken.accuracy.streamed else "Static",
+                access_type="Non-interactive",
+            ),
+            accounting=d.Accounting(
+                post_processing="All that is computed from noisy releases: averages, steps of the "
+                "optimizer, the choice of the published model.",
+                composition=f"{known(about.accountant) or '-'} accountant over every release of "
+                f"the run, each charged in a ledger before it happens. {_counted(study)}.",
+            ),
+            implementation=d.Implementation(
+                preprocessing_and_hyperparameter_tuning=f"{said['tuning']}\n\n{said['outside']}",
+                mechanisms=f"{run.method}, form {study.form}. {terms}. Sums and noise are whole "
+                f"numbers on a public grid; random numbers from "
+                f"{'the operating system' if secret else 'a known seed'}. Sordino {VERSION}.",
+                justification=said["justification"],
+            ),
+            administrative=d.Administrative(
+                registry_authors=answers.authors or (NOT_ANSWERED,),
+                sources=answers.sources,
+                notes=f"Run {known(about.run)}, made by Sordino {VERSION}.",
+            ),
+        ),
+    )

@@ -1,0 +1,248 @@
+"""The auditor's record: its facts against folder and proofs, and what is changed in it is seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import command
+import sordino as so
+from sordino.base.errors import LedgerError, StudyError
+from sordino.deployment import check, document
+from sordino.deployment.questions import QUESTIONS, template
+from sordino.network import proof
+from sordino.network.site import JoinOptions, opened
+
+from .conftest import Makes
+
+ANSWERS = """curators = ["North Hospital"]
+authors = ["A. Officer"]
+name = "Length of stay"
+published = "2026-11-24"
+sector = "Healthcare"
+outside = "Nobody looked at the rows."
+"""
+# the fields of the registry's schema (opendp/deployments-registry-data), with those it requires
+SCHEMA: dict[str, set[str]] = {
+    "basic": {
+        "name",
+        "data_curators",
+        "description",
+        "intended_use",
+        "data_product_type",
+        "data_product_region",
+        "publication_date",
+        "data_product_sector",
+    },
+    "dp_variant": {"variant_name", "data_domain", "unprotected_quantities"},
+    "privacy_loss": {
+        "privacy_unit",
+        "privacy_unit_details",
+        "privacy_parameters",
+        "privacy_parameters_details",
+    },
+    "deployment_model": {
+        "model_name",
+        "model_name_details",
+        "actors",
+        "release_type",
+        "release_type_details",
+        "data_source_type",
+        "data_source_type_details",
+        "access_type",
+        "access_type_details",
+    },
+    "accounting": {"post_processing", "composition"},
+    "implementation": {"preprocessing_and_hyperparameter_tuning", "mechanisms", "justification"},
+    "administrative": {"sources", "notes", "registry_authors"},
+}
+Played = tuple[Path, list[Path], Path]
+
+
+@pytest.fixture
+def played(federate: Makes, tmp_path: Path) -> Played:
+    """The server's run folder, those of its sites with proofs, and the authority's certificate."""
+    found = federate("synchronous")
+    found.start()
+    found.wait()
+    for folder, data in found.laid.sites:
+        agreed, index, *_ = opened(JoinOptions(kit=folder, data=data))
+        proof.write(folder, found.folder(folder.name), agreed, index, found.done[folder.name])
+    server = found.laid.server
+    sites = [found.folder(each.name) for each, _ in found.laid.sites]
+    return server / "run", sites, server.parent / "authority" / "authority.pem"
+
+
+def test_a_federations_record_states_what_sites_have_signed(played: Played, tmp_path: Path) -> None:
+    server, sites, authority = played
+    (tmp_path / "answers.toml").write_text(ANSWERS)
+    made = so.record(server, proofs_of=sites, answers=tmp_path / "answers.toml")
+    stated = [
+        json.loads(json.loads((each / proof.NAME).read_text())["statement"]) for each in sites
+    ]
+    assert [each.epsilon for each in made.sites] == [each["epsilon"] for each in stated]
+    assert made.epsilon is not None
+    spent = max(each["epsilon"] for each in stated)
+    assert spent <= made.epsilon <= max(spent, so.Run.open(server).epsilon) * 1.00001
+    assert check.check(document.read(server / "record.yaml"), server, authority) == []
+    shown = command.sordino(
+        tmp_path, "ledger", "verify", str(server / "record.yaml"), "--authority", str(authority)
+    )
+    assert f"Signed by server; {len(sites)} proofs of sites hold" in shown.stdout
+    page = (server / "record.html").read_text()
+    assert "Length of stay" in page
+    assert "anonym" not in page.lower()
+
+
+def test_the_registrys_part_has_its_fields_and_no_other(played: Played) -> None:
+    registry = yaml.safe_load((_recorded(played) / "record.yaml").read_text())["registry"]
+    assert set(registry) == {"url_slug", "status", "tier", "deployment"}
+    assert set(registry["deployment"]) == set(SCHEMA)
+    for part, fields in registry["deployment"].items():
+        assert set(fields) <= SCHEMA[part]
+    assert registry["deployment"]["administrative"]["registry_authors"]
+
+
+def _recorded(played: Played) -> Path:
+    server, sites, _ = played
+    so.record(server, proofs_of=sites)
+    return server
+
+
+def _set(place: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(record: dict[str, Any]) -> None:
+        *path, last = place.split(".")
+        at: Any = record
+        for key in path:
+            at = at[int(key) if key.isdigit() else key]
+        at[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+CHANGES = {
+    "less is guaranteed": (_set("epsilon", 0.1), "registry's part states another"),
+    "both figures": (
+        lambda r: (
+            _set("epsilon", 0.1)(r),
+            _set("registry.deployment.privacy_loss.privacy_parameters.epsilon", 0.1)(r),
+        ),
+        "has spent epsilon",
+    ),
+    "a site's figure": (_set("sites.0.epsilon", 0.01), "signed statement says something else"),
+    "a site's name": (_set("sites.0.name", "other"), "signed statement says something else"),
+    "another run": (_set("run", "0" * 16), "signed statement says something else"),
+    "a site twice": (lambda r: r["sites"].append(r["sites"][0]), "stands in it twice"),
+    "an answer": (_set("questions.0.answer", "x"), "its signature does not hold"),
+    "a point": (_set("points.0.state", "holds"), "its signature does not hold"),
+    "a site left out": (lambda r: r["sites"].pop(), "its signature does not hold"),
+    "a proof left out": (lambda r: r["sites"][0].pop("proof"), "its signature does not hold"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_is_seen(name: str, played: Played) -> None:
+    path, (change, said) = _recorded(played) / "record.yaml", CHANGES[name]
+    table = yaml.safe_load(path.read_text())
+    change(table)
+    path.write_text(yaml.safe_dump(table))
+    with pytest.raises(LedgerError, match=said):
+        check.check(document.read(path), path, played[2])
+
+
+def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> None:
+    path, sites, authority = _recorded(played) / "record.yaml", played[1], played[2]
+    table = yaml.safe_load(path.read_text())
+    path.write_text(json.dumps(table))  # JSON is YAML
+    assert check.check(document.read(path), path, authority) == []
+    forged = check.signed(document.read(path), sites[0].parent, "site")
+    with pytest.raises(LedgerError, match="which is a site"):
+        check.check(forged, path, authority)
+    with pytest.raises(LedgerError, match="give --authority"):
+        check.check(document.read(path), path, None)
+    table.pop("signature")
+    path.write_text(yaml.safe_dump(table))
+    assert "Nobody has signed" in check.check(document.read(path), path, authority)[0]
+
+
+def test_a_sites_own_record_is_signed_by_the_site(played: Played) -> None:
+    _, sites, _ = played
+    made = so.record(sites[0])
+    assert check.signer(made) == sites[0].parent.name
+    assert [each.name for each in made.sites if each.proof] == [sites[0].parent.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no record of format 1"),
+        (b"format: 2\n", "no record of format 1"),
+        (b"format: [1", "no YAML"),
+        (b"format: 1\nrun: x\n", "missing required field"),
+        (b"\x00\x01", "no YAML"),
+        (b"!!python/object/apply:os.system ['true']", "no YAML"),
+        (b"a: &a [1]\nb: [*a, *a]\nformat: 1\n", "unknown field"),
+    ],
+)
+def test_what_is_no_record_is_one_message(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "record.yaml").write_bytes(content)
+    shown = command.sordino(tmp_path, "ledger", "verify", "record.yaml")
+    assert shown.returncode == 2
+    assert said in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_simulation_protects_nobody_and_an_unfinished_run_has_no_record(tmp_path: Path) -> None:
+    study = so.Study(
+        data={"name": "digits", "clients": 3},
+        model="logistic",
+        method=so.DpSgd(learning_rate=0.5, tau=1),
+        privacy=so.Privacy(unit="sample", epsilon=2.0, delta=1e-3, sampling_rate=0.1),
+        budget=so.Budget(rounds=2),
+    )
+    run = so.run(study, out=tmp_path / "run", progress=False)
+    made = so.record(run.folder)
+    states = {each.point: each.state for each in made.points}
+    assert states["Random numbers"] == states["Several releases of the same data"] == "open"
+    assert made.signature is None
+    (odds,) = [each.after for each in made.odds if each.before == 0.5]
+    exact = math.exp(made.epsilon or 0) / (1 + math.exp(made.epsilon or 0))
+    assert exact <= odds <= exact + 1e-4
+    shown = command.sordino(tmp_path, "ledger", "verify", "run/record.yaml")
+    assert "Nobody has signed this record" in shown.stdout
+    with pytest.raises(StudyError, match="proofs belong to a federation"):
+        so.record(run.folder, proofs_of=[tmp_path])
+    about = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**about, "status": "running"}))
+    with pytest.raises(LedgerError, match="has not ended"):
+        so.record(run.folder)
+
+
+def test_nothing_private_means_no_guarantee(tmp_path: Path) -> None:
+    study = so.Study(
+        data={"name": "digits", "clients": 3},
+        model="logistic",
+        method=so.FedAvg(learning_rate=0.5, tau=1),
+        privacy=so.Privacy(unit="none", sampling_rate=0.1),
+        budget=so.Budget(rounds=1),
+    )
+    made = so.record(so.run(study, out=tmp_path / "run", progress=False).folder)
+    assert (made.private, made.epsilon, made.odds) == (False, None, ())
+    assert made.unprotected[0] == "Everything: nothing has noise."
+    assert made.registry.deployment.privacy_loss.privacy_parameters == document.Parameters()
+
+
+def test_questions_are_a_file_to_fill_in(tmp_path: Path) -> None:
+    shown = command.sordino(tmp_path, "record", "--questions")
+    assert shown.stdout == template()
+    assert all(f'\n{key} = ""' in shown.stdout for key in QUESTIONS)
+    (tmp_path / "a.toml").write_text(shown.stdout.replace('sector = ""', 'sector = "Bank"'))
+    refused = command.sordino(tmp_path, "record", ".", "--answers", "a.toml")
+    assert refused.returncode == 2
+    assert "no run folder" in refused.stderr or "sector must be one of" in refused.stderr
