@@ -46,7 +46,7 @@ def kept(folder: Path, vectors: dict[str, Vector]) -> None:
     log.write_checkpoint(folder, Saved(moment, 42, "still", {"client:0": (7, "ab")}))
 
 
-def again(folder: Path) -> Saved:
+def again(folder: Path) -> Saved[Any]:
     world: Any = Still()
     saved = log.read_checkpoint(folder, world, "still")
     assert saved is not None

@@ -183,7 +183,7 @@ def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     saved: list[Any] = []
     world: Any = Scripted()
     watch = SimpleNamespace(row=rows.append, save=saved.append)
-    world.kernel = Kernel(world, KernelSnapshot(At()), watch)
+    world.kernel = Kernel(world, KernelSnapshot.initial(At()), watch)
     world.kernel.run()
     assert world.seen == [
         (0.0, "Begin"), (0.0, "Left 1"), (0.0, "Left 2"),

@@ -240,7 +240,7 @@ def whole_round(world: Any, state: Any, answers: Sequence[Reply]) -> Any:
     for event in (*(Left(i, final=True) for i in sites), *(Joined(i) for i in sites)):
         state, _ = world.step(state, event)
     world.faults()  # which the kernel hears of otherwise
-    packed = KernelSnapshot(state).pack()
+    packed = KernelSnapshot.initial(state).pack()
     assert world.unpack(packed).pack().rest == packed.rest
     world.step(state, Begin())
     return state
@@ -319,7 +319,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
         world=world,
         clock=lambda: feeder.now,
     )
-    kernel: LiveKernel[Any, Any] = LiveKernel(
+    kernel: LiveKernel[Any] = LiveKernel(
         world,
         moment,
         Blind(),

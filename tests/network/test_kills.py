@@ -187,8 +187,9 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         journal=Again(inputs, world.history if secret else None),  # type: ignore[arg-type]
         sums=None if summing is None else Sums(courier, agreed, summing),
     )
-    kind: type[LiveKernel[Any, Any]] = LiveKernel if summing is None else LiveSums
-    kernel = kind(world, built.first, Blind(), options)
+    kind: type[LiveKernel[Any]] = LiveKernel if summing is None else LiveSums
+    first: Any = built.first
+    kernel = kind(world, first, Blind(), options)
     try:
         return kernel.run()
     finally:

@@ -235,7 +235,7 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
         dimension=moment.model.size,
         run=name,
     )
-    kernel: LiveKernel[Any, Any] = LiveKernel(
+    kernel: LiveKernel[Any] = LiveKernel(
         world,
         moment,
         Blind(),

@@ -179,16 +179,13 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     def first(self, weights: Vector) -> KernelSnapshot[S]:
         """Return the moment before the first task, from the initial model (d,)."""
-        return KernelSnapshot(self.regime.start(weights))
+        return KernelSnapshot.initial(self.regime.start(weights))
 
     def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[S]:
         """Return the moment that was kept."""
-        kept, told = unpacked(packed)
-        return KernelSnapshot(self.regime.unpacked(kept), **told)
+        return unpacked(packed, self.regime.unpacked)
 
-    def run(
-        self, moment: KernelSnapshot[S], watcher: RunListener[KernelSnapshot[S]]
-    ) -> KernelSnapshot[S]:
+    def run(self, moment: KernelSnapshot[S], watcher: RunListener) -> KernelSnapshot[S]:
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

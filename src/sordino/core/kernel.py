@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import msgspec
 
@@ -63,9 +62,6 @@ from sordino.core.effect import (
 )
 from sordino.core.world import Absence, ChargeRequest, Flight, KernelSnapshot, RunListener, S, World
 from sordino.privacy import Budget, Permit
-
-M = TypeVar("M", bound=KernelSnapshot[Any])
-
 
 # Theory of operation.
 #
@@ -109,10 +105,10 @@ M = TypeVar("M", bound=KernelSnapshot[Any])
 # anything but state, events and heap.
 
 
-class Kernel(Generic[S, M]):
+class Kernel(Generic[S]):
     """One call of a run: the moving parts."""
 
-    def __init__(self, world: World[S], moment: M, watcher: RunListener[M]) -> None:
+    def __init__(self, world: World[S], moment: KernelSnapshot[S], watcher: RunListener) -> None:
         self.world, self.watcher, self._first = world, watcher, moment
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
@@ -125,7 +121,7 @@ class Kernel(Generic[S, M]):
         self._unpriced: dict[str, tuple[int, Budget]] = {}
         self._prices: dict[Any, float] = {}
 
-    def run(self) -> M:
+    def run(self) -> KernelSnapshot[S]:
         """Play to the end of the run.
 
         Raises:
@@ -141,13 +137,12 @@ class Kernel(Generic[S, M]):
                 self.next()
         return self.moment()
 
-    def moment(self) -> M:
+    def moment(self) -> KernelSnapshot[S]:
         """The run as it stands now."""
         kept = {
             site: self.world.kept(self.state, site, permits) for site, permits in self.paid.items()
         }
-        return replace(
-            self._first,
+        return KernelSnapshot(
             state=self.state,
             time=self.time,
             flights=tuple(sorted(self.heap)),
@@ -242,7 +237,7 @@ class Kernel(Generic[S, M]):
         if save:
             self.save(self.moment())
 
-    def save(self, moment: M) -> None:
+    def save(self, moment: KernelSnapshot[S]) -> None:
         """Keep a moment to resume from."""
         self.watcher.save(moment)
 

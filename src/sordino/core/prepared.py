@@ -144,7 +144,7 @@ class PreparedRun:
 
     study: Study
     plan: Plan
-    simulation: Simulation[Any]
+    simulation: Simulation
     first: Snapshot
     facts: Facts
     model: str

@@ -684,13 +684,14 @@ def fitted(found: object, kind: type[T]) -> T:
         Misfit: naming the key and what stands there.
     """
     try:
-        return msgspec.convert(found, kind, dec_hook=_hook)
+        return msgspec.convert(found, kind, dec_hook=real)
     except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:
         # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 
-def _hook(kind: type, value: object) -> object:
+def real(kind: type, value: object) -> object:
+    """Return a :class:`Real`, for a decoder."""
     if kind is object:
         return value
     if value in ("inf", "-inf"):

@@ -5,9 +5,9 @@ they are kept, and who listens to a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -71,30 +71,19 @@ class Snapshot(Protocol):
         ...
 
 
-Watched = TypeVar("Watched", contravariant=True)
-
-
-class RunListener(Protocol[Watched]):
+class RunListener(Protocol):
     """A listener to a run while it goes on; written to by the simulation only."""
 
     def row(self, row: Row) -> None:
         """A finished row for the log."""
         ...
 
-    def save(self, moment: Watched) -> None:
+    def save(self, moment: Any) -> None:
         """A point from which the run may be resumed."""
         ...
 
 
-def bound(value: float) -> float | str:
-    """A number that may be infinite, for JSON."""
-    return "inf" if value == float("inf") else value
-
-
-M = TypeVar("M", bound=Snapshot)
-
-
-class Simulation(Protocol[M]):
+class Simulation(Protocol):
     """A federation on one machine, of any regime; its moments are of that regime's kind."""
 
     @property
@@ -117,7 +106,7 @@ class Simulation(Protocol[M]):
         """Steps, or rounds of all, that clients could pay for at the beginning; None: no limit."""
         ...
 
-    def unpack(self, packed: EncodedSnapshot) -> M:
+    def unpack(self, packed: EncodedSnapshot) -> Any:
         """A moment that was kept.
 
         Raises:
@@ -125,7 +114,7 @@ class Simulation(Protocol[M]):
         """
         ...
 
-    def run(self, moment: M, watcher: RunListener[M]) -> M:
+    def run(self, moment: Any, watcher: RunListener) -> Any:
         """Simulation from ``moment`` to the end of the run."""
         ...
 
@@ -168,8 +157,7 @@ class RegimeState(Protocol):
 S = TypeVar("S", bound=RegimeState)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelSnapshot(Generic[S]):
+class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_unknown_fields=True):
     """A run between two events. A state that is changed in place goes on changing: pack it at once.
 
     Attributes:
@@ -183,12 +171,17 @@ class KernelSnapshot(Generic[S]):
     """
 
     state: S
-    time: float = 0.0
-    flights: tuple[Flight, ...] = ()
-    away: Mapping[int, int] = field(default_factory=dict)
-    blocks: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    count: int = 0
-    epsilon: float = 0.0
+    time: float
+    flights: tuple[Flight, ...]
+    away: dict[int, int]
+    blocks: dict[int, tuple[Block, ...]]
+    count: int
+    epsilon: records.Real
+
+    @classmethod
+    def initial(cls, state: S) -> Self:
+        """Return the moment before anything happened."""
+        return cls(state, 0.0, (), {}, {}, 0, 0.0)
 
     @property
     def number(self) -> int:
@@ -213,40 +206,23 @@ class KernelSnapshot(Generic[S]):
     def pack(self) -> EncodedSnapshot:
         """Return the moment as it is kept on disk."""
         own = self.state.packed()
-        rest = _Rest(
-            time=self.time,
-            flights=self.flights,
-            away=dict(self.away),
-            blocks=dict(self.blocks),
-            count=self.count,
-            epsilon=bound(self.epsilon),
-            state=msgspec.Raw(own.rest),
+        rest = msgspec.structs.replace(
+            self, state=msgspec.Raw(own.rest), epsilon=records.simple(self.epsilon)
         )
         return EncodedSnapshot(own.vectors, msgspec.json.encode(rest))
 
 
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The part of a moment that is no vector."""
-
-    time: float
-    flights: tuple[Flight, ...]
-    away: dict[int, int]
-    blocks: dict[int, tuple[Block, ...]]
-    count: int
-    epsilon: float | str
-    state: msgspec.Raw
-
-
-def unpacked(packed: EncodedSnapshot) -> tuple[EncodedSnapshot, dict[str, Any]]:
-    """The regime's state as it was packed, and the kernel's own part of the moment, by name.
+def unpacked(packed: EncodedSnapshot, state: Callable[[EncodedSnapshot], S]) -> KernelSnapshot[S]:
+    """Return the moment that was packed; ``state`` unpacks that of the regime.
 
     Raises:
         ValueError: if it cannot be one.
     """
-    rest = msgspec.json.decode(packed.rest, type=_Rest)
-    kernel = msgspec.structs.asdict(rest) | {"epsilon": float(rest.epsilon)}
-    del kernel["state"]
-    return EncodedSnapshot(packed.vectors, bytes(rest.state)), kernel
+    kind: Any = KernelSnapshot
+    kept = msgspec.json.decode(packed.rest, type=kind[msgspec.Raw], dec_hook=records.real)
+    own = state(EncodedSnapshot(packed.vectors, bytes(kept.state)))
+    found: KernelSnapshot[S] = msgspec.structs.replace(kept, state=own)
+    return found
 
 
 class Absence(msgspec.Struct, frozen=True):

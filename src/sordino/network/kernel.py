@@ -64,8 +64,8 @@ from msgspec import UNSET
 from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Said, Stop, Woke
-from sordino.core.kernel import Kernel, M
-from sordino.core.world import RunListener, S, ServerSide, Watched
+from sordino.core.kernel import Kernel
+from sordino.core.world import KernelSnapshot, RunListener, S, ServerSide
 from sordino.network.server_session import Heard, ServerSession, reply_in, sendable
 from sordino.network.storage import Input, Journal, Kind, there_after
 from sordino.privacy import Permit
@@ -128,7 +128,7 @@ class Declined(Exception):
     """A site refuses, and a scripted run ends."""
 
 
-class Checkpoints(RunListener[Watched], Protocol[Watched]):
+class Checkpoints(RunListener, Protocol):
     """The log of a run, as far as a kernel knows it.
 
     Attributes:
@@ -163,7 +163,7 @@ class KernelOptions:
     clock: Callable[[], float] = time.monotonic
 
 
-class NetworkKernel(Kernel[S, M]):
+class NetworkKernel(Kernel[S]):
     """A run between real sites.
 
     Attributes:
@@ -171,11 +171,15 @@ class NetworkKernel(Kernel[S, M]):
     """
 
     world: ServerSide[S]
-    watcher: Checkpoints[M]
+    watcher: Checkpoints
     waiting: int
 
     def __init__(
-        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+        self,
+        world: ServerSide[S],
+        moment: KernelSnapshot[S],
+        watcher: Checkpoints,
+        options: KernelOptions,
     ) -> None:
         super().__init__(world, moment, watcher)
         self.session, self.journal = options.session, options.journal
@@ -189,7 +193,7 @@ class NetworkKernel(Kernel[S, M]):
         """Sites that are there and have owed an answer for a while, and since when (UTC)."""
         return []
 
-    def save(self, moment: M) -> None:
+    def save(self, moment: KernelSnapshot[S]) -> None:
         """Keep a moment; the journal begins anew when that is on the disk."""
         if self.journal.large:
             self.watcher.hurry()
@@ -205,11 +209,15 @@ class NetworkKernel(Kernel[S, M]):
         raise NotImplementedError
 
 
-class LiveKernel(NetworkKernel[S, M]):
+class LiveKernel(NetworkKernel[S]):
     """A run that takes what really happens, as it comes."""
 
     def __init__(
-        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+        self,
+        world: ServerSide[S],
+        moment: KernelSnapshot[S],
+        watcher: Checkpoints,
+        options: KernelOptions,
     ) -> None:
         super().__init__(world, moment, watcher, options)
         self._again = deque(self.journal.after(moment.count))
@@ -244,13 +252,13 @@ class LiveKernel(NetworkKernel[S, M]):
             and self.world.regime.expects(self.state, site, task.number)
         )
 
-    def run(self) -> M:
+    def run(self) -> KernelSnapshot[S]:
         try:
             return self._run()
         finally:
             self.journal.close()
 
-    def _run(self) -> M:
+    def _run(self) -> KernelSnapshot[S]:
         self.tasks.update(self.world.regime.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
         for site, task in tuple(self.tasks.items()):
@@ -524,7 +532,7 @@ class LiveKernel(NetworkKernel[S, M]):
         self._saved = self.count  # the journal begins anew once this input is done with
 
 
-class ScriptedKernel(NetworkKernel[S, M]):
+class ScriptedKernel(NetworkKernel[S]):
     """A run between real sites by the simulator's virtual clock: real sites are asked, and their
     answers are taken in the order that the study's latencies give. So a run over a network can be
     compared with a simulation byte by byte.
@@ -535,7 +543,11 @@ class ScriptedKernel(NetworkKernel[S, M]):
     """
 
     def __init__(
-        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+        self,
+        world: ServerSide[S],
+        moment: KernelSnapshot[S],
+        watcher: Checkpoints,
+        options: KernelOptions,
     ) -> None:
         super().__init__(world, moment, watcher, options)
         before = self.journal.after(0)
@@ -551,7 +563,7 @@ class ScriptedKernel(NetworkKernel[S, M]):
     def waiting(self) -> int:  # type: ignore[override]
         return len(self.session.names) - len(self._there)
 
-    def run(self) -> M:
+    def run(self) -> KernelSnapshot[S]:
         """Play until it ends or a site refuses: a simulation knows no refusals."""
         try:
             for site, task in self.world.regime.asked(self.state).items():

@@ -223,7 +223,7 @@ class ServerRun:
     """
 
     options: ServerOptions
-    inner: Simulation[Any]
+    inner: Simulation
     folder: Path
     run_id: str
     ledgers: LedgerSession
@@ -234,7 +234,7 @@ class ServerRun:
     def unpack(self, packed: EncodedSnapshot) -> Any:
         return self.inner.unpack(packed)
 
-    def run(self, moment: Any, watcher: RunListener[Any]) -> Any:
+    def run(self, moment: Any, watcher: RunListener) -> Any:
         """Open the transport, play to the end, and say good-bye."""
         agreed, own, mailbox = self.options.agreed, self.options, Mailbox()
         world: Any = self.inner
@@ -271,7 +271,7 @@ class ServerRun:
 
     def _kernel(
         self, world: ServerSide[Any], moment: Any, watcher: Any, session: ServerSession
-    ) -> NetworkKernel[Any, Any]:
+    ) -> NetworkKernel[Any]:
         own, agreed = self.options, self.options.agreed
 
         def ends(moment: Snapshot) -> None:
@@ -295,7 +295,7 @@ class ServerRun:
             ends=ends,
             sums=None if summing is None else sums.Sums(session, agreed, summing),
         )
-        kind: type[NetworkKernel[Any, Any]]
+        kind: type[NetworkKernel[Any]]
         if own.scripted:
             kind = ScriptedKernel if summing is None else sums.ScriptedSums
         else:

@@ -100,7 +100,7 @@ class Site:
     def unpack(self, packed: EncodedSnapshot) -> SiteMoment:
         return unpacked(packed)
 
-    def run(self, moment: SiteMoment, watcher: RunListener[Any]) -> SiteMoment:
+    def run(self, moment: SiteMoment, watcher: RunListener) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
         # what was said must outlive a power failure where the noise of events is numbered, and
         # where a site takes part in a round's sum once

@@ -72,7 +72,7 @@ class Reporter:
         self._folder, self._agreed, self._incidents = folder, agreed, incidents
         self._words, self._waited, self._next = words, "", 0.0
 
-    def __call__(self, kernel: NetworkKernel[Any, Any]) -> None:
+    def __call__(self, kernel: NetworkKernel[Any]) -> None:
         """After an input of the kernel, or a while without one."""
         now = time.monotonic()
         if now < self._next and kernel.state.ended is None:
@@ -117,7 +117,7 @@ class Reporter:
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 
 
-def _waiting(kernel: NetworkKernel[Any, Any]) -> str:
+def _waiting(kernel: NetworkKernel[Any]) -> str:
     """Return in words what the run waits for: sites that have been absent for the agreed patience,
     or answers.
     """

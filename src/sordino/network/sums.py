@@ -19,8 +19,7 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
-from sordino.core.kernel import M
-from sordino.core.world import S, ServerSide, Summing
+from sordino.core.world import KernelSnapshot, S, ServerSide, Summing
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -249,7 +248,7 @@ class Sums:
         self._session.step(site, frames.Step(number, phase, body))
 
 
-class LiveSums(LiveKernel[S, M]):
+class LiveSums(LiveKernel[S]):
     """As :class:`~sordino.network.kernel.LiveKernel`; a site that misses a step of a sum is not in
     it, and is asked again in the next round.
     """
@@ -357,11 +356,15 @@ class LiveSums(LiveKernel[S, M]):
             self.push(self.time + self._sums.seconds, tag=self._tag)
 
 
-class ScriptedSums(ScriptedKernel[S, M]):
+class ScriptedSums(ScriptedKernel[S]):
     """As :class:`~sordino.network.kernel.ScriptedKernel`; a site that misses a step ends it."""
 
     def __init__(
-        self, world: ServerSide[S], moment: M, watcher: Checkpoints[M], options: KernelOptions
+        self,
+        world: ServerSide[S],
+        moment: KernelSnapshot[S],
+        watcher: Checkpoints,
+        options: KernelOptions,
     ) -> None:
         super().__init__(world, moment, watcher, options)
         self._steps = {

@@ -121,7 +121,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         world = built.simulation
         (packed, length) = first.saved[-1]
         (folder / "checkpoints").mkdir()
-        log.write_checkpoint(folder, log.Saved(world.unpack(packed), length, "asynchronous"))
+        log.write_checkpoint(folder, log.Saved(world.unpack(packed), length, "asynchronous", {}))
         saved = log.read_checkpoint(folder, world, "asynchronous")
         assert saved is not None
         second = Watch(rows=first.rows[:length])

@@ -129,7 +129,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
     )
     assert not options
     try:
-        yield simulation, KernelSnapshot(regime.start(np.zeros(3, np.float32)))
+        yield simulation, KernelSnapshot.initial(regime.start(np.zeros(3, np.float32)))
     finally:
         ledgers.close()
 
@@ -211,7 +211,7 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             simulation.run(start, first)
         with world(folder, **options) as (simulation, start):
             moment, length = first.moments[-1] if first.moments else (start, 0)
-            log.write_checkpoint(folder, log.Saved(moment, length, "synchronous"))
+            log.write_checkpoint(folder, log.Saved(moment, length, "synchronous", {}))
             saved = log.read_checkpoint(folder, simulation, "synchronous")
             assert saved is not None
             assert isinstance(saved.moment, KernelSnapshot)

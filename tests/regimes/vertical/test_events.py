@@ -182,7 +182,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(
     kills = [whole.saved[0], whole.saved[len(whole.saved) // 2], whole.saved[-1]]
     (tmp_path / "checkpoints").mkdir()
     for packed, length in kills:
-        log.write_checkpoint(tmp_path, log.Saved(world.unpack(packed), length, "vertical"))
+        log.write_checkpoint(tmp_path, log.Saved(world.unpack(packed), length, "vertical", {}))
         saved = log.read_checkpoint(tmp_path, world, "vertical")
         assert saved is not None
         again = Watch()

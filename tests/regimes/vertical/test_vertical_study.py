@@ -576,7 +576,7 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
         lambda folder, kept: found.append(kept.moment.number),
     )
     start: Any = Point(begun)
-    with RunLog(tmp_path, Saved(start, 0, "vertical"), 60, lambda row: None, dict) as recorder:
+    with RunLog(tmp_path, Saved(start, 0, "vertical", {}), 60, lambda row: None, dict) as recorder:
         for number in numbers:
             point: Any = Point(number, "done" if number == numbers[-1] else None)
             recorder.save(point)

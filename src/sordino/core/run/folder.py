@@ -32,10 +32,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
 from safetensors import SafetensorError, safe_open
 
 from sordino.base import modules as code
@@ -53,7 +55,6 @@ from sordino.base.files import (
     there,
     toml_of,
 )
-from sordino.base.message import Vector
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
@@ -509,6 +510,7 @@ def modules_of(study: Study) -> dict[str, records.Module] | None:
 
 
 Array = np.ndarray[Any, Any]
+M = TypeVar("M")
 
 FORMAT, FORMAT_ENDED = 5, 6
 """Of a run that goes on, and of one that has ended. Earlier versions wrote 5 for both."""
@@ -523,7 +525,7 @@ NAMES = {
 AT_ONCE = 64  # vectors read from one mapping of the file
 
 
-class Saved(msgspec.Struct, frozen=True, eq=False):
+class Saved(msgspec.Struct, Generic[M], frozen=True, eq=False, forbid_unknown_fields=True):
     """A moment, and what else stood then.
 
     Attributes:
@@ -532,55 +534,40 @@ class Saved(msgspec.Struct, frozen=True, eq=False):
         regime: whose state the moment holds.
         heads: number and digest of the last link of each ledger, by one of its units. A ledger
             without it is an older one.
+        format: of the file.
     """
 
-    moment: Snapshot
+    moment: M
     log_length: int
     regime: str
-    heads: Mapping[str, tuple[int, str]] = {}
+    heads: Mapping[str, tuple[int, str]]
+    format: int = FORMAT
 
 
-class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Ended(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+    """All that is kept of a run that has ended, a :class:`sordino.core.world.Snapshot`: its model
+    (d,), which stands among the vectors, and how far it came.
+    """
+
     number: int
     steps: int
     ended: str
-
-
-class Ended(_End, frozen=True, eq=False):
-    """All that is kept of a run that has ended, a :class:`sordino.core.world.Snapshot`: its model
-    (d,) and how far it came.
-    """
-
-    model: Vector
+    model: Any = UNSET
 
     def pack(self) -> EncodedSnapshot:
         """Return it as it is kept on disk."""
-        rest = _End(self.number, self.steps, self.ended)
-        return EncodedSnapshot({"model": self.model}, msgspec.json.encode(rest))
+        rest = msgspec.json.encode(replace(self, model=UNSET))
+        return EncodedSnapshot({"model": self.model}, rest)
 
 
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: int
-    log_length: int
-    regime: str
-    heads: dict[str, tuple[int, str]]
-    moment: msgspec.Raw
-
-
-def write_checkpoint(folder: Path, saved: Saved) -> None:
+def write_checkpoint(folder: Path, saved: Saved[Snapshot]) -> None:
     """Replace the folder's checkpoint."""
     moment, number, mode = saved.moment, FORMAT, 0o600
     if moment.ended is not None:
         moment = Ended(moment.number, moment.steps, moment.ended, moment.model)
         number, mode = FORMAT_ENDED, 0o666
     packed = moment.pack()
-    header = _Header(
-        format=number,
-        log_length=saved.log_length,
-        regime=saved.regime,
-        heads=dict(saved.heads),
-        moment=msgspec.Raw(packed.rest),
-    )
+    header = replace(saved, moment=msgspec.Raw(packed.rest), format=number)
     pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
     replace_file(folder / CHECKPOINT, *pieces, below=folder, mode=mode)
 
@@ -647,7 +634,7 @@ def _there(folder: Path) -> bool:
     return True
 
 
-def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved | None:
+def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapshot] | None:
     """The folder's checkpoint, or None if it has none yet; ``play`` is of this regime.
 
     Raises:
@@ -664,15 +651,15 @@ def read_checkpoint(folder: Path, play: Simulation[Any], regime: str) -> Saved |
                 f"{path}: written in format {found}; this version reads formats {FORMAT} and "
                 f"{FORMAT_ENDED}. Begin a new run"
             )
-        header = msgspec.json.decode(state, type=_Header)
+        header: Any = msgspec.json.decode(state, type=Saved[msgspec.Raw])
         if header.regime != regime:
             raise ResumeError(
                 f"{path}: it holds a state of regime {header.regime!r}, and the run is of regime "
                 f"{regime!r}. Restore it from a copy, or begin a new run"
             )
         if header.format == FORMAT_ENDED:
-            end = msgspec.json.decode(header.moment, type=_End)
-            moment: Snapshot = Ended(end.number, end.steps, end.ended, vectors["model"])
+            end = msgspec.json.decode(header.moment, type=Ended)
+            moment: Snapshot = replace(end, model=vectors["model"])
         else:
             moment = play.unpack(EncodedSnapshot(vectors, bytes(header.moment)))
     return Saved(moment, header.log_length, header.regime, header.heads)
@@ -687,7 +674,7 @@ def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
     if not _there(folder):
         return {}
     with _readable(folder) as path, safe_open(path, framework="numpy") as file:
-        return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
+        return msgspec.json.decode(file.metadata()["state"].encode(), type=Saved[msgspec.Raw]).heads
 
 
 class RunLog:
@@ -705,7 +692,7 @@ class RunLog:
     def __init__(
         self,
         folder: Path,
-        saved: Saved,
+        saved: Saved[Snapshot],
         every: int,
         show: Callable[[Row], None],
         heads: Callable[[], Mapping[str, tuple[int, str]]],

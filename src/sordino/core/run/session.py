@@ -271,7 +271,7 @@ def _play(
         differences("", before.promise, {key: now[key] for key in now if key in before.promise}),
         f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}",
     )
-    saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime)
+    saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime, {})
     sim.ledgers.refuse_older(saved.heads)
     moment = saved.moment
     if (

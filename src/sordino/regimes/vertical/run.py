@@ -388,7 +388,7 @@ class Events(RegimeRules[State], World[State]):
     def first(self) -> KernelSnapshot[State]:
         """Return the moment before the first event."""
         engine, zero = self.engine(), Tally.zero(len(self.activity.columns))
-        return KernelSnapshot(
+        return KernelSnapshot.initial(
             State(kept=engine.pack(), model=engine.model, row=zero, whole=zero, origin=self.origin)
         )
 
@@ -396,7 +396,9 @@ class Events(RegimeRules[State], World[State]):
         """Return a moment that was kept. If what releases depend on is not what it was then,
         appearances are counted from nothing again.
         """
-        local, shared = unpacked(packed)
+        return unpacked(packed, self._unpacked)
+
+    def _unpacked(self, local: EncodedSnapshot) -> State:
         rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
         for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
             tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
@@ -408,17 +410,15 @@ class Events(RegimeRules[State], World[State]):
             state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
         else:
             state.origin, state.booked = self.origin, []
-        return KernelSnapshot(state, **shared)
+        return state
 
     def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
         """Stand at ``moment``, and return a copy of it, as it may be played from twice."""
         self.state, self.player, self.block = moment.state.copied(), self.engine(), None
         self.player.unpack(self.state.kept)
-        return replace(moment, state=self.state)
+        return msgspec.structs.replace(moment, state=self.state)
 
-    def run(
-        self, moment: KernelSnapshot[State], watcher: RunListener[KernelSnapshot[State]]
-    ) -> KernelSnapshot[State]:
+    def run(self, moment: KernelSnapshot[State], watcher: RunListener) -> KernelSnapshot[State]:
         """Play from ``moment`` to the end of the run."""
         return Kernel(self, self.resumed(moment), watcher).run()
 
