@@ -24,7 +24,7 @@ from sordino.core.latency import LATENCIES, Latency
 from sordino.core.records import plain
 from sordino.core.regimes import named
 from sordino.core.run import session
-from sordino.core.study.parse import TABLES
+from sordino.core.study.parse import tables
 from sordino.data import load, names, sets
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
@@ -99,7 +99,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for name in ("halves", "others", "spirals"):
         sys.modules.pop(name, None)
     sets.forget("spirals")
-    for registry in TABLES:
+    for registry in tables():
         for name in ("halves", "sometimes"):
             registry.forget(name)
 
@@ -266,7 +266,7 @@ def test_a_name_alone_stands_for_a_table_with_nothing_else_in_it(
     assert studies.named_modules(short) == ((name,) if ":" in name else ())
 
 
-@pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)
+@pytest.mark.parametrize("registry", tables(), ids=lambda registry: registry.place)
 def test_every_table_names_what_is_known_where_a_name_is_wrong(
     registry: object, folder: Path
 ) -> None:

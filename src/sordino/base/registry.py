@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import PydanticCustomError, core_schema
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
@@ -80,9 +88,14 @@ S = TypeVar("S", bound=Section)
 K = TypeVar("K", bound=Section)
 
 
-@dataclass(frozen=True, slots=True)
+REGISTRIES: list[Registry[Any]] = []
+"""All that are imported."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Registry(Generic[S]):
-    """The known subclasses of one kind of section.
+    """The known subclasses of one kind of section. A field of a study that is annotated with a
+    registry (``Annotated[Noise, MECHANISMS]``) takes a table as the class that it names.
 
     Attributes:
         base: what they are subclasses of.
@@ -108,6 +121,24 @@ class Registry(Generic[S]):
     load: Callable[[], object] = lambda: None
     _known: dict[str, type[S]] = field(default_factory=dict)
     _imported: dict[str, type[S]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        REGISTRIES.append(self)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        whole: Any = SerializeAsAny  # with the keys of the class, not those of ``source`` alone
+        return core_schema.no_info_before_validator_function(self._made, handler(whole[source]))
+
+    def _made(self, table: object) -> object:
+        """The section that a study's table is; what is none, or one already, is left as it is."""
+        if table is None or isinstance(table, Section):
+            return table
+        spelled_out = self.spelled_out(table)
+        try:
+            kind = self.chosen(spelled_out)
+        except StudyError as error:
+            raise PydanticCustomError("registry", "{told}", {"told": str(error)}) from error
+        return kind.model_validate(spelled_out)
 
     def register(self, kind: type[K]) -> type[K]:
         """Make a class known by the default of its name.

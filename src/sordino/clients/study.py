@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar, TypeVar
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
-from sordino.core.method import Method
+from sordino.core.method import METHODS, Method
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED
 from sordino.core.study.base import Epsilon, Model, NoisyPrivacySpec, Study, World
 from sordino.core.study.data import SHARE, Data
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
-from sordino.training.optimizer import Optimizer, Sgd
+from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
 
 
 class SampledPromise(NoisyPrivacySpec):
@@ -219,13 +219,13 @@ class SampledMethod(Method):
     """
 
     learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
-    optimizer: SerializeAsAny[Optimizer] = Sgd()
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = Sgd()
 
 
 class SampledStudy(HorizontalStudy):
     """A study of such a method; ``horizon`` is left to its subclass."""
 
-    method: SerializeAsAny[SampledMethod]
+    method: Annotated[SampledMethod, METHODS]
     privacy: SampledPromise
 
     @model_validator(mode="after")

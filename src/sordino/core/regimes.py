@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry
 
 if TYPE_CHECKING:
     from sordino.core.method import Method
@@ -60,7 +59,6 @@ class Regime(ABC, Generic[S]):
         budget: the key below ``[budget]`` that only its studies have, if there is one.
         template: a study file to begin with, if there is one.
         others: who an adversary may have on its side, in the plural.
-        tables: registries of tables that only its studies have.
         plain: what a study that protects nobody promises.
     """
 
@@ -68,7 +66,6 @@ class Regime(ABC, Generic[S]):
     study: ClassVar[type[Study]]
     budget: ClassVar[str] = ""
     template: ClassVar[str] = ""
-    tables: ClassVar[tuple[Registry[Any], ...]] = ()
     others: ClassVar[str] = "clients"
     plain: ClassVar[str] = (
         "No privacy guarantee: the clients' updates were computed without noise, and epsilon "

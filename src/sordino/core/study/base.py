@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Section, did_you_mean
-from sordino.core.latency import Constant, Latency
-from sordino.core.method import Method
+from sordino.core.latency import LATENCIES, Constant, Latency
+from sordino.core.method import METHODS, Method
 from sordino.core.study.data import Source
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
-from sordino.mechanisms.kinds import GaussianNoise, Noise
+from sordino.mechanisms.kinds import MECHANISMS, GaussianNoise, Noise
 from sordino.privacy import accountant
 from sordino.privacy.parts import expected, named
 from sordino.training.outline import NAMES as MODELS
@@ -136,7 +136,7 @@ class NoisyPrivacySpec(PrivacySpec):
         description="sigma, the noise on a sum in units of clip; calibrated from epsilon where it "
         "is left out",
     )
-    mechanism: SerializeAsAny[Noise] = GaussianNoise()
+    mechanism: Annotated[Noise, MECHANISMS] = GaussianNoise()
     evaluation_epsilon: Epsilon | None = Field(
         None, description="of data.test = 'private share': what its rows pay for all evaluations"
     )
@@ -160,7 +160,7 @@ class NoisyPrivacySpec(PrivacySpec):
 class World(Section):
     """The simulated world: latency, drop-out and return."""
 
-    latency: SerializeAsAny[Latency] = Constant()
+    latency: Annotated[Latency, LATENCIES] = Constant()
     dropout: float = Field(
         0.0, ge=0, le=1, description="probability that a client that took a task does not answer"
     )
@@ -302,7 +302,7 @@ class Study(Section):
         "and the noise, with privacy.entropy = 'seed'",
     )
     data: Source
-    method: SerializeAsAny[Method]
+    method: Annotated[Method, METHODS]
     privacy: PrivacySpec
     execution: Execution = Execution()
     reported: Reported | None = None

@@ -6,14 +6,14 @@ import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sordino.base.registry import Section, did_you_mean
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown
-from sordino.data.features import FrontEnd, shape_of
+from sordino.data.features import FRONT_ENDS, FrontEnd, shape_of
 from sordino.data.identity import spelled
 from sordino.data.labels import Target
-from sordino.data.partition import Dirichlet, Iid, Partition, Shards
+from sordino.data.partition import PARTITIONS, Dirichlet, Iid, Partition, Shards
 from sordino.data.sets import NAMES, PUBLISHED, SPANS, is_published
 
 LEARNED = (
@@ -296,8 +296,8 @@ class Data(Table):
         "person no more than a row",
     )
     clients: int = Field(10, ge=1, description="how many clients hold the data")
-    partition: SerializeAsAny[Partition] = Iid()
-    features: SerializeAsAny[FrontEnd] | None = Field(
+    partition: Annotated[Partition, PARTITIONS] = Iid()
+    features: Annotated[FrontEnd | None, FRONT_ENDS] = Field(
         None, description="a fixed function of one example, whose features the model sees"
     )
     validation: int = Field(

@@ -22,39 +22,15 @@ from typing import Any, TypeVar, get_args
 
 import tomli_w
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, toml_of
-from sordino.base.registry import Registry, Section, did_you_mean
+from sordino.base.registry import REGISTRIES, Registry, Section, did_you_mean
 from sordino.core import regimes
-from sordino.core.latency import LATENCIES
 from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study
-from sordino.data.features import FRONT_ENDS
-from sordino.data.partition import PARTITIONS
-from sordino.mechanisms.kinds import MECHANISMS
-from sordino.training.optimizer import OPTIMIZERS
-
-TABLES: tuple[Registry[Any], ...] = (
-    OPTIMIZERS,
-    METHODS,
-    MECHANISMS,
-    PARTITIONS,
-    FRONT_ENDS,
-    LATENCIES,
-)
-"""The tables of a study whose kind is chosen by name; one that lies in another comes before it.
-
-Regimes add their own.
-"""
-
-
-class _Refused:
-    """Stands in a study for a table whose mistakes were told already."""
-
-
-_REFUSED = _Refused()
 
 
 def parse(table: Mapping[str, Any], *, source: str) -> Study:
@@ -63,20 +39,12 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     Raises:
         StudyError: names each place, value and remedy.
     """
-    lines: list[str] = []
-    read, method = dict(table), _method(table)
-    shape = _shape(method, table)
-    read.setdefault("name", _named_after(table))
-    for registry in tables():
-        read, told = _chosen(registry, read, shape)
-        lines += told
+    shape = _shape(_method(table), table)
     try:
-        study = shape.model_validate(read)
+        return shape.model_validate({"name": _named_after(table), **table})
     except ValidationError as error:
-        lines += _explained(error, (), shape, shape)
-    if lines:
-        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
-    return study
+        lines = dict.fromkeys(_explain(problem, table, shape) for problem in error.errors())
+        raise StudyError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
 def _named_after(table: Mapping[str, Any]) -> str:
@@ -98,8 +66,9 @@ def _method(table: Mapping[str, Any]) -> type[Method] | None:
 
 
 def tables() -> tuple[Registry[Any], ...]:
-    """Every table whose kind is chosen by name: those inside of a method first."""
-    return (*(registry for each in regimes.known().values() for registry in each.tables), *TABLES)
+    """Every table whose kind is chosen by name, in the order of their places."""
+    regimes.known()
+    return tuple(sorted(REGISTRIES, key=lambda each: each.place))
 
 
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
@@ -112,28 +81,6 @@ def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]
     return next(
         (each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]
     ).study
-
-
-def _chosen(
-    registry: Registry[Any], table: dict[str, Any], shape: type[Study]
-) -> tuple[dict[str, Any], list[str]]:
-    """The study's table with one of its tables read, and what is wrong with that one."""
-    section = _below(table, *registry.keys)
-    if section is None:
-        if registry is not METHODS:
-            return table, []  # the usual one
-        return {**table, "method": _REFUSED}, ["method is missing: a table [method] with a name"]
-    section = registry.spelled_out(section)
-    try:
-        kind = registry.chosen(section)
-    except StudyError as error:
-        return with_value(table, registry.keys, _REFUSED), [str(error)]
-    try:
-        return with_value(table, registry.keys, kind.model_validate(section)), []
-    except ValidationError as error:
-        return with_value(table, registry.keys, _REFUSED), _explained(
-            error, registry.keys, kind, shape
-        )
 
 
 def with_value(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
@@ -268,8 +215,8 @@ def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
     """Leave out the keys of other methods, for a study whose method was changed."""
     if (method := _method(table)) is None:
         return table  # which is said when it is parsed
-    known = {key for each in METHODS.known().values() for key in _keys((), each)}
-    left_out = known.difference(_keys((), method))
+    known = {key for each in METHODS.known().values() for key in _keys(each)}
+    left_out = known.difference(_keys(method))
     given: Any = METHODS.spelled_out(table["method"])
     return {**table, "method": {k: v for k, v in given.items() if k not in left_out}}
 
@@ -324,25 +271,15 @@ def write(study: Study) -> str:
     return tomli_w.dumps(study.as_table())
 
 
-def _explained(
-    error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]
-) -> list[str]:
-    """Return what is wrong with a section at this place of a study; not what was told already."""
-    return [
-        _explain(problem, place, section, shape)
-        for problem in error.errors()
-        if problem.get("input") is not _REFUSED or problem["type"] == "extra_forbidden"
-    ]
-
-
-def _explain(
-    problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]
-) -> str:
+def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
+    """Return what is wrong with a table that is no study of this shape."""
     location = problem["loc"]
-    name = ".".join(str(part) for part in (*place, *location)) or "study"
+    name = ".".join(map(str, location)) or "study"
     kind, value = problem["type"], problem.get("input")
+    if kind == "registry":  # which names its place
+        return str(problem["msg"])
     if kind == "extra_forbidden":
-        keys = _keys(location[:-1], section)
+        keys = _keys(_section_at(location[:-1], table, shape))
         hint = (
             f": {shape.elsewhere[name]}"
             if name in shape.elsewhere
@@ -358,6 +295,8 @@ def _explain(
             f"{name} is not a key of {shape.article} {shape.kind} "
             f"study{hint or '. Known here: ' + ', '.join(keys)}"
         )
+    if name == "method" and kind == "missing":
+        return "method is missing: a table [method] with a name"
     if kind == "missing":
         return f"{name} is missing"
     if kind == "literal_error":
@@ -377,14 +316,24 @@ def _explain(
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
-    """The keys that the section at this place, inside of another, may have."""
+def _section_at(location: Sequence[object], table: object, section: type[Section]) -> type[Section]:
+    """The class of the table at this place of a study's table."""
     for part in location:
-        field = section.model_fields.get(str(part))
-        inner = [] if field is None else sections_in(field.annotation)
-        if not inner:
-            return []
-        section = inner[0]
+        field, table = section.model_fields[str(part)], _below(table, str(part))
+        if (registry := _registry(field)) is None:
+            (section,) = sections_in(field.annotation)
+        else:
+            section = registry.chosen(registry.spelled_out(table))
+    return section
+
+
+def _registry(field: FieldInfo) -> Registry[Any] | None:
+    """The registry of the classes that a table may be of, if it has one."""
+    return next((each for each in field.metadata if isinstance(each, Registry)), None)
+
+
+def _keys(section: type[Section]) -> list[str]:
+    """The keys that a table may have."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
@@ -509,13 +458,13 @@ def _regime(name: str) -> Iterator[Key]:
 
 def _section(section: type[Section], before: str, regime: str) -> Iterator[Key]:
     """The keys of a table and of all tables below it; of a table with kinds, those of each."""
-    schema, found = section.model_json_schema(), {each.place: each for each in tables()}
-    for key, told in schema["properties"].items():
-        place = f"{before}{key}"
-        name = next(n for n, each in section.model_fields.items() if key in (n, each.alias))
-        inner = sections_in(section.model_fields[name].annotation)
-        if place in found:
-            yield from _kinds(found[place], told, regime)
+    schema = section.model_json_schema()
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        told, place = schema["properties"][key], f"{before}{key}"
+        inner = sections_in(field.annotation)
+        if (registry := _registry(field)) is not None:
+            yield from _kinds(registry, told, regime)
         elif inner:
             yield from _section(inner[0], f"{place}.", regime)
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from sordino.base.registry import Section
 from sordino.clients.study import HorizontalStudy, OwnEpsilons
+from sordino.core.method import METHODS
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Noisy
 
 
@@ -81,7 +82,7 @@ class AsynchronousStudy(HorizontalStudy):
         "gradient may be",
     }
 
-    method: SerializeAsAny[AsynchronousMethod]
+    method: Annotated[AsynchronousMethod, METHODS]
     privacy: EdgePrivacy
     budget: Updates
     participation: Arrival = Arrival()

@@ -17,12 +17,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.message import Raw, Statistics, Update, Vector
@@ -31,7 +31,7 @@ from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.beside import Wants
-from sordino.training.optimizer import Optimizer, Sgd
+from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
 
 Vector64 = npt.NDArray[np.float64]
 
@@ -209,7 +209,7 @@ class SynchronousMethod(Method):
     momentum: float = Field(0.0, ge=0, lt=1)
     server: ServerOptimizer | None = None
     mu: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
-    optimizer: SerializeAsAny[Optimizer] = Sgd()
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = Sgd()
     average: float = Field(0.0, ge=0, lt=1)
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from sordino.base.registry import Section
 from sordino.clients.study import HorizontalStudy, OwnEpsilons, SampledPromise
+from sordino.core.method import METHODS
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
@@ -163,7 +164,7 @@ class SynchronousStudy(HorizontalStudy):
         "participation.buffer": "all answers of a round are averaged",
     }
 
-    method: SerializeAsAny[SynchronousMethod]
+    method: Annotated[SynchronousMethod, METHODS]
     privacy: Privacy
     budget: Budget
     participation: Participation = Participation()

@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, SerializeAsAny
+from pydantic import Field
 
 from sordino.base.registry import Registry, Section
 from sordino.core.method import About, Method, register
@@ -167,7 +167,7 @@ class OnlineMethod(Method):
     learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
-    activation: SerializeAsAny[Activation] = Full()
+    activation: Annotated[Activation, ACTIVATIONS] = Full()
     batch: int = Field(1, ge=1)
     schedule: Literal["inverse-root"] | None = None
 

@@ -12,10 +12,8 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
-from sordino.data.partition import DIVISIONS
-from sordino.data.stream import DRIFTS, STREAMS
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
+from sordino.regimes.vertical.method import OnlineMethod
 from sordino.regimes.vertical.plan import calibrate, price
 from sordino.regimes.vertical.study import TEMPLATE, VerticalStudy
 
@@ -59,7 +57,6 @@ class VerticalRegime(Regime[VerticalStudy]):
     study = VerticalStudy
     budget = "events"
     template = TEMPLATE
-    tables = (ACTIVATIONS, DIVISIONS, STREAMS, DRIFTS)
     others = "entities"
     plain = (
         "No privacy guarantee: embeddings, labels and updates are used without noise, and "

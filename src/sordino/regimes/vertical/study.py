@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from sordino.base.registry import Section
+from sordino.core.method import METHODS
 from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.core.study.data import Source, refuse_classes
-from sordino.data.partition import Division, Slices
+from sordino.data.partition import DIVISIONS, Division, Slices
 from sordino.data.sets import PUBLISHED
-from sordino.data.stream.drift import Drift, NoDrift
-from sordino.data.stream.opening import Replay, Streaming
+from sordino.data.stream.drift import DRIFTS, Drift, NoDrift
+from sordino.data.stream.opening import STREAMS, Replay, Streaming
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
@@ -34,9 +35,9 @@ class VerticalData(Source):
     """
 
     parties: int = Field(4, ge=1, description="how many parties hold features")
-    parts: SerializeAsAny[Division] = Slices()
-    stream: SerializeAsAny[Streaming] = Replay()
-    drift: SerializeAsAny[Drift] = NoDrift()
+    parts: Annotated[Division, DIVISIONS] = Slices()
+    stream: Annotated[Streaming, STREAMS] = Replay()
+    drift: Annotated[Drift, DRIFTS] = NoDrift()
     entity: str | None = Field(
         None,
         description="the column that says whose a row is; without it every row is an entity of "
@@ -294,7 +295,7 @@ class VerticalStudy(Study):
 
     data: VerticalData
     model: SplitModel = SplitModel()
-    method: SerializeAsAny[OnlineMethod]
+    method: Annotated[OnlineMethod, METHODS]
     privacy: VerticalPrivacy
     budget: Events
     world: Missing = Missing()
