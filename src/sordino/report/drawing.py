@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sordino.core.statements import (
     DASHES,
@@ -50,11 +50,7 @@ COLOURS: Mapping[Colour, str] = {
 }
 MARKERS = dict(zip(COLOURS, "osD^vP*X<>h", strict=True))
 LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
-HOLDS: dict[str, Literal["pre", "post", "mid"]] = {
-    "before": "pre",
-    "after": "post",
-    "around": "mid",
-}
+HOLDS = {"before": "steps-pre", "after": "steps-post", "around": "steps-mid"}
 FEW_POINTS = 60  # curves with fewer have dots
 NAMED = 5  # characters of a name beside a bar, for each inch of the figure
 WORDY, LONGEST = 34, 70  # characters of a name in the legend, in columns and on a line of its own
@@ -81,7 +77,7 @@ def export(figure: Figure | Matrix, kind: str) -> bytes:
 
 def _drawing(figure: Figure | Matrix) -> Drawing:
     if isinstance(figure, Matrix):
-        return _shares(figure) if figure.kind == "shares" else _numbers(figure)
+        return _matrix(figure)
     names = _legend(figure)
     longest = max(map(len, names), default=0)
     columns = 1 if longest > WORDY else 2 if longest > WORDY // 2 else 3
@@ -130,15 +126,17 @@ def _look(series: Series) -> dict[str, Any]:
 
 
 def _line(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
-    gaps = any(math.isnan(y) for y in series.y)
-    solid = series.dash == "solid" and (len(series.x) < FEW_POINTS or gaps)
+    """A line with dots where there are few points and the band around it; or steps."""
+    step, few = series.kind == "step", len(series.x) < FEW_POINTS or any(map(math.isnan, series.y))
+    dots = not step and (len(series.x) == 1 or (series.dash == "solid" and few))
     axis.plot(
         series.x,
         series.y,
         **_look(series),
         linestyle=LINES[series.dash],
-        linewidth=1.5,
-        marker="o" if solid or len(series.x) == 1 else "",
+        drawstyle=HOLDS[series.holds] if step else "default",
+        linewidth=1.4 if step else 1.5,
+        marker="o" if dots else "",
         markersize=3 if len(series.x) > 1 else 5,
     )
     if series.spread is not None and series.spread[0] != series.spread[1]:
@@ -183,22 +181,9 @@ def _ends(series: Series) -> tuple[list[float], list[float]] | None:
     )
 
 
-def _step(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
-    axis.step(
-        series.x,
-        series.y,
-        where=HOLDS[series.holds],
-        **_look(series),
-        linestyle=LINES[series.dash],
-        linewidth=1.4,
-    )
-
-
 def _area(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
-    tops = _tops(series)
-    axis.fill_between(
-        series.x, series.base or 0.0, tops, **_look(series), alpha=0.85, linewidth=0
-    )  # fmt: skip
+    base, tops = series.base or 0.0, _tops(series)
+    axis.fill_between(series.x, base, tops, **_look(series), alpha=0.85, linewidth=0)
 
 
 def _bars(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
@@ -245,7 +230,7 @@ def _dots(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
 DRAW: dict[str, Callable[[Axes, Series, Panel, Figure], None]] = {
     "line": _line,
     "points": _points,
-    "step": _step,
+    "step": _line,
     "area": _area,
     "bar": _bars,
     "histogram": _histogram,
@@ -474,64 +459,53 @@ SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 PAPER = "#fbfbf8"  # behind a map: on a dark page the darkest cells would vanish
 
 
-def _numbers(shown: Matrix) -> Drawing:
-    """Dots while there are few rows, else a map of averaged rows."""
+def _matrix(shown: Matrix) -> Drawing:
+    """Shares as a map; numbers as dots while there are few rows, else as a map of averaged rows."""
     names = [clean(str(name), 24) for name in shown.columns] or [""]
     rows = [[*row, *[0] * len(names)][: len(names)] for row in shown.counts]
     called = [clean(name, 24) for name in shown.rows] or [str(i) for i in range(len(rows))]
-    many = shown.many
-    height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
-    drawn, (axis,) = empty(1, height)
-    if many:
-        _heat(drawn, axis, rows)
+    if shown.kind == "shares":
+        height = min(max(0.4 * len(names) + 1.4, 2.4), 5.6)
     else:
-        _bubbles(axis, rows, called)
+        height = 1.6 + (4.6 if shown.many else 0.3 * max(len(rows), 1))
+    drawn, (axis,) = empty(1, height)
+    table, crowded = None, 40
+    if shown.kind == "shares":
+        _shares(axis, rows, called)
+    else:
+        if shown.many:
+            _heat(drawn, axis, rows)
+        else:
+            _bubbles(axis, rows, called)
+        axis.set_xlim(-0.6, len(names) - 0.4)
+        axis.set_ylim(len(rows) - 0.4, -0.6)
+        order, crowded = range(len(rows)), 60
+        cells = [
+            [called[i], *rows[i]]
+            for i in (sorted(order, key=lambda i: _commonest(rows[i])) if shown.many else order)
+        ]
+        table = {"head": [shown.corner, *names], "rows": cells, "cells": True}
     if len(names) <= 40:
-        _name_columns(axis, names, sum(map(len, names)) > 60)
-    axis.set_xlim(-0.6, len(names) - 0.4)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+        turned = sum(map(len, names)) > crowded
+        place = {"rotation": 38, "ha": "right"} if turned else {"rotation": 0, "ha": "center"}
+        axis.set_xticks(range(len(names)), names, rotation_mode="anchor", **place)
     axis.set_xlabel(shown.x)
     axis.set_ylabel(shown.y)
-    order = (
-        sorted(range(len(rows)), key=lambda i: _commonest(rows[i])) if many else range(len(rows))
-    )
-    table = {
-        "head": [shown.corner, *names],
-        "rows": [[called[i], *rows[i]] for i in order],
-        "cells": True,
-    }
     return drawn, [axes_of(axis) | {"series": []}], table
 
 
-def _shares(shown: Matrix) -> Drawing:
-    """A map of each row's shares, with the counts written out while there are few."""
-    rows, names = ([clean(name, 24) for name in each] for each in (shown.rows, shown.columns))
-    shares = [[n / max(sum(row), 1) for n in row] for row in shown.counts]
-    side = 0.4 * len(names) + 1.4
-    drawn, (axis,) = empty(1, min(max(side, 2.4), 5.6))
+def _shares(axis: Axes, rows: list[list[int]], names: Sequence[str]) -> None:
+    """Each row's shares, with the counts written out while there are few."""
+    shares = [[n / max(sum(row), 1) for n in row] for row in rows]
     axis.grid(visible=False)
     axis.set_facecolor(PAPER)
     axis.imshow(shares, cmap="cividis_r", vmin=0, vmax=1, interpolation="nearest")
-    for i, row in enumerate(shown.counts if len(names) <= MOST_NUMBERS else ()):
+    for i, row in enumerate(rows if len(names) <= MOST_NUMBERS else ()):
         for j, n in enumerate(row):
             colour = "#ffffff" if shares[i][j] > 0.55 else "#1b1e22"
             axis.text(j, i, str(n), ha="center", va="center", size=8.5, color=colour)
-    _name_columns(axis, names, sum(map(len, names)) > 40)
-    axis.set_yticks(range(len(rows)), rows)
+    axis.set_yticks(range(len(rows)), names)
     axis.tick_params(length=0, labelcolor=INK)
-    axis.set_xlabel(shown.x)
-    axis.set_ylabel(shown.y)
-    return drawn, [axes_of(axis) | {"series": []}], None
-
-
-def _name_columns(axis: Axes, names: Sequence[str], turned: bool) -> None:
-    axis.set_xticks(
-        range(len(names)),
-        list(names),
-        rotation=38 if turned else 0,
-        ha="right" if turned else "center",
-        rotation_mode="anchor",
-    )
 
 
 def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:

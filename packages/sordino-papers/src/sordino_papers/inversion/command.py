@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from sordino.extend.commands import AttackOptions, StudyError, say
 from sordino.extend.runs import MODEL, HorizontalStudy, Study, replace_file, said_clearly, tell
 from sordino_papers.inversion import scenes as inversion
-from sordino_papers.inversion.attempt import Attempt, Level, Scene
+from sordino_papers.inversion.attempt import Scene
 from sordino_papers.inversion.picture import inversion_figure, noise_words, scene_words
 from sordino_papers.inversion.scenes import Attacked, NoiseLevel
 
@@ -32,71 +30,28 @@ PICTURE = "inversion.svg"
 FORMAT = 1
 
 
-class LevelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome at one noise level; epsilons of one release, and of all that are planned."""
-
-    noise_multiplier: float | None
-    mapa_epsilon: float | None
-    study: bool
-    epsilon_once: float
-    epsilon: float
-    correlation: float
-    correlations: tuple[float, ...]
-    psnr: tuple[float, ...]
-
-
-class SceneRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model attacked through one kind of batch; see :class:`.attempt.Scene`."""
-
-    model: str
-    batch: float
-    alone: bool
-    labels: tuple[str, ...]
-    without_gradient: tuple[float, ...]
-    levels: tuple[LevelRecord, ...]
-
-
-class InversionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole audit: which attack on which study, what epsilons mean, and every scene."""
-
-    format: int = FORMAT
-    attack: str
-    study: str
-    weights: str
-    picture: str
-    delta: float
-    accountant: str
-    clip: float
-    scenes: tuple[SceneRecord, ...]
-
-
-def scene_records(scenes: Sequence[Scene]) -> tuple[SceneRecord, ...]:
-    """Scenes for machines."""
-    return tuple(
-        SceneRecord(
-            model=scene.model,
-            batch=scene.batch,
-            alone=scene.alone,
-            labels=tuple(scene.labels),
-            without_gradient=tuple(scene.guessed),
-            levels=tuple(map(_level, scene.attempts)),
-        )
-        for scene in scenes
-    )
-
-
-def _level(attempt: Attempt) -> LevelRecord:
-    level = attempt.level
-    return LevelRecord(
-        noise_multiplier=level.sigma,
-        mapa_epsilon=level.claimed,
-        study=level.own,
-        epsilon_once=level.once,
-        epsilon=level.whole,
-        correlation=sum(attempt.correlations) / len(attempt.correlations),
-        correlations=tuple(attempt.correlations),
-        psnr=tuple(attempt.psnr),
-    )
+def _record(scene: Scene) -> dict[str, object]:
+    """A scene for machines; epsilons of one release, and of all that are planned."""
+    return {
+        "model": scene.model,
+        "batch": scene.batch,
+        "alone": scene.alone,
+        "labels": scene.labels,
+        "without_gradient": scene.guessed,
+        "levels": [
+            {
+                "noise_multiplier": each.level.sigma,
+                "mapa_epsilon": each.level.claimed,
+                "study": each.level.own,
+                "epsilon_once": each.level.once,
+                "epsilon": each.level.whole,
+                "correlation": _mean(each.correlations),
+                "correlations": each.correlations,
+                "psnr": each.psnr,
+            }
+            for each in scene.attempts
+        ],
+    }
 
 
 def attack(asked: AttackOptions) -> None:
@@ -127,16 +82,17 @@ def attack(asked: AttackOptions) -> None:
     say.result(f"Picture: {picture}")
     if asked.as_json:
         say.machine(
-            InversionRecord(
-                attack="inversion",
-                study=str(asked.path),
-                weights=weights,
-                picture=str(picture),
-                delta=found[0].delta,
-                accountant=found[0].accountant,
-                clip=found[0].noise.clip,
-                scenes=scene_records(scenes),
-            )
+            {
+                "format": FORMAT,
+                "attack": "inversion",
+                "study": str(asked.path),
+                "weights": weights,
+                "picture": str(picture),
+                "delta": found[0].delta,
+                "accountant": found[0].accountant,
+                "clip": found[0].noise.clip,
+                "scenes": list(map(_record, scenes)),
+            }
         )
 
 
@@ -195,7 +151,8 @@ def _show(scenes: Sequence[Scene]) -> None:
         rows += [
             [
                 noise_words(each.level),
-                *_prices(each.level),
+                say.bound(each.level.once),
+                say.bound(each.level.whole),
                 *_quality(each.correlations),
                 say.number(_mean(each.psnr), 3),
             ]
@@ -203,10 +160,6 @@ def _show(scenes: Sequence[Scene]) -> None:
         ]
         head = ["noise", "epsilon once", "in all", "correlation", "lowest to highest", "PSNR (dB)"]
         say.table(f"{scene_words(scene)}: {len(scene.originals)} images", head, rows)
-
-
-def _prices(level: Level) -> tuple[str, str]:
-    return say.bound(level.once), say.bound(level.whole)
 
 
 def _quality(correlations: Sequence[float]) -> tuple[str, str]:
