@@ -18,21 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.core import records
-from sordino.core.regimes import Vocabulary, vocabulary
-from sordino.live.console import (
-    Display,
-    Fact,
-    Limits,
-    Progress,
-    epsilon_of,
-    facts,
-    follow,
-    limits_of,
-    line,
-    remaining,
-    share,
-    sparkline,
-)
+from sordino.core.regimes import Vocabulary
+from sordino.live.console import Display, Fact, Progress, epsilon_of, sparkline
 from sordino.regimes.asynchronous.records import WORDS as UPDATES
 from sordino.regimes.synchronous.records import WORDS as CLOSED
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -50,23 +37,43 @@ def display(
     clock: Callable[[], float] = time.monotonic,
 ) -> Display:
     """Return the display of a run with these limits."""
+    return Display(
+        progress(
+            title=title,
+            rounds=total_rounds,
+            epsilon=budget_epsilon,
+            steps=budget_steps,
+            regime=regime,
+            clock=clock,
+        ),
+        stream,
+    )
+
+
+def progress(
+    rounds: int,
+    epsilon: float,
+    steps: int | None = None,
+    title: str = "",
+    regime: str = "synchronous",
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
     about = {
         "name": title,
         "regime": regime,
-        "R_s": total_rounds,
-        "R_c": budget_steps,
-        "epsilon_budget": None if math.isinf(budget_epsilon) else budget_epsilon,
+        "R_s": rounds,
+        "R_c": steps,
+        "epsilon_budget": None if math.isinf(epsilon) else epsilon,
     }
-    limits = limits_of(records.about(json.dumps(about).encode(), Path("run.json")))
-    return Display(limits, stream, clock)
+    return Progress(records.about(json.dumps(about).encode(), Path("run.json")), clock)
 
 
-LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
+def limits(rounds: int, epsilon: float, words: Vocabulary = CLOSED) -> Progress:
+    return progress(rounds, epsilon, regime=words.regime)
 
 
-def limits(rounds: int, epsilon: float, words: Vocabulary | None = None) -> Limits:
-    words = vocabulary(None) if words is None else words
-    return Limits(title="", rounds=rounds, epsilon=epsilon, steps=None, words=words)
+def run() -> Progress:
+    return progress(158, 2.0, 316, "a run")
 
 
 ROW: dict[str, Any] = {
@@ -104,17 +111,15 @@ def texts(found: list[Fact]) -> dict[str, str]:
 
 def test_line() -> None:
     assert (
-        line(record(ROW), LIMITS, 12.0)
+        run().line(record(ROW), 12.0)
         == "round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left"
     )
     bare = {"round": 3, "epsilon": "inf"}
     assert (
-        line(record({"kind": "round", **bare}), limits(5, math.inf), None)
+        limits(5, math.inf).line(record({"kind": "round", **bare}), None)
         == "round 3/5  epsilon infinite (no privacy)"
     )
-    assert "infinite" in line(
-        record({"kind": "round", "round": 3, "epsilon": "inf"}), limits(5, 2.0), None
-    )
+    assert "infinite" in limits(5, 2.0).line(record({"kind": "round", **bare}), None)
 
 
 @given(st.floats(0.0, 1e6))
@@ -206,15 +211,15 @@ def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_facts_of_an_infinite_budget_draw_no_bar_of_epsilon() -> None:
-    limits = Limits(title="a", rounds=10, epsilon=math.inf, steps=None)
-    seen = follow(Progress(), record({**ROW, "round": 5, "epsilon": "inf"}), limits)
-    shown = {fact.name: fact for fact in facts(seen, limits, None)}
+    seen = limits(10, math.inf)
+    seen.take(record({**ROW, "round": 5, "epsilon": "inf"}))
+    shown = {fact.name: fact for fact in seen.facts()}
     assert (shown["epsilon"].text, shown["epsilon"].part) == ("infinite (no privacy)", None)
     assert (shown["rounds"].text, shown["rounds"].part) == ("5/10", 0.5)
 
 
 def test_best_is_kept_and_late_and_lost_are_counted() -> None:
-    seen = Progress()
+    seen = run()
     for row in (
         {**ROW, "accuracy": 0.8},
         {**ROW, "accuracy": 0.7},
@@ -223,9 +228,9 @@ def test_best_is_kept_and_late_and_lost_are_counted() -> None:
         {"kind": "lost"},
         {"kind": "new"},
     ):
-        seen = follow(seen, record(row), LIMITS)
+        seen.take(record(row))
     assert (seen.accuracy, seen.best, seen.counts) == (0.7, 0.8, {"late": 2, "lost": 1})
-    assert Fact("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
+    assert Fact("answers", "2 late, 1 lost") in seen.facts()
 
 
 ODD = ["inf", "-inf", -1, 0, 10**15, 10**400, math.nan, None, ""]
@@ -246,7 +251,7 @@ def shown_odd(row: dict[str, Any], words: Vocabulary, value: object) -> None:
     for key in row:
         with suppress(records.Misfit):
             shown.show(record({**row, key: value}, words))
-        facts(shown.seen, shown.limits, shown.left())
+        shown.seen.facts()
 
 
 @pytest.mark.parametrize("value", ODD)
@@ -268,20 +273,21 @@ ARRIVED: dict[str, Any] = {
 
 
 def test_line_of_updates() -> None:
-    said = line(record(ARRIVED, UPDATES), limits(15000, 2.0, UPDATES), 2.0)
+    said = limits(15000, 2.0, UPDATES).line(record(ARRIVED, UPDATES), 2.0)
     assert (
         said == "update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon "
         "1.849/2.000  2 s left"
     )
     free = {**ARRIVED, "clip": None, "epsilon": "inf", "staleness": None}
-    assert line(record(free, UPDATES), limits(15000, math.inf, UPDATES), None).startswith(
-        "update 13650/15000  stage 3  accuracy 0.744  "
+    assert (
+        limits(15000, math.inf, UPDATES)
+        .line(record(free, UPDATES), None)
+        .startswith("update 13650/15000  stage 3  accuracy 0.744  ")
     )
 
 
 def test_panel_of_updates() -> None:
-    limits = Limits(title="a", rounds=15000, epsilon=2.0, steps=None, words=UPDATES)
-    seen = Progress()
+    seen = limits(15000, 2.0, UPDATES)
     for row in (
         {**ARRIVED, "staleness": 2.0},
         ARRIVED,
@@ -290,8 +296,8 @@ def test_panel_of_updates() -> None:
         {"kind": "lost"},
         {"kind": "late"},
     ):
-        seen = follow(seen, record(row, limits.words), limits)
-    shown = texts(facts(seen, limits, None))
+        seen.take(record(row, UPDATES))
+    shown = texts(seen.facts())
     assert shown["updates"].endswith("13650/15000")
     assert shown["now"] == "stage 3   clip 0.25"
     assert shown["staleness"] == "4  ▄█"
@@ -338,22 +344,20 @@ PLAYED: dict[str, Any] = {
 
 
 def test_line_of_events() -> None:
-    said = line(record(PLAYED, EVENTS), limits(2_000_000, math.inf, EVENTS), 9.0)
+    said = limits(2_000_000, math.inf, EVENTS).line(record(PLAYED, EVENTS), 9.0)
     assert (
         said == "event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon "
         "infinite (no privacy)  9 s left"
     )
-    assert line(record({**PLAYED, "epsilon": 2.5}, EVENTS), limits(9, 3.0, EVENTS), None).endswith(
-        "  epsilon 2.500/3.000"
-    )
+    spent = record({**PLAYED, "epsilon": 2.5}, EVENTS)
+    assert limits(9, 3.0, EVENTS).line(spent, None).endswith("  epsilon 2.500/3.000")
 
 
 def test_panel_of_events() -> None:
-    limits = Limits(title="a", rounds=40000, epsilon=3.0, steps=None, words=EVENTS)
-    seen = Progress()
+    seen = limits(40000, 3.0, EVENTS)
     for error in (0.8, -0.05, 0.4):  # an estimate from few responded labels may lie below 0
-        seen = follow(seen, record({**PLAYED, "error": error, "epsilon": 2.5}, EVENTS), limits)
-    shown = texts(facts(seen, limits, None))
+        seen.take(record({**PLAYED, "error": error, "epsilon": 2.5}, EVENTS))
+    shown = texts(seen.facts())
     assert shown["events"].endswith("20000/40000")
     assert shown["error"] == "0.4  █▁▄"
     assert shown["now"] == "accumulated 0.211   regret 3.1e-02"
@@ -367,7 +371,7 @@ def test_odd_values_stop_no_run_of_events(value: object) -> None:
 
 
 def test_nothing_seen_yet() -> None:
-    shown = texts(facts(Progress(), LIMITS, None))
+    shown = texts(run().facts())
     assert shown["accuracy"] == "not evaluated yet"
     assert shown["epsilon"].endswith("-/2.000")
     assert shown["rounds"].endswith("0/158")
@@ -375,18 +379,24 @@ def test_nothing_seen_yet() -> None:
 
 def test_time_left_counts_what_was_seen_here_only() -> None:
     # resumed at round 100 of 200: nine rounds after the first in nine seconds, so ninety are left
-    limits = Limits(title="a", rounds=200, epsilon=2.0, steps=None)
-    seen = Progress()
+    clock = Clock()
+    seen = progress(200, 2.0, clock=clock)
     for i in range(101, 111):
-        seen = follow(seen, record({**ROW, "round": i}), limits)
-    assert remaining(9.0, seen.first, share(seen.row, limits)) == pytest.approx(90.0)
+        clock.now += 1.0
+        seen.take(record({**ROW, "round": i}))
+    assert seen.left() == pytest.approx(90.0)
 
 
 def test_share_follows_whichever_runs_out_first() -> None:
-    assert share(SynchronousRound(round=10, steps=158), LIMITS) == 0.5
-    assert share(SynchronousRound(round=79, steps=80), LIMITS) == 0.5
-    assert share(SynchronousRound(round=900, steps=80), LIMITS) == 1.0
-    assert share(None, LIMITS) == 0.0
+    for row, share in (
+        (SynchronousRound(round=10, steps=158), 0.5),
+        (SynchronousRound(round=79, steps=80), 0.5),
+        (SynchronousRound(round=900, steps=80), 1.0),
+    ):
+        seen = run()
+        assert seen.share() == 0.0
+        seen.take(row)
+        assert seen.share() == share
 
 
 def test_sparkline_is_monotone_and_starts_at_the_bottom() -> None:

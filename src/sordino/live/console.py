@@ -12,9 +12,9 @@ either is used up. Updates and events end when there were enough of them. The ti
 the rest goes as fast as what was seen here after the first row, which has waited for compilation;
 after a resume only the rounds of this session count.
 
->>> from sordino.core.records import Round
+>>> from sordino.core.records import About, Round
 >>> row = Round(round=12, steps=24, accuracy=0.712, epsilon=0.531, extra={"tau": 2})
->>> line(row, Limits(title="", rounds=158, epsilon=2.0, steps=None), 12.0)
+>>> Progress(About(R_s=158, epsilon_budget=2.0)).line(row, 12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
@@ -24,8 +24,8 @@ import math
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from sordino.core import regimes
@@ -45,33 +45,19 @@ if TYPE_CHECKING:
 LONGEST_TRAIL = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The limits of a run, where None is no limit, and its vocabulary."""
+class Fact(NamedTuple):
+    """A row of the panel: its name, its text, and the share used up in [0, 1] if a bar shows it."""
 
-    title: str
-    rounds: int
-    epsilon: float
-    steps: int | None
-    words: Vocabulary = field(default_factory=lambda: regimes.vocabulary(None))
+    name: str
+    text: str
+    part: float | None = None
 
 
-def limits_of(about: About) -> Limits:
-    """Return the limits of a run."""
-    words = regimes.vocabulary(about.regime)
-    budget = number(about.epsilon_budget)
-    return Limits(
-        title=known(about.name) or known(about.run) or "run",
-        rounds=known(about.R_s) or 0,
-        epsilon=math.inf if budget is None else budget,
-        steps=known(about.facts.R_c) if words.steps_end else None,
-        words=words,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The content of the rows so far.
+    """How far a run is: its limits, where None is no limit, and the content of its rows so far.
+
+    Args:
+        clock: in seconds.
 
     Attributes:
         row: the last row of a round, or None.
@@ -79,56 +65,120 @@ class Progress:
         accuracy, best: last and highest on the test set.
         note: last remark.
         counts: how many rows of the kinds that are counted.
-        first: share of the run that was done at the first row seen here.
+        since: when the time left began to be counted, and the share of the run done then.
         said: how it ended or why it was refused.
     """
 
-    row: Round | None = None
-    trail: tuple[float, ...] = ()
-    accuracy: float | None = None
-    best: float | None = None
-    note: str | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
-    first: float = 0.0
-    said: str | None = None
+    def __init__(self, about: About, clock: Callable[[], float] = time.monotonic) -> None:
+        self.words, budget = regimes.vocabulary(about.regime), number(about.epsilon_budget)
+        self.title = known(about.name) or known(about.run) or "run"
+        self.rounds = known(about.R_s) or 0
+        self.epsilon = math.inf if budget is None else budget
+        self.steps = known(about.facts.R_c) if self.words.steps_end else None
+        self.clock = clock
+        self.row: Round | None = None
+        self.trail: list[float] = []
+        self.accuracy: float | None = None
+        self.best: float | None = None
+        self.note: str | None = None
+        self.counts = Counter[str]()
+        self.since: tuple[float, float] | None = None
+        self.said: str | None = None
 
+    def take(self, row: Row | Unknown) -> None:
+        """Take in one more row; rows of unknown kinds change nothing."""
+        match row:
+            case Round():
+                self.row, self.note = row, known(row.note) or self.note
+                accuracy, followed = number(row.accuracy), number(at(row, self.words.trail))
+                if followed is not None and not math.isinf(followed):
+                    self.trail = [*self.trail, followed][-LONGEST_TRAIL:]
+                if accuracy is not None:
+                    self.best = accuracy if self.best is None else max(accuracy, self.best)
+                    self.accuracy = accuracy
+                if self.since is None:
+                    self.count()
+            case End(why=why):
+                self.said = f"ended: {known(why) or ''}"
+            case Refused(why=why):
+                self.said = f"refused: {known(why) or ''}"
+            case _ if row.kind in self.words.counted:
+                self.counts[row.kind] += 1
 
-def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
-    """Return the progress after one more row; rows of unknown kinds change nothing."""
-    match row:
-        case Round():
-            accuracy, followed = number(row.accuracy), number(at(row, limits.words.trail))
-            return replace(
-                seen,
-                row=row,
-                trail=seen.trail
-                if followed is None or math.isinf(followed)
-                else (*seen.trail, followed)[-LONGEST_TRAIL:],
-                accuracy=seen.accuracy if accuracy is None else accuracy,
-                best=seen.best
-                if accuracy is None
-                else max(accuracy, -math.inf if seen.best is None else seen.best),
-                note=known(row.note) or seen.note,
-                first=share(row, limits) if seen.row is None else seen.first,
-            )
-        case End(why=why):
-            return replace(seen, said=f"ended: {known(why) or ''}")
-        case Refused(why=why):
-            return replace(seen, said=f"refused: {known(why) or ''}")
-        case _ if (kind := row.kind) in limits.words.counted:
-            return replace(seen, counts={**seen.counts, kind: seen.counts.get(kind, 0) + 1})
-        case _:
-            return seen
+    def count(self) -> None:
+        """Count the time left from here on: what came before was not seen, or comes once.
 
+        Compilation and the first pass over the data come before the first row, and would be taken
+        for a part of every round.
+        """
+        self.since = self.clock(), self.share()
 
-def share(row: Round | None, limits: Limits) -> float:
-    """Return the share of the run that is done, in [0, 1]."""
-    if row is None:
-        return 0.0
-    parts = [0.0, (known(row.round) or 0) / max(limits.rounds, 1)]
-    if limits.steps:
-        parts.append((known(row.steps) or 0) / limits.steps)
-    return min(max(parts), 1.0)
+    def share(self) -> float:
+        """Return the share of the run that is done, in [0, 1]."""
+        row = self.row or Round()
+        parts = [0.0, (known(row.round) or 0) / max(self.rounds, 1)]
+        if self.steps:
+            parts.append((known(row.steps) or 0) / self.steps)
+        return min(max(parts), 1.0)
+
+    def left(self) -> float | None:
+        """Seconds left, or None."""
+        if self.since is None or self.said is not None:
+            return None
+        started, first = self.since
+        return remaining(self.clock() - started, first, self.share())
+
+    def line(self, row: Round, left: float | None) -> str:
+        """One row as one plain line; what it does not have is left out."""
+        words, count = self.words, known(row.round)
+        parts = [
+            f"{words.round} {'?' if count is None else count}/{self.rounds}",
+            *_texts(row, words),
+        ]
+        if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
+            parts.append(f"accuracy {accuracy:.3f}")
+        if (error := number(at(row, "rmse"))) is not None:
+            parts.append(f"RMSE {error:.4g}")
+        parts.append(f"epsilon {epsilon_of(number(row.epsilon), self.epsilon)}")
+        if words.lacking and (lacking := number(at(row, words.lacking))):
+            parts.append(f"{words.lacking} {lacking:.15g}")
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        return plain("  ".join(parts))
+
+    def facts(self) -> list[Fact]:
+        """The rows of the panel."""
+        row, words, left = self.row or Round(), self.words, self.left()
+        count, spent = known(row.round) or 0, number(row.epsilon)
+        private = math.isfinite(self.epsilon) and not (spent is not None and math.isinf(spent))
+        accuracy = "not evaluated yet"
+        if self.accuracy is not None and self.best is not None:
+            accuracy = f"{100 * self.accuracy:.2f} %   best {100 * self.best:.2f} %"
+        used = (spent or 0.0) / self.epsilon if private and self.epsilon > 0 else 0.0
+        found = [Fact("accuracy", accuracy)] if not words.accuracy.streamed else []
+        found += [
+            Fact("epsilon", epsilon_of(spent, self.epsilon), used if private else None),
+            Fact(words.rounds, f"{count}/{self.rounds}", count / max(self.rounds, 1)),
+        ]
+        if words.steps_end:  # where in its course it is; else what the row tells
+            of = "" if self.steps is None else f"/{self.steps}"
+            found.append(Fact("steps", f"{known(row.steps) or 0}{of}"))
+        elif told := _texts(row, words, without=words.trail):
+            found.append(Fact("now", plain("   ".join(told))))
+        trail = f"{self.trail[-1]:.4g}  {sparkline(self.trail)}" if self.trail else "-"
+        found += [
+            Fact(words.trail, trail),
+            Fact("time left", "-" if left is None else duration(left)),
+        ]
+        named = {"answers": self.counted(), "note": self.note, "": self.said}
+        return found + [Fact(name, plain(text)) for name, text in named.items() if text]
+
+    def counted(self) -> str:
+        """The answers that came to nothing, and who is gone."""
+        names = self.words.counted
+        return ", ".join(
+            f"{self.counts[kind]} {name}" for kind, name in names.items() if kind in self.counts
+        )
 
 
 def remaining(elapsed: float, first: float, now: float) -> float | None:
@@ -172,32 +222,6 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def line(row: Round, limits: Limits, left: float | None) -> str:
-    """One row as one plain line; what it does not have is left out.
-
-    >>> words = regimes.vocabulary("asynchronous")
-    >>> limits = Limits(title="", rounds=99, epsilon=2.0, steps=None, words=words)
-    >>> told = {"stage": 2, "clip": 0.5, "staleness": 4.0}
-    >>> line(Round(round=50, steps=11, epsilon=0.5, extra=told), limits, None)
-    'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
-    """
-    words, count = limits.words, known(row.round)
-    parts = [
-        f"{words.round} {'?' if count is None else count}/{limits.rounds}",
-        *_texts(row, words),
-    ]
-    if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
-        parts.append(f"accuracy {accuracy:.3f}")
-    if (error := number(at(row, "rmse"))) is not None:
-        parts.append(f"RMSE {error:.4g}")
-    parts.append(f"epsilon {epsilon_of(number(row.epsilon), limits.epsilon)}")
-    if words.lacking and (lacking := number(at(row, words.lacking))):
-        parts.append(f"{words.lacking} {lacking:.15g}")
-    if left is not None:
-        parts.append(f"{duration(left)} left")
-    return plain("  ".join(parts))
-
-
 def _texts(row: Round, words: Vocabulary, without: str = "") -> list[str]:
     """Return the text of a row beside its number, ``without`` one key."""
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
@@ -206,69 +230,6 @@ def _texts(row: Round, words: Vocabulary, without: str = "") -> list[str]:
         for key, value, shape in told
         if value is not None
     ]
-
-
-class Fact(NamedTuple):
-    """A row of the panel: its name, its text, and the share used up in [0, 1] if a bar shows it."""
-
-    name: str
-    text: str
-    part: float | None = None
-
-
-def facts(seen: Progress, limits: Limits, left: float | None) -> list[Fact]:
-    """The rows of the panel."""
-    row, words = seen.row or Round(), limits.words
-    spent = number(row.epsilon)
-    private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
-    accuracy = "not evaluated yet"
-    if seen.accuracy is not None and seen.best is not None:
-        accuracy = f"{100 * seen.accuracy:.2f} %   best {100 * seen.best:.2f} %"
-    used = (spent or 0.0) / limits.epsilon if private and limits.epsilon > 0 else 0.0
-    found = [
-        *([] if words.accuracy.streamed else [Fact("accuracy", accuracy)]),
-        Fact("epsilon", epsilon_of(spent, limits.epsilon), used if private else None),
-        Fact(
-            words.rounds,
-            f"{known(row.round) or 0}/{limits.rounds}",
-            (known(row.round) or 0) / max(limits.rounds, 1),
-        ),
-        *_course(row, limits),
-        Fact(words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
-        Fact("time left", "-" if left is None else duration(left)),
-    ]
-    if seen.counts:
-        found.append(Fact("answers", counted(seen, words)))
-    if seen.note:
-        found.append(Fact("note", plain(seen.note)))
-    if seen.said:
-        found.append(Fact("", plain(seen.said)))
-    return found
-
-
-def _course(row: Round, limits: Limits) -> list[Fact]:
-    """Where in its course a run is: steps where they end it, else what the row tells."""
-    words = limits.words
-    if words.steps_end:
-        return [
-            Fact(
-                "steps",
-                f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"),
-            )
-        ]
-    told = _texts(row, words, without=words.trail)
-    return [Fact("now", plain("   ".join(told)))] if told else []
-
-
-def counted(seen: Progress, words: Vocabulary) -> str:
-    """The answers that came to nothing, and who is gone.
-
-    >>> counted(Progress(counts={"lost": 2, "late": 1}), regimes.vocabulary(None))
-    '1 late, 2 lost'
-    """
-    return ", ".join(
-        f"{seen.counts[kind]} {name}" for kind, name in words.counted.items() if kind in seen.counts
-    )
 
 
 def plain(text: str) -> str:
@@ -354,47 +315,28 @@ class Screen:
 class Display(Screen):
     """Shows rows as they come, on standard error unless told otherwise."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(limits.title, sys.stderr if stream is None else stream, clock)
-        self.limits, self.seen = limits, Progress()
-        self.since: float | None = None
+    def __init__(self, seen: Progress, stream: TextIO | None = None) -> None:
+        super().__init__(seen.title, sys.stderr if stream is None else stream, seen.clock)
+        self.seen = seen
 
     def facts(self) -> Sequence[Fact]:
-        return facts(self.seen, self.limits, self.left())
+        return self.seen.facts()
 
     def show(self, row: Row | Unknown) -> None:
         """Take in one row of the log."""
-        self.seen = follow(self.seen, row, self.limits)
-        if self.since is None and self.seen.row is not None:
-            self.since = self.clock()
+        self.seen.take(row)
         if self.live is not None:
             self.live.update(self.panel())
             return
         match row:
             case Round():
-                self.say(line(row, self.limits, self.left()))
+                self.say(self.seen.line(row, self.seen.left()))
                 if note := known(row.note):
                     self.say(f"  {note}")
             case End() | Refused():
                 if self.seen.counts:
-                    self.say(f"answers: {counted(self.seen, self.limits.words)}")
+                    self.say(f"answers: {self.seen.counted()}")
                 self.say(self.seen.said or "")
-
-    def left(self) -> float | None:
-        """Seconds left, or None.
-
-        Counted from the first row on: what comes before it, compilation and the first pass over
-        the data, comes once, and would be taken for a part of every round.
-        """
-        if self.since is None or self.seen.said is not None:
-            return None
-        now = share(self.seen.row, self.limits)
-        return remaining(self.clock() - self.since, self.seen.first, now)
 
 
 class Running:
@@ -416,7 +358,7 @@ class Running:
         for warning in known(about.warnings) or ():
             sys.stderr.write(f"warning: {warning}\n")
         if not self.quiet:
-            self.open = Display(limits_of(about)).__enter__()
+            self.open = Display(Progress(about)).__enter__()
 
     def row(self, row: Row) -> None:
         """One row of the log."""

@@ -18,7 +18,7 @@ from sordino.core import records
 from sordino.core.records import Round, dumped, known, number
 from sordino.core.run.folder import LOG
 from sordino.core.run.reading import NEEDED, load, read_about
-from sordino.live.console import BARS, Progress, facts, follow, limits_of, remaining, share
+from sordino.live.console import BARS, Progress
 from sordino.live.loopback import Answer, Loopback
 from sordino.report import page, words
 
@@ -50,11 +50,9 @@ class Follower:
 
     def _again(self) -> None:
         self.about = read_about(self.folder)
-        self.limits = limits_of(self.about)
-        self.seen = Progress()
+        self.seen, self._fresh = Progress(self.about, self._clock), True
         self.points: list[list[float | None]] = []
-        self._at, self._started, self._first = 0, self._clock(), -1.0
-        self._kept, self._every = 0, 1
+        self._at, self._kept, self._every = 0, 0, 1
 
     def look(self) -> bool:
         """Read what was written since; says whether there was anything."""
@@ -67,8 +65,9 @@ class Follower:
                 written = self._read(log, size)
         except FileNotFoundError:
             written = False
-        if self._first < 0:  # of what stood there before, nobody saw how long it took
-            self._first = share(self.seen.row, self.limits)
+        if self._fresh:  # of what stood there before, nobody saw how long it took
+            self.seen.count()
+            self._fresh = False
         done = self.about.status == "done"
         if not done:
             self.about = read_about(self.folder)
@@ -93,7 +92,7 @@ class Follower:
             row = records.row(line, self.about.regime)
         except Malformed:
             return
-        self.seen = follow(self.seen, row, self.limits)
+        self.seen.take(row)
         if not isinstance(row, Round):
             return
         self._kept += 1
@@ -114,24 +113,21 @@ class Follower:
     @property
     def left(self) -> float | None:
         """Seconds left, if the run goes on as fast as it was seen to."""
-        if self.done or self.seen.said is not None:
-            return None
-        now = share(self.seen.row, self.limits)
-        return remaining(self._clock() - self._started, max(self._first, 0.0), now)
+        return None if self.done else self.seen.left()
 
     def state(self) -> dict[str, Any]:
         """Return the state of the page as JSON."""
-        limits = self.limits
+        seen = self.seen
         return {
-            "title": limits.title,
+            "title": seen.title,
             "method": known(self.about.method) or "-",
             "facts": [
                 [name, text.rstrip(BARS).rstrip(), part]  # the page has curves of its own
-                for name, text, part in facts(self.seen, limits, self.left)
+                for name, text, part in seen.facts()
             ],
-            "round": limits.words.round,
-            "rounds": limits.rounds,
-            "budget": limits.epsilon if math.isfinite(limits.epsilon) else None,
+            "round": seen.words.round,
+            "rounds": seen.rounds,
+            "budget": seen.epsilon if math.isfinite(seen.epsilon) else None,
             "points": self.points,
             "done": self.done,
         }
@@ -236,7 +232,7 @@ class Site:
                 follower.look()
                 if follower.done:
                     return Answer(place=f"/{path.strip('/')}/report".replace("//", "/"))
-                title = follower.limits.title
+                title = follower.seen.title
                 return _page("live.html", state=follower.state(), title=title, script=_script())
             case ["events"]:
                 return Answer(kind="text/event-stream", stream=self._events(folder))

@@ -487,7 +487,9 @@ def _matrix(shown: Matrix) -> Drawing:
         table = {"head": [shown.corner, *names], "rows": cells, "cells": True}
     if len(names) <= 40:
         turned = sum(map(len, names)) > crowded
-        place = {"rotation": 38, "ha": "right"} if turned else {"rotation": 0, "ha": "center"}
+        place: dict[str, Any] = (
+            {"rotation": 38, "ha": "right"} if turned else {"rotation": 0, "ha": "center"}
+        )
         axis.set_xticks(range(len(names)), names, rotation_mode="anchor", **place)
     axis.set_xlabel(shown.x)
     axis.set_ylabel(shown.y)
