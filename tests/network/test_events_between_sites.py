@@ -453,22 +453,18 @@ def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -
     part = agreed.network
     own = part.read(laid.sites[0][1], 0, agreed.study)
     study = part.limited(0, None, 10.0)
-    found = part.site(0, own, study, tmp_path, "run", None)
+    found: Any = part.site(0, own, study, tmp_path, "run", None).simulation
     assert found.budget.epsilon == 10.0
-    requests = (
-        []
-        if found.world.regime.objection(0, Turn(1))
-        else found.world.site_requests(0, Turn(1), ())
-    )
+    requests = [] if found.regime.objection(0, Turn(1)) else found.site_requests(0, Turn(1), ())
     counted = [request.charge for request in requests if request.counts]
     assert {each.unit for each in counted} == {"entities"}
     with pytest.raises(BudgetExceeded):
-        found.world.ledgers.charge(counted, found.budget)
+        found.ledgers.charge(counted, found.budget)
     other = tmp_path / "other"
     other.mkdir()
-    whole = part.site(0, own, agreed.study, other, "run", None)
-    assert whole.world.regime.objection(0, Turn(1)) is None
-    again = whole.world.site_requests(0, Turn(1), ())
+    whole: Any = part.site(0, own, agreed.study, other, "run", None).simulation
+    assert whole.regime.objection(0, Turn(1)) is None
+    again = whole.site_requests(0, Turn(1), ())
     assert [(b.charge.event, b.charge.count) for b in again] == [
         (b.charge.event, b.charge.count) for b in requests
     ]

@@ -26,7 +26,6 @@ from sordino.core.network import (
     DemoFiles,
     NetworkRegime,
     Shape,
-    SiteObjects,
     numbered,
     refuse_limit,
     stand_in,
@@ -135,13 +134,9 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         folder: Path,
         run: str,
         pays: Sequence[int] | None,
-    ) -> SiteObjects:
+    ) -> PreparedRun:
         have = divided(self.agreement, limited, (index, data))
-        built = self.regime.assembled(limited, have, folder, run, pays, mine=index)
-        world: Any = built.simulation
-        return SiteObjects(
-            built, world, world.units[index], world.budgets[index], world.affordable_steps
-        )
+        return self.regime.assembled(limited, have, folder, run, pays, mine=index)
 
     def limited(self, index: int, ledger: Path | None, limit: float | None) -> HorizontalStudy:
         study, privacy = self.study, self.study.privacy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field, model_validator
@@ -59,6 +60,13 @@ class HorizontalStudy(Study):
         holder: what a client is called.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
+        "data.scale": "say data.ranges, public low and high of columns, as in "
+        "ranges = { age = [0, 120] }",
+        "data.stream": "methods ogd, slr and dlr read streams",
+    }
     holder: ClassVar[str] = "client"
 
     data: Data

@@ -28,9 +28,7 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
-from sordino.core.world import SiteSide
 from sordino.data.dataset import Dataset, Labels
-from sordino.privacy import Budget
 
 T = TypeVar("T", bound=Study)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
@@ -154,23 +152,6 @@ class DemoFiles(msgspec.Struct, frozen=True, eq=False):
     test: dict[str, NDArray[Any]] | None = None
 
 
-class SiteObjects(msgspec.Struct, frozen=True, eq=False):
-    """A site's objects.
-
-    Attributes:
-        built: what its run needs.
-        world: its work.
-        unit: its name in its ledger.
-        budget: the most that it spends, and ``affordable_steps`` what that pays for.
-    """
-
-    built: PreparedRun
-    world: SiteSide[Any]
-    unit: str
-    budget: Budget
-    affordable_steps: list[int] | None
-
-
 class NetworkRegime(ABC, Generic[T]):
     """A study that sites of a network have agreed to.
 
@@ -240,9 +221,12 @@ class NetworkRegime(ABC, Generic[T]):
         folder: Path,
         run: str,
         pays: Sequence[int] | None,
-    ) -> SiteObjects:
+    ) -> PreparedRun:
         """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
         study with this site's own limit (:meth:`limited`), ``pays`` as of :meth:`server`.
+
+        The simulation is a :class:`~sordino.core.world.SiteSide`, with ``units`` and ``budgets`` of
+        all sites.
         """
 
     @abstractmethod

@@ -173,8 +173,8 @@ def prepare_site(
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
-        found = agreed.network.site(index, own, study, folder, run, affordable_steps)
-        built, world = found.built, found.world
+        built = agreed.network.site(index, own, study, folder, run, affordable_steps)
+        world: Any = built.simulation
         model, secure = built.first.model, None
         if world.regime.summing is not None:
             pair = certificates.read_pair(agreed.folder, "site")
@@ -184,9 +184,9 @@ def prepare_site(
             index=index,
             inner=world,
             ledgers=world.ledgers,
-            unit=found.unit,
-            budget=found.budget,
-            affordable_steps=found.affordable_steps,
+            unit=world.units[index],
+            budget=world.budgets[index],
+            affordable_steps=world.affordable_steps,
             folder=folder,
             every=study.stride,
             connects=connects,

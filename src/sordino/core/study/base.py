@@ -290,6 +290,11 @@ class Study(Section):
     elsewhere: ClassVar[Mapping[str, str]] = {}
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = ""
+    # methods of the regime that add no noise, and that keep a promise, as complaints name them
+    without: ClassVar[str] = "'fedavg'"
+    within: ClassVar[str] = "'dp-sgd'"
+    # whether rounds are many and short, so that a hundredth of them has a row of the log
+    streams: ClassVar[bool] = False
 
     name: str = Field(
         min_length=1,
@@ -338,28 +343,18 @@ class Study(Section):
         if unit == "none":
             raise ValueError(
                 f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no "
-                f"privacy use method {self.without()}"
+                f"privacy use method {self.without}"
             )
         if not self.method.private:
             raise ValueError(
                 f"method '{name}' adds no noise and gives no guarantee: set privacy.unit = "
-                f"'none', or use method {self.within()}"
+                f"'none', or use method {self.within}"
             )
         kept = "single examples" if "sample" in self.method.about.units else "whole clients"
         wanted = " or ".join(f"'{known}'" for known in self.method.about.units)
         raise ValueError(
             f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'"
         )
-
-    @staticmethod
-    def without() -> str:
-        """A method of the regime that adds no noise, as named in complaints."""
-        return "'fedavg'"
-
-    @staticmethod
-    def within() -> str:
-        """A method of the regime that keeps a promise, as named in complaints."""
-        return "'dp-sgd'"
 
     @property
     def regime(self) -> str:
@@ -383,13 +378,14 @@ class Study(Section):
 
     @property
     def stride(self) -> int:
-        """Rounds, updates or events between two evaluations."""
-        return self.execution.evaluate_every or 1
+        """Rounds, updates or events between two evaluations, and two rows of the log."""
+        usual = math.ceil(self.horizon / 100) if self.streams else 1
+        return self.execution.evaluate_every or usual
 
     @property
     def checkpoint_stride(self) -> int:
         """Rounds, updates or events between two checkpoints."""
-        return self.execution.checkpoint_every
+        return self.execution.checkpoint_every * (self.stride if self.streams else 1)
 
     @property
     def form(self) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,21 +48,17 @@ LEAST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockSimulation(Simulation[State]):
-    """A simulation in which an edge reserves blocks of tasks.
+    """A simulation in which an edge reserves blocks of tasks."""
 
-    Attributes:
-        share: tasks of an edge, if all are equally fast.
-        pays: tasks that each edge can pay for; None without a limit.
-    """
-
-    share: int
-    pays: tuple[int, ...] | None
+    regime: Asynchronous
     task = Compute
 
     @property
     def block(self) -> int:
-        """Tasks that are reserved at once."""
-        return max(math.ceil(self.share / SHARES), min(LEAST, self.share))
+        """Tasks that are reserved at once: a part of an edge's share, if all are equally fast."""
+        rules = self.regime
+        share = math.ceil(rules.terms.updates * rules.buffer / rules.terms.edges)
+        return max(math.ceil(share / SHARES), min(LEAST, share))
 
     def requests(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -75,7 +71,7 @@ class BlockSimulation(Simulation[State]):
         }
         if not short:
             return ()
-        near, pays = self.block // 4, self.pays
+        near, pays = self.block // 4, self.regime.budget
         booked = {edge: _last(paid.get(edge, ())) for edge in (*short, *state.tasks)}
         soon = (edge for edge in state.tasks if booked[edge] - state.given[edge] <= near)
         short |= {edge for edge in soon if pays is None or booked[edge] < pays[edge]}
@@ -105,8 +101,8 @@ class BlockSimulation(Simulation[State]):
             ):
                 return (self._reserve(site, entry.round, entry.count),)
         length = min(2 * permits[-1].count if permits else 1, self.block)
-        if self.pays is not None:
-            length = max(min(length, self.pays[site] - number + 1), 1)
+        if (pays := self.regime.budget) is not None:
+            length = max(min(length, pays[site] - number + 1), 1)
         return (self._reserve(site, number, length),)
 
     def answer(
@@ -231,8 +227,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
 
     def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
         """Return the kind of the simulation, in which blocks of tasks are charged."""
-        share = math.ceil(rules.terms.updates * rules.buffer / rules.terms.edges)
-        return partial(BlockSimulation, share=share, pays=rules.budget)
+        return BlockSimulation
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -61,13 +60,12 @@ class AsynchronousStudy(HorizontalStudy):
 
     article: ClassVar[str] = "an"
     kind: ClassVar[str] = "asynchronous"
+    without: ClassVar[str] = "'asgd'"
+    within: ClassVar[str] = "'audp' or 'mapa'"
+    streams: ClassVar[bool] = True
     holder: ClassVar[str] = "edge"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
-        "and dlr; say data.clients",
-        "data.scale": "say data.ranges, public low and high of columns, as in "
-        "ranges = { age = [0, 120] }",
-        "data.stream": "methods ogd, slr and dlr read streams",
+        **HorizontalStudy.elsewhere,
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
@@ -132,16 +130,6 @@ class AsynchronousStudy(HorizontalStudy):
                 "one size: it must be a whole number"
             )
 
-    @staticmethod
-    def without() -> str:
-        """Return the methods that promise nothing, for a refusal."""
-        return "'asgd'"
-
-    @staticmethod
-    def within() -> str:
-        """Return the methods that promise something, for a refusal."""
-        return "'audp' or 'mapa'"
-
     @property
     def pooled(self) -> bool:
         """All data lies in one place."""
@@ -164,16 +152,6 @@ class AsynchronousStudy(HorizontalStudy):
     def horizon(self) -> int:
         """T."""
         return self.budget.updates
-
-    @property
-    def stride(self) -> int:
-        """A hundredth of the run, unless something else was asked for."""
-        return self.execution.evaluate_every or max(math.ceil(self.budget.updates / 100), 1)
-
-    @property
-    def checkpoint_stride(self) -> int:
-        """So many rows of the log, in updates."""
-        return self.execution.checkpoint_every * self.stride
 
 
 TEMPLATE = """\

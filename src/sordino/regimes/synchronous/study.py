@@ -151,11 +151,7 @@ class SynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
-        "and dlr; say data.clients",
-        "data.scale": "say data.ranges, public low and high of columns, as in "
-        "ranges = { age = [0, 120] }",
-        "data.stream": "methods ogd, slr and dlr read streams",
+        **HorizontalStudy.elsewhere,
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
         "budget.tasks": "say budget.steps",

@@ -79,7 +79,6 @@ from sordino.core.network import (
     DemoFiles,
     NetworkRegime,
     Shape,
-    SiteObjects,
     numbered,
     refuse_limit,
     stand_in,
@@ -92,7 +91,7 @@ from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSi
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.table import columns_of, in_order, read_arrays
-from sordino.privacy import Allowance, LedgerSession, Permit
+from sordino.privacy import Allowance, Budget, LedgerSession, Permit
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -376,6 +375,11 @@ class VerticalSite(Events, SiteSide[State]):
         """Its unit, in the place of every site's."""
         return (self.names[0],) * (len(self.split.numbers) + 1)
 
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """Its budget, likewise."""
+        return (self.budget,) * len(self.units)
+
     def objection(self, site: int, task: Request) -> str | None:
         """Return why a task is refused: only the next turns of the agreed stream are taken."""
         if not isinstance(task, Turn):
@@ -574,7 +578,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         folder: Path,
         run: str,
         pays: Sequence[int] | None,
-    ) -> SiteObjects:
+    ) -> PreparedRun:
         """Make the objects at site ``index``, whose data are its features (n, f), or the labels at
         the last site. What is released is as agreed; the site's own study only sets its limit.
         """
@@ -608,8 +612,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         limit = min(work.budget.epsilon, limited.privacy.epsilon or math.inf)
         promises = work.promised == names[0]
         work.budget = replace(work.budget, epsilon=limit if promises else math.inf)
-        made = replace(made, study=limited, named=partial(named, flats))
-        return SiteObjects(made, work, names[0], work.budget, work.affordable_steps)
+        return replace(made, study=limited, named=partial(named, flats))
 
     def _server_model(self) -> ServerModel:
         """Return the server's half; it waits for a site to speak unasked, and for an answer to a

@@ -266,6 +266,9 @@ class VerticalStudy(Study):
 
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "vertical"
+    without: ClassVar[str] = "'ogd', 'slr' or 'dlr'"
+    within: ClassVar[str] = "'ogd', 'slr' or 'dlr'"
+    streams: ClassVar[bool] = True
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.clients": "say data.parties",
         "data.partition": "say data.parts, which features each party holds",
@@ -360,30 +363,10 @@ class VerticalStudy(Study):
                 "its own: set ledger = 'run'"
             )
 
-    @staticmethod
-    def without() -> str:
-        """Return methods that add no noise, as named in complaints."""
-        return "'ogd', 'slr' or 'dlr'"
-
-    @staticmethod
-    def within() -> str:
-        """Return methods that keep a promise, as named in complaints."""
-        return "'ogd', 'slr' or 'dlr'"
-
     @property
     def horizon(self) -> int:
         """Events."""
         return self.budget.events
-
-    @property
-    def stride(self) -> int:
-        """A hundredth of the stream, unless something else was asked for."""
-        return self.execution.evaluate_every or max(math.ceil(self.budget.events / 100), 1)
-
-    @property
-    def checkpoint_stride(self) -> int:
-        """So many rows of the log, in events."""
-        return self.execution.checkpoint_every * self.stride
 
 
 TEMPLATE = """\
