@@ -40,9 +40,8 @@ from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
-from sordino.training.beside import RAW_CONSTANTS
+from sordino.training.beside import RAW_CONSTANTS, measure_raw
 from sordino.training.client import Examples, ModelKernels
-from sordino.training.dpsgd import measure_raw
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient

@@ -1,18 +1,29 @@
-"""Releases beside a client's model: what a method asks for, how a task says so, and what it costs.
+"""Releases beside a client's model: what a method asks for, how a task says so, what it costs, and
+how a client computes it.
 
-A new kind is a field of :class:`Wants` and its price here, the fields of the messages that carry it
-(:mod:`sordino.base.message`), and the method that asks for it.
+A new kind is a field of :class:`Wants`, its price and its value in :class:`Beside`, all here; the
+fields of the messages that carry it (:mod:`sordino.base.message`); and the method that asks for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
-from sordino.base.message import Train, Vector
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Raw, Train, Update, Vector
+from sordino.mechanisms.gaussian import SHRINK
 from sordino.privacy import Composed, Event, Gaussian, NonPrivate
+
+if TYPE_CHECKING:  # a plan does not wait for torch
+    from torch import Tensor
+
+    from sordino.training.client import Examples, ModelKernels
+    from sordino.training.perexample.clipping import Clipped
 
 RAW_LOSS = "the mean loss of raw data, without noise"
 RAW_CONSTANTS = (
@@ -88,3 +99,89 @@ class Wants:
             yield NonPrivate(reason=RAW_LOSS)
         if self.raw:
             yield NonPrivate(reason=RAW_CONSTANTS)
+
+
+class Beside:
+    """The releases beside one client's model while it works on a task, which asks for them.
+
+    ``expected`` is its expected batch, in examples.
+    """
+
+    def __init__(
+        self, task: Train, kernels: ModelKernels, examples: Examples, expected: float
+    ) -> None:
+        self._task, self._expected = task, expected
+        self._raw = measure_raw(kernels, examples, task) if task.probe is not None else None
+        self._loss: float | None = None
+
+    def exact(self, step: int, batch: Clipped) -> float | None:
+        """Return the raw number of a step's batch that is released beside its sum; None of none."""
+        bound = self._task.loss_bound
+        return float(loss_sum(batch.loss, bound)) if step == 1 and bound is not None else None
+
+    def release(self, exact: float | None, rng: np.random.Generator) -> None:
+        """Put noise on what :meth:`exact` gave, after that on the step's sum."""
+        bound = self._task.loss_bound
+        if exact is not None and bound is not None:
+            self._loss = noisy_loss(exact, bound, self._task.loss_noise, rng) / self._expected
+
+    def sent(self, update: Update, first: Tensor) -> Update:
+        """Return an answer with all releases in it; ``first`` is the first noisy gradient (d,)."""
+        assert update.statistics is not None
+        return replace(
+            update,
+            statistics=replace(update.statistics, loss=self._loss),
+            first=first.cpu().numpy() if self._task.wants_first else None,
+            raw=self._raw,
+        )
+
+
+def loss_sum(losses: Tensor, bound: float) -> Tensor:
+    """The sum (1,) of losses (n,), each in [0, M]; one that is not finite counts as M."""
+    import torch
+
+    # in float64, in which no loss is rounded to above M; the sum has room for its rounding
+    most = bound * SHRINK
+    total = losses.to(torch.float64).nan_to_num(nan=most, posinf=most).clamp(0.0, most)
+    return total.sum().reshape(1)
+
+
+def noisy_loss(total: float, bound: float, deviation: float, rng: np.random.Generator) -> float:
+    """A sum of losses in [0, M], with N(0, (sigma_h M)^2)."""
+    import torch
+
+    from sordino.mechanisms.grid import add_gaussian
+
+    if not deviation:  # booked as not private
+        return total
+    exact = torch.tensor([total], dtype=torch.float64)
+    return float(add_gaussian(exact, rng, clip=bound, noise_multiplier=deviation))
+
+
+def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:
+    """The constants that the papers' literal forms send: from raw data, without noise.
+
+    They compare the client's own last model w_i (``task.probe``) with the global model w,
+    over all of the client's data.
+    """
+    import torch
+
+    if task.probe is None:
+        raise LocalProtocolError("there is no model to compare with")
+    flat = kernels.flat
+    gradients, losses = [], []
+    for vector in (task.probe, task.weights):
+        flat.load(torch.from_numpy(vector).to(flat.weights))
+        total, loss = torch.zeros_like(flat.weights), 0.0
+        part = torch.empty_like(flat.weights)
+        for chunk in torch.arange(len(examples), device=flat.weights.device).split(512):  # type: ignore[no-untyped-call]
+            loss += float(kernels.mean.of(examples, chunk, part)) * len(chunk)
+            total.add_(part, alpha=float(len(chunk)))
+        gradients.append(total / len(examples))
+        losses.append(loss / len(examples))
+    distance = max(float(np.linalg.norm(task.probe - task.weights)), 1e-12)
+    return Raw(
+        beta=float((gradients[0] - gradients[1]).norm()) / distance,
+        rho=abs(losses[0] - losses[1]) / distance,
+        gradient=gradients[1].cpu().numpy(),
+    )

@@ -32,10 +32,9 @@ import torch
 from torch import Tensor
 
 from sordino.base.entropy import Entropy
-from sordino.base.errors import LocalProtocolError, StudyError
-from sordino.base.message import Raw, Statistics, Train, Update
-from sordino.mechanisms.gaussian import SHRINK, Bounded, Measuring, Shortening
-from sordino.mechanisms.grid import add_gaussian
+from sordino.base.errors import StudyError
+from sordino.base.message import Statistics, Train, Update
+from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
 from sordino.privacy import (
     Chosen,
     Event,
@@ -44,7 +43,7 @@ from sordino.privacy import (
     PoissonSampled,
     covers_round,
 )
-from sordino.training.beside import Wants
+from sordino.training.beside import Beside, Wants
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, poisson, received
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
@@ -99,7 +98,7 @@ class PrivateClient:
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         covers_round(self.unit, permits, self.price(task), task.round)
-        raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
+        beside = Beside(task, self.kernels, self.examples, self.expected_batch)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
@@ -111,7 +110,6 @@ class PrivateClient:
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
-        seen: float | None = None
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
                 flat.weights.device
@@ -120,15 +118,10 @@ class PrivateClient:
                 self.examples, chosen, bound, total, expected=self.expected_batch
             )
             step_excess = clipped.clipped - len(chosen) / 2
-            loss = None
-            if step == 1 and task.loss_bound is not None:
-                loss = loss_sum(clipped.loss, task.loss_bound)
-            exact = None if loss is None else float(loss)
+            exact = beside.exact(step, clipped)
             rng = noise.over(step, hidden(task, total, step_excess, exact))
             noisy, more = self._noisy(total, step_excess, len(chosen), mechanism, rng)
-            if loss is not None and task.loss_bound is not None:
-                seen = noisy_loss(loss, task.loss_bound, task.loss_noise, rng)
-                seen /= self.expected_batch
+            beside.release(exact, rng)
             counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)
             if step == 1:
@@ -148,17 +141,15 @@ class PrivateClient:
             slope_first=float(first @ moved),
             slope_last=float(last @ moved),
             clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
-            loss=seen,
         )
-        return Update(
+        update = Update(
             client=self.index,
             round=task.round,
             steps=task.steps,
             weights=flat.weights.cpu().numpy().copy(),
             statistics=statistics,
-            first=first.cpu().numpy() if task.wants_first else None,
-            raw=raw,
         )
+        return beside.sent(update, first)
 
     def _noisy(
         self, total: Tensor, excess: float, count: int, mechanism: Bounded, rng: np.random.Generator
@@ -201,21 +192,6 @@ class PrivateClient:
         return sampled if task.order is None else Chosen(order=task.order, event=sampled)
 
 
-def loss_sum(losses: Tensor, bound: float) -> Tensor:
-    """The sum (1,) of losses (n,), each in [0, M]; one that is not finite counts as M."""
-    # in float64, in which no loss is rounded to above M; the sum has room for its rounding
-    most = bound * SHRINK
-    total = losses.to(torch.float64).nan_to_num(nan=most, posinf=most).clamp(0.0, most)
-    return total.sum().reshape(1)
-
-
-def noisy_loss(total: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
-    """A sum (1,) of losses in [0, M], with N(0, (sigma_h M)^2)."""
-    if not deviation:  # booked as not private
-        return float(total)
-    return float(add_gaussian(total, rng, clip=bound, noise_multiplier=deviation))
-
-
 def bound_of(mechanism: Bounded) -> Bound:
     """Return the bound of a single example's gradient by a mechanism."""
     match mechanism.measure:
@@ -232,33 +208,6 @@ def bound_of(mechanism: Bounded) -> Bound:
                     "norms and margin"
                 )
             return Measured.by(mechanism, mechanism.clip)
-
-
-def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:
-    """The constants that the papers' literal forms send: from raw data, without noise.
-
-    They compare the client's own last model w_i (``task.probe``) with the global model w,
-    over all of the client's data.
-    """
-    if task.probe is None:
-        raise LocalProtocolError("there is no model to compare with")
-    flat = kernels.flat
-    gradients, losses = [], []
-    for vector in (task.probe, task.weights):
-        flat.load(torch.from_numpy(vector).to(flat.weights))
-        total, loss = torch.zeros_like(flat.weights), 0.0
-        part = torch.empty_like(flat.weights)
-        for chunk in torch.arange(len(examples), device=flat.weights.device).split(512):  # type: ignore[no-untyped-call]
-            loss += float(kernels.mean.of(examples, chunk, part)) * len(chunk)
-            total.add_(part, alpha=float(len(chunk)))
-        gradients.append(total / len(examples))
-        losses.append(loss / len(examples))
-    distance = max(float(np.linalg.norm(task.probe - task.weights)), 1e-12)
-    return Raw(
-        beta=float((gradients[0] - gradients[1]).norm()) / distance,
-        rho=abs(losses[0] - losses[1]) / distance,
-        gradient=gradients[1].cpu().numpy(),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,8 +20,9 @@ from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.fixed import AdapDpfl, AdapMemory
 from sordino.training import models
+from sordino.training.beside import loss_sum, noisy_loss
 from sordino.training.client import Examples, ModelKernels
-from sordino.training.dpsgd import PrivateClient, loss_sum, noisy_loss
+from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
@@ -140,7 +141,7 @@ def test_a_loss_is_priced_with_the_gradient_of_the_same_sample() -> None:
 
 
 def test_a_loss_has_the_noise_that_is_booked() -> None:
-    nothing = loss_sum(torch.zeros(0), 1.5)
+    nothing = float(loss_sum(torch.zeros(0), 1.5))
 
     def draw(rng: np.random.Generator) -> torch.Tensor:
         return torch.tensor([noisy_loss(nothing, 1.5, 8.0, rng) for _ in range(10_000)])
