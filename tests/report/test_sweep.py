@@ -57,18 +57,18 @@ def test_a_goal_is_reached_when_it_is_not_lost_again(values: list[float], wanted
 
 def test_points_are_means_with_the_lowest_and_the_highest(arrive: Maker) -> None:
     runs = [run(arrive, "a", 0.1, 0.6), run(arrive, "b", 0.2, 0.8)]
-    found, opened = curves.spots({2.0: runs}, None)
-    assert (found.xs, found.low, found.high, opened) == ([2.0], [60], [80], [False])
-    assert found.mean == pytest.approx([70])
+    found = curves.spots({2.0: runs}, None)
+    assert (found.x, found.spread, found.open) == ((2.0,), ((60,), (80,)), (False,))
+    assert found.y == pytest.approx([70])
 
 
 def test_who_did_not_get_there_counts_with_all_it_did_and_is_marked(arrive: Maker) -> None:
     reached, missed = run(arrive, "a", 0.5, 0.8, 0.8, 0.9), run(arrive, "b", 0.5, 0.8, 0.8, 0.7)
-    found, opened = curves.spots({5.0: [reached, missed]}, KEPT)
-    assert (found.low, found.high, opened) == ([20], [40], [True])
-    found, opened = curves.spots({5.0: [reached]}, KEPT)
-    assert (found.mean, opened) == ([20], [False])
-    assert curves.spots({5.0: []}, KEPT)[1] == []
+    found = curves.spots({5.0: [reached, missed]}, KEPT)
+    assert (found.spread, found.open) == (((20,), (40,)), (True,))
+    found = curves.spots({5.0: [reached]}, KEPT)
+    assert (found.y, found.open) == ((20,), (False,))
+    assert not curves.spots({5.0: []}, KEPT).open
 
 
 def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Maker) -> None:

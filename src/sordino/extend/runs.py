@@ -66,7 +66,6 @@ from sordino.report.canvas import canvas as canvas
 from sordino.report.canvas import clean as clean
 from sordino.report.canvas import figure as figure
 from sordino.report.canvas import svg as svg
-from sordino.report.curves import Band as Band
 from sordino.report.curves import band as band
 from sordino.report.page import Picture as Picture
 from sordino.report.page import picture_of as picture_of

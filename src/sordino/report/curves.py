@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
@@ -30,28 +30,23 @@ from sordino.core.statements import Curve, Figure, Mark, Panel, Series, look, po
 STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """At each x the mean, the lowest and the highest."""
-
-    xs: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
+EMPTY = Series(x=(), y=(), spread=((), ()))
 
 
-def band(curves: Sequence[Curve]) -> Band:
-    """The curves over the stretch that all of them have, straight between their points.
+def band(curves: Sequence[Curve]) -> Series:
+    """The mean of curves with the lowest and the highest, over the stretch that all of them have,
+    straight between their points.
 
-    >>> band([([1, 2, 3], [0.0, 1.0, 2.0]), ([1, 3], [2.0, 4.0])])
-    Band(xs=[1.0, 2.0, 3.0], mean=[1.0, 2.0, 3.0], low=[0.0, 1.0, 2.0], high=[2.0, 3.0, 4.0])
-    >>> band([([1], [0.5]), ([], [])]).xs
-    []
+    >>> found = band([([1, 2, 3], [0.0, 1.0, 2.0]), ([1, 3], [2.0, 4.0])])
+    >>> found.x, found.y, found.spread
+    ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], ([0.0, 1.0, 2.0], [2.0, 3.0, 4.0]))
+    >>> band([([1], [0.5]), ([], [])]).x
+    ()
     """
     # of points above each other, the last
     last = [dict(zip(xs, ys, strict=True)) for xs, ys in curves]
     if not last or not all(last):
-        return Band([], [], [], [])
+        return EMPTY
     if all(len(points) == 1 for points in last):
         grid = np.array([np.mean([x for points in last for x in points])])
     else:
@@ -61,10 +56,9 @@ def band(curves: Sequence[Curve]) -> Band:
         [np.interp(grid, sorted(points), [points[x] for x in sorted(points)]) for points in last]
     )
     if not len(grid):
-        return Band([], [], [], [])
-    return Band(
-        grid.tolist(), values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist()
-    )
+        return EMPTY
+    spread = values.min(0).tolist(), values.max(0).tolist()
+    return Series(x=grid.tolist(), y=values.mean(0).tolist(), spread=spread)
 
 
 def together(
@@ -92,21 +86,21 @@ def together(
     prices = [  # of groups in which every run makes a promise
         band([points(run.rounds, over, "epsilon") for run in runs])
         if spent and all(run.private for run in runs)
-        else band([])
+        else EMPTY
         for runs in groups
     ]
-    if not any(curve.xs for curve in curves):
+    if not any(curve.x for curve in curves):
         return None
-    end = 1.02 * max(x for each in (*curves, *prices) for x in each.xs) or 1.0
+    end = 1.02 * max(x for each in (*curves, *prices) for x in each.x) or 1.0
     levels = [
-        _level(runs, (0.0, end)) if over == "epsilon" and not curve.xs else band([])
+        _level(runs, (0.0, end)) if over == "epsilon" and not curve.x else EMPTY
         for curve, runs in zip(curves, groups, strict=True)
     ]
     factor = 100 if words.accuracy.percent else 1
     series = [
-        _series(i, curve if curve.xs else level, f"{name} (ε = ∞)" if level.xs else name, factor)
+        _named(i, curve if curve.x else level, f"{name} (ε = ∞)" if level.x else name, factor)
         for i, (name, curve, level) in enumerate(zip(labels, curves, levels, strict=True))
-        if curve.xs or level.xs
+        if curve.x or level.x
     ]
     panels = [Panel(label=measure, series=series, percent=True)]
     if spent:
@@ -114,7 +108,7 @@ def together(
         panels.append(
             Panel(
                 label="epsilon spent",
-                series=[_series(i, price) for i, price in enumerate(prices) if price.xs],
+                series=[_named(i, price) for i, price in enumerate(prices) if price.x],
                 marks=[Mark(each) for each in sorted(budgets)],
                 limits=(0.0, None),
             )
@@ -137,11 +131,11 @@ def together(
     )
 
 
-def _series(number: int, found: Band, name: str = "", factor: float = 1.0) -> Series:
+def _named(number: int, found: Series, name: str = "", factor: float = 1.0) -> Series:
     """A line of one of many groups."""
     colour, dash = look(number)
-    mean, low, high = ([factor * y for y in ys] for ys in (found.mean, found.low, found.high))
-    return Series(x=found.xs, y=mean, spread=(low, high), name=name, colour=colour, dash=dash)
+    y, low, high = ([factor * v for v in each] for each in (found.y, *(found.spread or ())))
+    return replace(found, y=y, spread=(low, high), name=name, colour=colour, dash=dash)
 
 
 def rising(runs: Iterable[Run]) -> bool:
@@ -171,11 +165,11 @@ def _point(x: float | None, y: float | None) -> Curve:
     return points([Round(epsilon=x, accuracy=y)], "epsilon", "accuracy")
 
 
-def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
+def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Series:
     """The final accuracy of runs whose epsilon is infinite, along the whole axis; else nothing."""
     final = [run.measured for run in runs if run.measured is not None and run.spent == math.inf]
     if len(final) < len(runs):
-        return band([])
+        return EMPTY
     return band([([*ends], [accuracy, accuracy]) for accuracy in final])
 
 
@@ -233,13 +227,12 @@ class Sweep:
         return shared(run.vocabulary for run in runs)
 
 
-def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> tuple[Band, list[bool]]:
+def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> Series:
     """The points of a line in the order of x, without values of which no run tells.
 
-    Returns:
-        the points, and which of them took longer than this: not every seed reached the goal.
+    Those are open that took longer than this: not every seed reached the goal.
     """
-    found, opened = Band([], [], [], []), []
+    rows = []
     for x, runs in sorted(line.items()):
         if goal is None:
             values = [100 * run.accuracy for run in runs if run.accuracy is not None]
@@ -249,12 +242,13 @@ def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> tuple[Band,
             missed = any(each is None for each, _ in took)
             values = [whole if each is None else each for each, whole in took]
         if values:
-            found.xs.append(x)
-            found.mean.append(fmean(values))
-            found.low.append(min(values))
-            found.high.append(max(values))
-            opened.append(missed)
-    return found, opened
+            rows.append((x, fmean(values), min(values), max(values), missed))
+    return _spots(rows)
+
+
+def _spots(rows: Sequence[tuple[float, float, float, float, bool]]) -> Series:
+    x, y, low, high, opened = zip(*rows, strict=True) if rows else [()] * 5
+    return Series(kind="points", x=x, y=y, spread=(low, high), open=opened)
 
 
 def _title(sweep: Sweep) -> str:
@@ -288,7 +282,7 @@ def _caption(sweep: Sweep) -> str:
 def over_key(sweep: Sweep) -> Figure | None:
     """The figure of a sweep; None where no run tells anything."""
     lines = {name: spots(line, sweep.goal) for name, line in sweep.lines.items()}
-    placed = sorted({x for line, _ in lines.values() for x in line.xs if math.isfinite(x)})
+    placed = sorted({x for line in lines.values() for x in line.x if math.isfinite(x)})
     if not placed:
         return None
     words = sweep.words
@@ -312,7 +306,7 @@ def over_key(sweep: Sweep) -> Figure | None:
                 series=[
                     one
                     for i, (name, line) in enumerate(lines.items())
-                    for one in _of_line(i, name, *line, limits)
+                    for one in _of_line(i, name, line, limits)
                 ],
             )
         ],
@@ -320,34 +314,15 @@ def over_key(sweep: Sweep) -> Figure | None:
     )
 
 
-def _of_line(
-    number: int, name: str, line: Band, opened: Sequence[bool], limits: tuple[float, float]
-) -> Iterable[Series]:
+def _of_line(number: int, name: str, line: Series, limits: tuple[float, float]) -> Iterable[Series]:
     """Points of one method, and a level where it is not private."""
-    colour, dash = look(number)
-    rows = list(zip(line.xs, line.mean, line.low, line.high, opened, strict=True))
+    rows = list(zip(line.x, line.y, *(line.spread or ()), line.open, strict=True))
     for _, *values, _ in (row for row in rows if math.isinf(row[0])):
         mean, low, high = ([value] * 2 for value in values)
-        yield Series(
-            x=limits,
-            y=mean,
-            spread=(low, high),
-            name=f"{name} (ε = ∞)",
-            colour=colour,
-            dash="dashed",
-        )
+        level = Series(x=limits, y=mean, spread=(low, high))
+        yield replace(_named(number, level, f"{name} (ε = ∞)"), dash="dashed")
     if finite := [row for row in rows if math.isfinite(row[0])]:
-        xs, means, lows, highs, opened = zip(*finite, strict=True)
-        yield Series(
-            kind="points",
-            x=xs,
-            y=means,
-            spread=(lows, highs),
-            open=opened,
-            name=name,
-            colour=colour,
-            dash=dash,
-        )
+        yield _named(number, _spots(finite), name)
 
 
 def _limits(placed: Sequence[float], *, log: bool) -> tuple[float, float]:

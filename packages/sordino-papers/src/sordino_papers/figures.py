@@ -5,10 +5,11 @@ seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import isfinite
 from statistics import fmean
 
-from sordino.extend.runs import Band, Figure, Panel, Picture, Series, band, look, picture_of
+from sordino.extend.runs import Figure, Panel, Picture, Series, band, look, picture_of
 from sordino_papers.cells import Place
 from sordino_papers.entry import Published, Shown
 from sordino_papers.measures import Curve
@@ -108,19 +109,11 @@ def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> F
         for j, point in enumerate(results.grid.points):
             found = results.values(shown.measure, Place(panel, key[1], key[0], point))
             curves = [_scaled(value, scale) for value in found.values() if isinstance(value, tuple)]
-            curve: Band = band(curves)
-            number = index * many + j
-            if curve.xs:
-                series.append(
-                    Series(
-                        x=curve.xs,
-                        y=curve.mean,
-                        spread=(curve.low, curve.high),
-                        name=", ".join(filter(None, (label, point))),
-                        colour=look(number)[0],
-                        dash=look(number + 8 * form)[1],
-                    )
-                )
+            curve, number = band(curves), index * many + j
+            if curve.x:
+                name = ", ".join(filter(None, (label, point)))
+                colour, dash = look(number)[0], look(number + 8 * form)[1]
+                series.append(replace(curve, name=name, colour=colour, dash=dash))
     if not series:
         return None
     return Figure(
