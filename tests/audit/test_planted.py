@@ -17,7 +17,15 @@ from sordino.audit.canaries import (
     prepared,
     white_box,
 )
-from sordino.audit.planted import PlantedSum, Watched, likelihoods, quieter, trained
+from sordino.audit.planted import (
+    ABSENT,
+    MembersSum,
+    PlantedSum,
+    Watched,
+    likelihoods,
+    quieter,
+    trained,
+)
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
@@ -78,11 +86,11 @@ def test_the_model_at_the_end_tells_of_canaries_without_noise_and_not_with_it() 
 
 def test_a_canary_adds_its_gradient_where_it_is_drawn_and_nothing_where_it_is_not_in() -> None:
     flat = Flat(models.build("logistic", (1, 4, 4), 3, Seeded(0).at("model")))
-    loss, coins = loss_for("logistic"), np.array([True, False, True])
+    loss = loss_for("logistic")
     x = torch.from_numpy(np.random.default_rng(1).standard_normal((8, 1, 4, 4)).astype(np.float32))
-    examples = Examples(x, torch.zeros(8, dtype=torch.int64))
+    examples = Examples(x, torch.tensor([0, 0, 0, 0, 0, 0, ABSENT, 0]))
     places = torch.tensor([4, 9, 20])
-    planted = PlantedSum(flat, loss, 5, coins, places)
+    planted = PlantedSum(flat, loss, 5, places)
     with_all, real = (torch.empty(flat.dim, dtype=torch.float64) for _ in range(2))
     planted.of(examples, torch.arange(5), FlatBound(0.5), real)
     clipped = planted.of(examples, torch.arange(8), FlatBound(0.5), with_all)
@@ -92,13 +100,9 @@ def test_a_canary_adds_its_gradient_where_it_is_drawn_and_nothing_where_it_is_no
     assert torch.equal(with_all - real, (real + expected) - real)
     assert len(clipped.norms) == 7
     # examples as canaries: those that are not in are left out
-    own = PlantedSum(flat, loss, 5, coins, None)
+    own, some = MembersSum(flat, loss), torch.empty_like(real)
     own.of(examples, torch.arange(8), FlatBound(0.5), with_all)
-    planted.of(examples, torch.arange(5), FlatBound(0.5), real)
-    some = torch.empty_like(real)
-    PlantedSum(flat, loss, 8, coins[:0], None).of(
-        examples, torch.tensor([0, 1, 2, 3, 4, 5, 7]), FlatBound(0.5), some
-    )
+    own.of(examples, torch.tensor([0, 1, 2, 3, 4, 5, 7]), FlatBound(0.5), some)
     assert torch.allclose(with_all, some)
 
 
@@ -106,9 +110,9 @@ def test_what_is_seen_is_what_the_client_released() -> None:
     flat = Flat(models.build("logistic", (1, 4, 4), 3, Seeded(0).at("model")))
     loss, rng = loss_for("logistic"), np.random.default_rng(1)
     x = torch.from_numpy(rng.standard_normal((6, 1, 4, 4)).astype(np.float32))
-    examples = Examples(x, torch.zeros(6, dtype=torch.int64))
+    examples = Examples(x, torch.tensor([0, 0, 0, 0, 0, ABSENT]))
     places, noise = torch.tensor([4, 9]), Gaussian(clip=1.0, noise_multiplier=1e-4)
-    planted = PlantedSum(flat, loss, 4, np.array([True, False]), places)
+    planted = PlantedSum(flat, loss, 4, places)
     watched = Watched(noise, planted.without, places)
     client = PrivateClient(
         index=0,

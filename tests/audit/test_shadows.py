@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from sordino.api.auditing import attacked_runs, shadowed
+from sordino.audit.planted import ABSENT, MembersSum
 from sordino.audit.shadows import (
-    ABSENT,
     MembersMean,
-    MembersSum,
     Shadows,
     observe,
     observed,

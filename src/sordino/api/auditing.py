@@ -200,7 +200,6 @@ class Shadowed:
         return Interval(
             name=f"{name}, shadow runs, {told.form}",
             unit="sample",
-            sound=True,
             how=f"{len(self.shadows.phi)} shadow runs",
             low=told.low,
             plain=told.low_run,
@@ -264,7 +263,9 @@ def _make(
         return
     base = found.folder.parent
     replace_file(base / STUDY, studies.write(found.study).encode())
-    jobs = [_job(base, modules, left[i::at_once]) for i in range(at_once)]
+    places = str(base.resolve()), str(modules.resolve())
+    command = (sys.executable, "-P", "-c", PROGRAM, *places)
+    jobs = [runner.Job(i, (*command, *map(str, left[i::at_once]))) for i in range(at_once)]
     failed: list[str] = []
     done = runs - len(left)
 
@@ -282,8 +283,3 @@ def _make(
         runner.play(jobs, at_once, ended=ended, tick=tick)
     if failed:
         raise StudyError(f"a shadow run failed: {failed[0]}")
-
-
-def _job(base: Path, modules: Path, numbers: Sequence[int]) -> runner.Job:
-    told = (str(base.resolve()), str(modules.resolve()), *map(str, numbers))
-    return runner.Job(numbers[0], (sys.executable, "-P", "-c", PROGRAM, *told))

@@ -13,8 +13,9 @@ from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval, Row
 from sordino.audit.mechanisms import Subject, releases
 from sordino.audit.planted import (
+    ABSENT,
     Coins,
-    PlantedSum,
+    MembersSum,
     Promised,
     Watched,
     dirac,
@@ -131,7 +132,6 @@ def white_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interv
     coins, part = _coins(found, "dirac", m), found.divided.parts[0]
     rng = Seeded(found.study.seed).at("audit", "canaries", "places")
     kernel, examples = dirac(found.flat, loss_of(found.study), part, coins, rng)
-    assert kernel.places is not None
     watched = Watched(found.noise, kernel.without, kernel.places)
     _, promised = _run(found, kernel, watched, examples, "dirac", f"{name}, every release seen")
     return promised.interval(likelihoods(watched.seen, found.rate), coins, alpha)
@@ -159,9 +159,10 @@ def black_box(found: Prepared, canaries: int, alpha: float, name: str) -> Interv
     noise = ends[rng.integers(0, 2, (m, *part.x.shape[1:]))]
     labels = rng.integers(0, len(test.classes), m)
     coins = _coins(found, "examples", m)
-    x, y = np.concatenate([part.x, noise]), np.concatenate([part.y, labels])
+    x = np.concatenate([part.x, noise])
+    y = np.concatenate([part.y, np.where(coins, labels, ABSENT)])
     examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
-    kernel = PlantedSum(found.flat, loss_of(found.study), len(part), coins, None)
+    kernel = MembersSum(found.flat, loss_of(found.study))
     name = f"{name}, model at the end"
     end, promised = _run(found, kernel, found.noise, examples, "examples", name)
     before, after = (_losses(found, w, noise, labels) for w in (found.start, end))
@@ -180,7 +181,7 @@ BOX = {"dirac": "white box", "examples": "black box"}
 
 def _run(
     found: Prepared,
-    kernel: PlantedSum,
+    kernel: MembersSum,
     mechanism: Bounded,
     examples: Examples,
     kind: str,

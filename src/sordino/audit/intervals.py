@@ -44,7 +44,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    sound: bool
+    sound: bool = True
     how: str
     low: float
     plain: float
@@ -52,7 +52,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     ledger: float
     releases: int
     delta: float
-    binding: bool
+    binding: bool = True
 
     @property
     def proven(self) -> float:

@@ -201,7 +201,6 @@ def audited(subject: Subject, effort: Effort, seed: int, alpha: float) -> Interv
         ledger=_price(subject.booked),
         releases=2 * n,
         delta=0.0 if isinstance(subject.claimed, Pure) else DELTA,
-        binding=True,
     )
 
 

@@ -66,45 +66,57 @@ EPSILONS: NDArray[np.float64] = np.concatenate(
 """At which a curve is looked at; a promise between two of them is not needed."""
 
 
-class PlantedSum(ClippedSum):
-    """The clipped sum over examples of which those from ``real`` on are canaries.
+ABSENT = -1
+"""The label of an example that a coin leaves out."""
 
-    Args:
-        flat, loss: the model's.
-        real: how many examples are none.
-        coins: (m,), which canaries are there.
-        places: (m,), the number of the vector that each one's gradient lies on; None for canaries
-            that are examples.
-    """
 
-    def __init__(
-        self, flat: Flat, loss: Loss, real: int, coins: Coins, places: Tensor | None
-    ) -> None:
-        super().__init__(flat, loss)
-        self._real, self.places = real, places
-        self._there = torch.from_numpy(np.flatnonzero(coins)) + real
-        self.others = torch.zeros(0, dtype=torch.float64)
-        """The last sum on the canaries' places without any of them, (m,)."""
+class MembersSum(ClippedSum):
+    """The clipped sum over those examples of a batch that are there."""
 
-    def without(self, total: Tensor) -> Tensor:
-        return self.others
-
-    def of(
+    def of(  # type: ignore[override]  # of whoever has labels
         self,
-        examples: object,
+        examples: Examples,
         chosen: Tensor,
         bound: float | Bound,
         out: Tensor,
         *,
         expected: float = UNKNOWN,
     ) -> Clipped:
-        present = chosen[(chosen < self._real) | torch.isin(chosen, self._there)]
-        if self.places is None:
-            return super().of(examples, present, bound, out, expected=expected)  # type: ignore[arg-type]
-        real = present[present < self._real]
-        found = super().of(examples, real, bound, out, expected=expected)  # type: ignore[arg-type]
+        present = chosen[examples.y[chosen] != ABSENT]
+        return super().of(examples, present, bound, out, expected=expected)
+
+
+class PlantedSum(MembersSum):
+    """The same, where examples from ``real`` on are canaries with a gradient on one number.
+
+    Args:
+        flat, loss: the model's.
+        real: how many examples are none.
+        places: (m,), the number of the vector that each one's gradient lies on.
+    """
+
+    def __init__(self, flat: Flat, loss: Loss, real: int, places: Tensor) -> None:
+        super().__init__(flat, loss)
+        self._real, self.places = real, places
+        self.others = torch.zeros(0, dtype=torch.float64)
+        """The last sum on the canaries' places without any of them, (m,)."""
+
+    def without(self, total: Tensor) -> Tensor:
+        return self.others
+
+    def of(  # type: ignore[override]  # likewise
+        self,
+        examples: Examples,
+        chosen: Tensor,
+        bound: float | Bound,
+        out: Tensor,
+        *,
+        expected: float = UNKNOWN,
+    ) -> Clipped:
+        found = super().of(examples, chosen[chosen < self._real], bound, out, expected=expected)
         self.others = out[self.places].clone()
-        drawn = present[present >= self._real] - self._real
+        canaries = chosen[chosen >= self._real]
+        drawn = canaries[examples.y[canaries] != ABSENT] - self._real
         out.index_add_(
             0, self.places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
         )
@@ -190,9 +202,9 @@ def dirac(
     m = len(coins)
     places = torch.from_numpy(np.sort(rng.permutation(flat.dim)[:m]))
     x = np.concatenate([part.x, np.zeros((m, *part.x.shape[1:]), part.x.dtype)])
-    y = np.concatenate([part.y, np.zeros(m, part.y.dtype)])
+    y = np.concatenate([part.y, np.where(coins, 0, ABSENT)])
     examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
-    return PlantedSum(flat, loss, len(part), coins, places), examples
+    return PlantedSum(flat, loss, len(part), places), examples
 
 
 def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
@@ -296,7 +308,6 @@ class Promised:
         return Interval(
             name=self.name,
             unit=self.unit,
-            sound=True,
             how=self.how,
             low=low,
             plain=plain,
@@ -304,7 +315,6 @@ class Promised:
             ledger=self.epsilon,
             releases=canaries,
             delta=self.delta,
-            binding=True,
         )
 
 

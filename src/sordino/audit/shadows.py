@@ -29,6 +29,7 @@ from torch import Tensor
 
 from sordino.audit.intervals import alone
 from sordino.audit.lira import Observed, confidence
+from sordino.audit.planted import ABSENT, MembersSum
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import check_below
@@ -45,29 +46,10 @@ from sordino.core.study.base import Study
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.perexample import Bound, Clipped, ClippedSum, MeanGradient
-from sordino.training.perexample.clipping import UNKNOWN
+from sordino.training.perexample import MeanGradient
 
-ABSENT = -1
-"""The label of a record that a run's coin leaves out."""
 STUDY = "study.toml"
 MODEL = "model.safetensors"
-
-
-class MembersSum(ClippedSum):
-    """The clipped sum over those examples of a batch that are there."""
-
-    def of(  # type: ignore[override]  # of whoever has labels
-        self,
-        examples: Examples,
-        chosen: Tensor,
-        bound: float | Bound,
-        out: Tensor,
-        *,
-        expected: float = UNKNOWN,
-    ) -> Clipped:
-        present = chosen[examples.y[chosen] != ABSENT]
-        return super().of(examples, present, bound, out, expected=expected)
 
 
 class MembersMean(MeanGradient):
@@ -143,11 +125,6 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
     )
 
 
-def _halves(found: Shadows, run: int) -> list[NDArray[np.bool_]]:
-    """Which examples of each client are in a run."""
-    return np.split(found.coins(run), np.cumsum(found.divided.sizes)[:-1])
-
-
 def _built(
     found: Shadows,
     number: int,
@@ -157,7 +134,8 @@ def _built(
     affordable_steps: Sequence[int] | None = None,
 ) -> PreparedRun:
     assert isinstance(study, HorizontalStudy)
-    regime, halves = horizontal.of(study), _halves(found, number)
+    regime = horizontal.of(study)
+    halves = np.split(found.coins(number), np.cumsum(found.divided.sizes)[:-1])
     prints = tuple(
         hashlib.sha256(part.fingerprint().encode() + half.tobytes()).hexdigest()
         for part, half in zip(found.divided.parts, halves, strict=True)

@@ -14,7 +14,7 @@ from sordino.cli import say
 from sordino.cli.run import AsJson, Jobs, Set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sordino.audit.intervals import Interval
     from sordino.audit.lira import Inferred
@@ -168,8 +168,11 @@ def audit(
     if name == "inversion":
         if shadows is not None:
             raise StudyError("--shadows does not go with --attack inversion; give --attack lira")
-        _companion(name)(options)
-        return
+        for each in companions(ENTRY_POINTS):
+            if each.name == name:
+                each.load()(options)
+                return
+        raise StudyError(f"--attack {name} comes with another package: pip install sordino-papers")
     for option, value in (("--model", model), ("--images", images), ("--noise", noise)):
         if value is not None:
             raise StudyError(
@@ -216,19 +219,6 @@ def audit(
     if wrong := failed(intervals):
         say.people(f"FAILED: {', '.join(one.name for one in wrong)}")
         raise typer.Exit(1)
-
-
-def _companion(name: str) -> Callable[[AttackOptions], None]:
-    """Return an attack of another package.
-
-    Raises:
-        StudyError: if the package is not installed.
-    """
-    for each in companions(ENTRY_POINTS):
-        if each.name == name:
-            found: Callable[[AttackOptions], None] = each.load()
-            return found
-    raise StudyError(f"--attack {name} comes with another package: pip install sordino-papers")
 
 
 def _checked(attack: str | None) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from sordino.core.study.base import Study
     from sordino.tune.price import Price
-    from sordino.tune.public import Scored
 
 TIMING = (
     "how long this takes tells how many trials there are to whoever watches this machine, and so "
@@ -121,7 +120,11 @@ def tune(
     if (warning := public.book(found[0].study, on, declared=declared)) is not None:
         say.people(warning)
     scored = public.scored(tasks, runner.play_tasks(tasks, folder, jobs, quiet))
-    _scores(f"Accuracy on {on}", scored)
+    rows = [
+        [one.title, "-" if one.failed else f"{100 * one.mean:.2f} %", "; ".join(one.failed)]
+        for one in scored
+    ]
+    say.table(f"Accuracy on {on}", ["candidate", "mean", "failed"], rows)
     best = public.best(scored)
     note = {
         "source": "public",
@@ -172,14 +175,6 @@ def _write(path: Path, study: Study, accuracy: float | None, as_json: bool) -> N
     say.result(f"Wrote {path}. Next: sordino plan {path}")
     if as_json:
         say.machine({"study": str(path), "chosen": study.tuned.chosen, "accuracy": accuracy})
-
-
-def _scores(title: str, scored: Sequence[Scored]) -> None:
-    rows = [
-        [one.title, "-" if one.failed else f"{100 * one.mean:.2f} %", "; ".join(one.failed)]
-        for one in scored
-    ]
-    say.table(title, ["candidate", "mean", "failed"], rows)
 
 
 def _privately(

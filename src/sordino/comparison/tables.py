@@ -137,13 +137,12 @@ def differences(comparison: Comparison) -> Table:
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
     """In words: what each difference means, and what makes the two unequal."""
     return [
-        (_sentence(each.study, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "")
+        (
+            f"{'' if each.verdict.startswith(each.study) else each.study + ': '}{each.verdict}.",
+            f"But {'; '.join(each.notes)}." if each.notes else "",
+        )
         for each in comparison.differences
     ]
-
-
-def _sentence(label: str, verdict: str) -> str:
-    return f"{verdict}." if verdict.startswith(label) else f"{label}: {verdict}."
 
 
 def runs(comparison: Comparison) -> Table:

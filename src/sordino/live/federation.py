@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -150,12 +149,6 @@ def _epsilon(site: SiteStatus) -> str:
     return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
 
 
-def _answer(folder: Path, path: str) -> Answer:
-    if path != "/":
-        return Answer(b"There is one page: /", 404, "text/plain; charset=utf-8")
-    return Answer(page(read(folder)).encode())
-
-
 class Page(Loopback):
     """The page on the loopback, in a thread of its own.
 
@@ -164,4 +157,9 @@ class Page(Loopback):
     """
 
     def __init__(self, folder: Path, port: int) -> None:
-        super().__init__(port, partial(_answer, folder), "--page")
+        def answer(path: str) -> Answer:
+            if path != "/":
+                return Answer(b"There is one page: /", 404, "text/plain; charset=utf-8")
+            return Answer(page(read(folder)).encode())
+
+        super().__init__(port, answer, "--page")

@@ -11,7 +11,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.plan import Stages
 from sordino.core.regimes import calibrated
 from sordino.core.statements import looked
-from sordino.privacy import Event, Repeated, Selected, accountant
+from sordino.privacy import Repeated, Selected, accountant
 from sordino.privacy.event import Composed, Trials
 from sordino.privacy.parts import expected, law, missed, name_of, named
 from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
@@ -98,7 +98,10 @@ def price(
             "as it is, such as privacy.clip, method.learning_rate and model.name"
         )
     (each,), base = histories, accountant(first.privacy.accountant)
-    events = tuple(Selected(_together(history), trials) for history in each)
+    parts = [[Repeated(event, count) for event, count in history] for history in each]
+    events = tuple(
+        Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
+    )
     delta = first.privacy.delta or 0.0
     plain = calibrated(first).privacy.noise_multiplier
     return Price(
@@ -186,12 +189,6 @@ def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
             kinds[first] = tuple(asked.spending(first, most or 0))
         found.append(kinds[first])
     return tuple(found) if study.privacy.epsilons is not None else (found[0],)
-
-
-def _together(history: tuple[tuple[Event, int], ...]) -> Event:
-    """A history as one event."""
-    parts = tuple(Repeated(event, count) for event, count in history)
-    return parts[0] if len(parts) == 1 else Composed(parts)
 
 
 def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:

@@ -123,7 +123,10 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
             note = _book(price, own, folder, note)
         except (StudyError, LedgerError, BudgetExceeded):
             if fresh:  # nothing is booked, and nothing has run
-                _forget(folder, own)
+                shutil.rmtree(folder / HIDDEN)
+                (folder / NOTE).unlink()
+                if own.privacy.ledger == "run":
+                    (folder / LEDGER).unlink(missing_ok=True)
             raise
         say("the price is charged. Which trial is going on, and how many there are, is not shown")
         state = _trials(price, folder / HIDDEN, key)
@@ -170,14 +173,6 @@ def _begun(price: Price, folder: Path) -> TuningNote:
 def _name(key: bytes) -> str:
     """Return the tuning's name in the ledger: another key is another tuning, which pays."""
     return hashlib.sha256(b"sordino tuning:" + key).hexdigest()[:16]
-
-
-def _forget(folder: Path, own: Study) -> None:
-    """Leave nothing of a tuning that could not begin."""
-    shutil.rmtree(folder / HIDDEN)
-    (folder / NOTE).unlink()
-    if own.privacy.ledger == "run":
-        (folder / LEDGER).unlink(missing_ok=True)
 
 
 def _asked(price: Price) -> str:
@@ -264,7 +259,8 @@ def _trials(price: Price, hidden: Path, key: bytes) -> _State:
         return state
     entropy = System(key)
     for trial in range(state.done, drawn(price, entropy)):
-        name = _called(key, trial)
+        # which messages may show: it does not tell which trial it is
+        name = hmac.digest(key, f"folder {trial}".encode(), "sha256").hex()[:16]
         _clear(hidden, state, name)
         study = price.studies[int(entropy.at("candidate", trial).integers(len(price.studies)))]
         score = _score(price, study, hidden / name, _drawing(key, trial))
@@ -277,11 +273,6 @@ def _trials(price: Price, hidden: Path, key: bytes) -> _State:
         replace_file(hidden / STATE, msgspec.json.encode(state))
     _clear(hidden, state, None)
     return state
-
-
-def _called(key: bytes, trial: int) -> str:
-    """The name of a trial's folder, which messages may show: it does not tell which trial it is."""
-    return hmac.digest(key, f"folder {trial}".encode(), "sha256").hex()[:16]
 
 
 def drawn(price: Price, entropy: System) -> int:

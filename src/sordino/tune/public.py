@@ -61,7 +61,7 @@ class Scored:
         return math.fsum(self.accuracies) / len(self.accuracies)
 
 
-def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy:
+def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
     """The study on public data: a data set of this program, or a file or a data set of somebody's
     own that is ``declared`` public.
 
@@ -172,7 +172,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
         found = known_records(study, federation(examples(study)))
         known = [each for each in found if each.unit == PUBLIC]
     else:
-        rows = corpus(moved(study, on, declared=declared), identify=True)
+        rows = corpus(moved(study, on, declared), identify=True)
         parts = [part for part in (rows.train, rows.test) if len(part) and part.words is not None]
         known = [Records.together([records(part, PUBLIC, SAMPLE) for part in parts])]
     tuning = secrets.token_hex(8)
@@ -286,37 +286,25 @@ def trials(
     runner.refuse_file(runs)
     with tempfile.TemporaryDirectory() as spare:
         kept = not only_plan or there(runs, f"{VALIDATION}.npz")
-        found = sides(candidates, path, on, runs if kept else Path(spare), declared=declared)
-        made = tasks(found, seeds_of(found[0].study, count), runs)
+        place = (runs if kept else Path(spare)) / f"{VALIDATION}.npz"
+        if on == VALIDATION:  # no candidate changes the examples
+            keep_aside(candidates[0].study, place)
+        studies = [
+            aside(each.study, place) if on == VALIDATION else moved(each.study, on, declared)
+            for each in candidates
+        ]
+        slugs = [slug(each.title) for each in candidates]
+        if len(set(slugs)) < len(slugs):
+            slugs = [f"{number:03d}-{each}"[:60] for number, each in enumerate(slugs)]
+        sides = [
+            Side(each.title, name, path, study, calibrated(study))
+            for each, name, study in zip(candidates, slugs, studies, strict=True)
+        ]
+        made = tasks(sides, seeds_of(studies[0], count), runs)
         runner.states(made)
     if (file := file_of(on)) is not None:
         keep_digest(file, runs / "data.sha256", write=not only_plan)
     return made
-
-
-def sides(
-    candidates: Sequence[Candidate], path: Path, on: str, runs: Path, *, declared: bool
-) -> list[Side]:
-    """A side of a comparison for every candidate, on the public data.
-
-    ``runs`` is the folder that public examples of the study's own are kept in.
-    """
-    found, place = [], runs / f"{VALIDATION}.npz"
-    if on == VALIDATION:  # no candidate changes the examples
-        keep_aside(candidates[0].study, place)
-    for candidate in candidates:
-        study = (
-            aside(candidate.study, place)
-            if on == VALIDATION
-            else moved(candidate.study, on, declared=declared)
-        )
-        found.append(Side(candidate.title, slug(candidate.title), path, study, calibrated(study)))
-    if len({side.slug for side in found}) < len(found):
-        found = [
-            Side(side.label, f"{number:03d}-{side.slug}"[:60], side.path, side.study, side.full)
-            for number, side in enumerate(found)
-        ]
-    return found
 
 
 def scored(tasks: Sequence[Task], failed: Mapping[Task, str]) -> list[Scored]:

@@ -78,6 +78,14 @@ class Grid:
         kind = "attack-" if self.entry.attack is not None else ""
         return out / "runs" / f"{kind}{cell.digest}-{seed}"
 
+    def folders(self, out: Path) -> dict[Path, tuple[Cell, int]]:
+        """The folder of each run, seed by seed, with its first cell and its seed."""
+        found: dict[Path, tuple[Cell, int]] = {}
+        for seed in self.seeds:
+            for cell in self.cells:
+                found.setdefault(self.folder(cell, out, seed), (cell, seed))
+        return found
+
     @property
     def panels(self) -> list[str]:
         return list(dict.fromkeys(cell.place.panel for cell in self.cells))
@@ -133,9 +141,13 @@ def grid(
             continue
         for place, changes in _changes(entry, chosen, scale, panel, taken, left_out):
             try:
-                cells.append(_cell(path, place, changes))
+                study = studies.read(path, changes)
             except StudyError as error:
                 wrong.append(f"{entry.name}, {told(entry, place)}: {error}")
+                continue
+            digest = digest_of(study)
+            named = study.model_copy(update={"name": f"reproduction {digest}"})
+            cells.append(Cell(place, named, digest))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     count = seeds or chosen.seeds or entry.seeds
@@ -180,13 +192,13 @@ def told(entry: Entry, place: Place) -> str:
 
 def _kept(parts: Sequence[K], names: Sequence[str], scale: str, left_out: list[str]) -> list[K]:
     """Those that a scale runs, all if it names none; the others are noted."""
-    kept = [part for part in parts if not names or _named(part) in names]
+    kept = [
+        part
+        for part in parts
+        if not names or (part.label if isinstance(part, Point) else part.key) in names
+    ]
     left_out += [f"{part.label}: left out at scale {scale}" for part in parts if part not in kept]
     return kept
-
-
-def _named(part: Panel | Series | Point) -> str:
-    return part.key if isinstance(part, (Panel, Series)) else part.label
 
 
 def _changes(
@@ -225,12 +237,6 @@ def _fits(also: Also, place: Place) -> bool:
         (also.form, place.form),
     )
     return all(not names or name in names for names, name in pairs)
-
-
-def _cell(path: Path, place: Place, changes: Changes) -> Cell:
-    study = studies.read(path, changes)
-    digest = digest_of(study)
-    return Cell(place, study.model_copy(update={"name": f"reproduction {digest}"}), digest)
 
 
 def digest_of(study: Study) -> str:

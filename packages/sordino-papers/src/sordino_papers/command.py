@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino_papers.cells import Grid
-    from sordino_papers.entry import ScaleName
     from sordino_papers.results import EntryOf, Results
 
 LIST = "LIST"
@@ -47,7 +46,8 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run the tables and figures of the papers again, and judge what the papers claim of them."""
-    chosen = _scale(scale)
+    if scale not in ("quick", "full"):
+        raise StudyError(f"--scale must be quick or full; got {scale!r}")
     if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
         raise StudyError(f"--seeds must be from 1 to {MOST_SEEDS}; got {seeds}")
     from sordino_papers import cells, files
@@ -55,7 +55,7 @@ def reproduce(
     asked = [name for name in names if name.upper() != LIST]
     listed = len(asked) < len(names)
     entries = files.chosen(asked or ["all"])
-    grids = cells.grids(entries, chosen, seeds)
+    grids = cells.grids(entries, "full" if scale == "full" else "quick", seeds)
     if listed:
         _list(grids, as_json)
         return
@@ -68,14 +68,6 @@ def reproduce(
         say.machine({"page": str(out / "index.html"), "entries": found})
     if any(each.failures for each in found):
         raise typer.Exit(1)
-
-
-def _scale(scale: str) -> ScaleName:
-    known: tuple[Literal["quick"], Literal["full"]] = ("quick", "full")
-    for name in known:
-        if scale == name:
-            return name
-    raise StudyError(f"--scale must be quick or full; got {scale!r}")
 
 
 def _list(grids: Sequence[Grid], as_json: bool) -> None:

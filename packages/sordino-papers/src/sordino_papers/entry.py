@@ -252,8 +252,12 @@ def parse(table: Mapping[str, Any], name: str, place: str) -> Entry:
     if not shown:
         raise StudyError(f"{place}: give at least one [[shown]] with a measure")
     first = shown[0]["measure"]
+    read = {
+        "measure": lambda told, at: told if isinstance(told, Measure) else measure_of(told, at),
+        "rule": lambda told, at: chosen(told, RULES, at, "rule"),
+    }
     claims = [
-        _with({"measure": first, **each}, {"measure": _any, "rule": _rule}, f"{place}: claim[{i}]")
+        _with({"measure": first, **each}, read, f"{place}: claim[{i}]")
         for i, each in enumerate(_tables(found, "claim", place))
     ]
     found |= {"name": name, "shown": shown, "claim": claims}
@@ -281,14 +285,6 @@ def _with(
         key: read[key](value, f"{place}.{key}") if key in read else value
         for key, value in table.items()
     }
-
-
-def _any(told: object, place: str) -> Measure:
-    return told if isinstance(told, Measure) else measure_of(told, place)
-
-
-def _rule(told: object, place: str) -> Part:
-    return chosen(told, RULES, place, "rule")
 
 
 def _unknown(entry: Entry) -> list[str]:

@@ -12,7 +12,6 @@ from statistics import fmean
 from sordino.extend.runs import Figure, Panel, Picture, Series, band, look, picture_of
 from sordino_papers.cells import Place
 from sordino_papers.entry import Published, Shown
-from sordino_papers.measures import Curve
 from sordino_papers.results import Results
 from sordino_papers.tables import label_of
 
@@ -74,7 +73,8 @@ def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> Fig
         return None
     x, at = entry.x, list(places.values())
     log = x is not None and x.log and min(at) > 0
-    ends = (min(at) / 1.2, max(at) * 1.2) if log else _beside(at, bars=shown.kind == "bars")
+    room = 0.6 if shown.kind == "bars" or len(at) == 1 else 0.05 * (max(at) - min(at))
+    ends = (min(at) / 1.2, max(at) * 1.2) if log else (min(at) - room, max(at) + room)
     return Figure(
         key=f"{entry.name}-{i}-{panel}",
         title=title,
@@ -87,12 +87,6 @@ def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> Fig
         panels=[_panel(shown, series)],
         height=2.2,
     )
-
-
-def _beside(at: Sequence[float], *, bars: bool) -> tuple[float, float]:
-    """Ends of an axis with room beside the first and the last place."""
-    room = 0.6 if bars or len(at) == 1 else 0.05 * (max(at) - min(at))
-    return min(at) - room, max(at) + room
 
 
 def _panel(shown: Shown, series: Sequence[Series]) -> Panel:
@@ -108,7 +102,11 @@ def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> F
     for label, index, form, key in _lines(results):
         for j, point in enumerate(results.grid.points):
             found = results.values(shown.measure, Place(panel, key[1], key[0], point))
-            curves = [_scaled(value, scale) for value in found.values() if isinstance(value, tuple)]
+            curves = [
+                ([x for x, _ in value], [scale * y for _, y in value])
+                for value in found.values()
+                if isinstance(value, tuple)
+            ]
             curve, number = band(curves), index * many + j
             if curve.x:
                 name = ", ".join(filter(None, (label, point)))
@@ -156,9 +154,7 @@ def _values(results: Results, shown: Shown, place: Place) -> list[float]:
         return []
     scale = 100.0 if shown.measure.percent else 1.0
     return [
-        scale * value
-        for value in results.values(shown.measure, place).values()
-        if not isinstance(value, tuple) and isfinite(value)
+        scale * value for value in results.numbers(shown.measure, place).values() if isfinite(value)
     ]
 
 
@@ -170,7 +166,3 @@ def _printed(
         for each in published
         if (each.shown, each.panel, each.series) == (i, panel, series) and each.x in places
     ]
-
-
-def _scaled(curve: Curve, scale: float) -> tuple[list[float], list[float]]:
-    return [x for x, _ in curve], [scale * y for _, y in curve]

@@ -50,18 +50,15 @@ def chosen(asked: Sequence[str], home: Path = CATALOGUE) -> list[Entry]:
             each for each in known if each.startswith(f"{word}-")
         ]
         if not fitting:
+            papers = dict.fromkeys(name.rsplit("-", 2)[0] for name in known)
+            written = word.lower().replace("_", "-").strip("-")
+            meant = did_you_mean(written, [*known, *papers, "all"])
             raise StudyError(
-                f"{word!r} is no entry of the catalogue{_meant(word, known) or '.'} "
+                f"{word!r} is no entry of the catalogue{meant or '.'} "
                 "`sordino reproduce LIST` names all"
             )
         found |= dict.fromkeys(fitting)
     return [read(home / f"{name}.toml") for name in found]
-
-
-def _meant(word: str, known: Sequence[str]) -> str:
-    """A hint at a name, or a beginning of names, that is written otherwise."""
-    papers = dict.fromkeys(name.rsplit("-", 2)[0] for name in known)
-    return did_you_mean(word.lower().replace("_", "-").strip("-"), [*known, *papers, "all"])
 
 
 def _order(name: str) -> tuple[tuple[int, str | int], ...]:

@@ -95,13 +95,10 @@ def needed(grids: Sequence[Grid], out: Path) -> list[Run]:
     """The runs of all grids, seed by seed; equal ones once."""
     found: dict[Path, Run] = {}
     for grid in grids:
-        attack = grid.entry.attack
-        for seed in grid.seeds:
-            for cell in grid.cells:
-                folder = grid.folder(cell, out, seed)
-                images = None if attack is None else attack.images
-                label = f"{grid.entry.name}: {told(grid.entry, cell.place)}"
-                found.setdefault(folder, Run(cell, seed, folder, label, images))
+        images = None if grid.entry.attack is None else grid.entry.attack.images
+        for folder, (cell, seed) in grid.folders(out).items():
+            label = f"{grid.entry.name}: {told(grid.entry, cell.place)}"
+            found.setdefault(folder, Run(cell, seed, folder, label, images))
     return list(found.values())
 
 

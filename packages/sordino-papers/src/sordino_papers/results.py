@@ -117,14 +117,18 @@ class Results:
         """Return a measure's values in a cell, by seed; seeds without a number are left out."""
         if isinstance(measure, Best):
             return self._best(SHORT[measure.best_of], place)
-        cell = self.grid.at(place)
-        found: dict[int, float | Curve] = {}
-        for seed in self.grid.seeds if cell is not None else ():
-            assert cell is not None
-            value = measured(measure, self.run(cell, seed))
-            if value is not None and value != ():
-                found[seed] = value
+        cell, found = self.grid.at(place), dict[int, float | Curve]()
+        if cell is not None:
+            for seed in self.grid.seeds:
+                value = measured(measure, self.run(cell, seed))
+                if value is not None and value != ():
+                    found[seed] = value
         return found
+
+    def numbers(self, measure: Measure, place: Place) -> dict[int, float]:
+        """Return those of its values that are numbers."""
+        found = self.values(measure, place)
+        return {seed: each for seed, each in found.items() if not isinstance(each, tuple)}
 
     def _best(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
         """By seed, whether the series is the best of all there."""
@@ -171,7 +175,9 @@ def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
 
 
 def judged(results: Results, claim: Claim) -> ClaimOf:
-    """A claim with its verdict."""
+    """A claim with its verdict, by the first form and each in which a series of it was run."""
+    series = {name for what, names in claim.rule.named() if what == "series" for name in names}
+    run = {cell.place.form for cell in results.grid.cells if cell.place.series in series}
     forms = tuple(
         judge(
             claim.rule,
@@ -182,24 +188,13 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
                 lambda place: results.values(claim.measure, place),
             ),
         )
-        for form in _forms(results.grid, claim)
+        for form in results.grid.forms
+        if form == results.grid.forms[0] or form in run
     )
     panels = claim.rule.panel or results.grid.data.keys()
     taken = [results.grid.data.get(panel) for panel in panels]
     other = any(each is not None and not each.papers for each in taken)
-    return ClaimOf(claim.text, claim.where, verdict(results, forms, _series(claim)), forms, other)
-
-
-def _forms(grid: Grid, claim: Claim) -> list[str]:
-    """The first form, and each in which a series of the claim was run."""
-    series = _series(claim)
-    run = {cell.place.form for cell in grid.cells if cell.place.series in series}
-    return [form for i, form in enumerate(grid.forms) if not i or form in run]
-
-
-def _series(claim: Claim) -> set[str]:
-    """The series that a claim speaks of."""
-    return {name for what, names in claim.rule.named() if what == "series" for name in names}
+    return ClaimOf(claim.text, claim.where, verdict(results, forms, series), forms, other)
 
 
 def verdict(results: Results, forms: Sequence[Judged], series: Collection[str]) -> Verdict:
@@ -242,16 +237,8 @@ def collected(results: Results) -> EntryOf:
 
 
 def _cell(results: Results, cell: Cell) -> CellOf:
-    numbers = []
-    for shown in results.grid.entry.shown:
-        if shown.measure.curved:
-            continue
-        found = {
-            seed: value
-            for seed, value in results.values(shown.measure, cell.place).items()
-            if not isinstance(value, tuple)
-        }
-        numbers.append(number(shown.measure.told, found))
+    shown = [each.measure for each in results.grid.entry.shown if not each.measure.curved]
+    numbers = [number(each.told, results.numbers(each, cell.place)) for each in shown]
     claimed, true = results.epsilons(cell)
     privacy, place = cell.study.privacy, cell.place
     return CellOf(
@@ -288,17 +275,12 @@ def _failures(results: Results) -> tuple[str, ...]:
 
 def _reservations(results: Results) -> str:
     """Return remarks on the runs: that some are missing, or that different programs made them."""
-    grid = results.grid
-    folders = {
-        grid.folder(cell, results.out, seed): results.run(cell, seed)
-        for cell in grid.cells
-        for seed in grid.seeds
-    }
-    there = [run for run in folders.values() if run is not None]
+    runs = [results.run(*each) for each in results.grid.folders(results.out).values()]
+    there = [run for run in runs if run is not None]
     codes = {known(run.environment.code) for run in there if isinstance(run, Run)}
     told = []
-    if len(there) < len(folders):
-        told.append(f"Only {len(there)} of {len(folders)} runs are there.")
+    if len(there) < len(runs):
+        told.append(f"Only {len(there)} of {len(runs)} runs are there.")
     if len(codes) > 1:
         told.append(
             f"Its runs were made by {len(codes)} versions of the program: another --out makes them "
@@ -316,16 +298,11 @@ def seconds_of(folder: Path) -> Path:
 
 def _seconds(results: Results) -> list[float]:
     """Of a core, of every run; wall time where that is all that is known."""
-    grid, found = results.grid, []
-    folders = {
-        grid.folder(cell, results.out, seed): (cell, seed)
-        for cell in grid.cells
-        for seed in grid.seeds
-    }
-    for folder, (cell, seed) in folders.items():
-        kept, run = seconds_of(folder), results.run(cell, seed)
+    found = []
+    for folder, (cell, seed) in results.grid.folders(results.out).items():
+        run = results.run(cell, seed)
         try:
-            found.append(float(kept.read_text()))
+            found.append(float(seconds_of(folder).read_text()))
         except (OSError, ValueError):  # missing, or damaged
             if isinstance(run, Run):
                 found.append(real(run.result.seconds) or 0.0)

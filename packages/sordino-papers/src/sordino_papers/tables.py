@@ -71,19 +71,11 @@ def _cell(results: Results, shown: Shown, place: Place) -> str:
     cell, measure = results.grid.at(place), shown.measure
     if cell is None or cell.place != place:
         return "-"
-    found = _numbers(results, measure, place)
+    found = results.numbers(measure, place)
     if shown.minus:
-        other = _numbers(results, measure, replace(place, series=shown.minus))
+        other = results.numbers(measure, replace(place, series=shown.minus))
         found = {seed: found[seed] - other[seed] for seed in found.keys() & other.keys()}
     return shown_as(number(measure.told, found), measure)
-
-
-def _numbers(results: Results, measure: Measure, place: Place) -> dict[int, float]:
-    return {
-        seed: value
-        for seed, value in results.values(measure, place).items()
-        if not isinstance(value, tuple)
-    }
 
 
 def shown_as(found: Number, measure: Measure) -> str:

@@ -59,7 +59,6 @@ def _planted(
     coins = entropy.at("audit", "arrivals", "coins").random(m) < 0.5
     rng = entropy.at("audit", "arrivals", "places")
     kernel, examples = dirac(flat, loss_of(study), part, coins, rng)
-    assert kernel.places is not None
     watched = Watched(edge.mechanism, kernel.without, kernel.places)
     kernels = ModelKernels(flat, kernel, edge.kernels.mean)
     planted = replace(edge, examples=examples, kernels=kernels, mechanism=watched)
