@@ -328,8 +328,8 @@ def _listed(folder: Path) -> dict[str, Any]:
                 words.date(known(run.about.begun)) or "-",
                 str(run.number),
                 words.percent(run.accuracy),
-                words.epsilon(run) if run.epsilon is not None or not run.private else "-",
-                words.bound(run.budget) if run.private else "∞",
+                words.spent(run),
+                words.budget(run),
             )
         )
     more = len(found) - len(rows) - len(compared)

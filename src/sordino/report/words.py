@@ -112,6 +112,16 @@ def epsilon(run: Run) -> str:
     return bound(run.guaranteed)
 
 
+def spent(run: Run) -> str:
+    """Epsilon of a run beside others; a dash where it promises, and says nothing yet."""
+    return epsilon(run) if run.epsilon is not None or not run.private else "-"
+
+
+def budget(run: Run) -> str:
+    """The epsilon that was promised."""
+    return bound(run.budget) if run.private else plain(math.inf)
+
+
 def plain(value: float | None, digits: int = 4) -> str:
     """A number for people.
 

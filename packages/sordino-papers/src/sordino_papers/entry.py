@@ -9,7 +9,7 @@ Equal studies of all entries are run once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -308,28 +308,22 @@ def _unknown(entry: Entry) -> list[str]:
     return told
 
 
-def _names(entry: Entry) -> list[tuple[str, str, Sequence[str]]]:
-    """Each place that names series, panels or points, with what it names."""
-    found: list[tuple[str, str, Sequence[str]]] = []
+def _names(entry: Entry) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield each place that names series, panels, points or forms, with what it names."""
     for i, published in enumerate(entry.published):
-        place = f"published[{i}]"
-        found.append((place, "series", [published.series]))
-        found.append((place, "panel", [published.panel] if published.panel else []))
-        found.append((place, "x", [published.x] if published.x else []))
+        for what in ("series", "panel", "x"):
+            yield f"published[{i}]", what, list(filter(None, [getattr(published, what)]))
     for i, claim in enumerate(entry.claim):
-        place = f"claim[{i}].rule"
-        found += [(place, what, names) for what, names in claim.rule.named()]
+        for what, names in claim.rule.named():
+            yield f"claim[{i}].rule", what, names
     for form in entry.form:
-        found.append((f"form {form.key}", "series", form.only))
+        yield f"form {form.key}", "series", form.only
     for i, shown in enumerate(entry.shown):
-        found.append((f"shown[{i}].minus", "series", [shown.minus] if shown.minus else []))
-        found.append((f"shown[{i}].only", "series", shown.only))
+        yield f"shown[{i}].minus", "series", list(filter(None, [shown.minus]))
+        yield f"shown[{i}].only", "series", shown.only
     for i, also in enumerate(entry.also):
-        place = f"also[{i}]"
-        found += [(place, "series", also.series), (place, "panel", also.panel)]
-        found += [(place, "x", also.x), (place, "form", also.form)]
+        for what in ("series", "panel", "x", "form"):
+            yield f"also[{i}]", what, getattr(also, what)
     for key, scale in entry.scale.items():
-        found.append((f"scale.{key}", "series", scale.series))
-        found.append((f"scale.{key}", "panel", scale.panels))
-        found.append((f"scale.{key}", "x", scale.points))
-    return found
+        for what, names in (("series", scale.series), ("panel", scale.panels), ("x", scale.points)):
+            yield f"scale.{key}", what, names

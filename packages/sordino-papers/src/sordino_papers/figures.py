@@ -11,7 +11,7 @@ from statistics import fmean
 
 from sordino.extend.runs import Figure, Panel, Picture, Series, band, look, picture_of
 from sordino_papers.cells import Place
-from sordino_papers.entry import Published, Shown
+from sordino_papers.entry import Shown
 from sordino_papers.results import Results
 from sordino_papers.tables import label_of
 
@@ -20,30 +20,48 @@ MOST_CURVES = 24
 
 def pictures(results: Results) -> list[Picture]:
     """The pictures of an entry: one for each thing that is shown as one, and each panel."""
-    entry, found = results.grid.entry, []
-    labels = {each.key: each.label for each in entry.panel}
-    for i, shown in enumerate(entry.shown):
-        if shown.kind == "table":
-            continue
-        for panel in results.grid.panels:
-            title = ", ".join(filter(None, (shown.title or shown.measure.told, labels.get(panel))))
-            drawn = _curves if shown.measure.curved else _dots
-            figure = drawn(results, i, shown, panel, title)
-            if figure is not None:
-                found.append(picture_of(figure))
+    found = []
+    for i, shown in enumerate(results.grid.entry.shown):
+        for panel in results.grid.panels if shown.kind != "table" else ():
+            series = (_curves if shown.measure.curved else _dots)(results, i, shown, panel)
+            if series:
+                found.append(picture_of(_figure(results, i, shown, panel, series)))
     return found
 
 
-def _caption(shown: Shown) -> str:
-    if shown.measure.curved:
-        return "Mean over seeds; a band reaches from the lowest to the highest."
-    bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
-    return f"{bars} Crosses are figures of the paper."
+def _figure(results: Results, i: int, shown: Shown, panel: str, series: Sequence[Series]) -> Figure:
+    entry, measure = results.grid.entry, shown.measure
+    labels = {each.key: each.label for each in entry.panel}
+    title = ", ".join(filter(None, (shown.title or measure.told, labels.get(panel))))
+    label = measure.told + (" (%)" if measure.percent else "")
+    figure = Figure(
+        key=f"{entry.name}-{i}-{panel}",
+        title=title,
+        caption="Mean over seeds; a band reaches from the lowest to the highest.",
+        label=title,
+        x=getattr(measure, "over", "round"),
+        panels=[Panel(label=label, series=series, percent=measure.percent)],
+        height=2.2,
+    )
+    if measure.curved:
+        return figure
+    x, places = entry.x, _places(results)
+    at = list(places.values())
+    log = x is not None and x.log and min(at) > 0
+    room = 0.6 if shown.kind == "bars" or len(at) == 1 else 0.05 * (max(at) - min(at))
+    return replace(
+        figure,
+        caption="A point is the mean over seeds, its bar reaches from the lowest to the highest. "
+        "Crosses are figures of the paper.",
+        x="" if x is None else x.label,
+        limits=(min(at) / 1.2, max(at) * 1.2) if log else (min(at) - room, max(at) + room),
+        log=log,
+        ticks=() if x is None or log else [(place, name) for name, place in places.items()],
+    )
 
 
-def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> Figure | None:
-    entry = results.grid.entry
-    places = _places(results)
+def _dots(results: Results, i: int, shown: Shown, panel: str) -> list[Series]:
+    entry, places = results.grid.entry, _places(results)
     series: list[Series] = []
     for label, index, form, key in _lines(results):
         dots = [
@@ -65,38 +83,19 @@ def _dots(results: Results, i: int, shown: Shown, panel: str, title: str) -> Fig
                 spread=([min(values) for _, values in dots], [max(values) for _, values in dots]),
             )
         )
-        printed = () if form else _printed(entry.published, i, panel, key[0], places)
-        if printed and shown.kind != "bars":
+        printed = [
+            (places[each.x], each.value)
+            for each in entry.published
+            if (each.shown, each.panel, each.series) == (i, panel, key[0]) and each.x in places
+        ]
+        if printed and not form and shown.kind != "bars":
             xs, ys = zip(*printed, strict=True)
             series.append(Series(kind="dots", filled=False, colour=colour, x=xs, y=ys))
-    if not series:
-        return None
-    x, at = entry.x, list(places.values())
-    log = x is not None and x.log and min(at) > 0
-    room = 0.6 if shown.kind == "bars" or len(at) == 1 else 0.05 * (max(at) - min(at))
-    ends = (min(at) / 1.2, max(at) * 1.2) if log else (min(at) - room, max(at) + room)
-    return Figure(
-        key=f"{entry.name}-{i}-{panel}",
-        title=title,
-        caption=_caption(shown),
-        label=title,
-        x="" if x is None else x.label,
-        limits=ends,
-        log=log,
-        ticks=() if x is None or log else [(place, name) for name, place in places.items()],
-        panels=[_panel(shown, series)],
-        height=2.2,
-    )
+    return series
 
 
-def _panel(shown: Shown, series: Sequence[Series]) -> Panel:
-    percent = shown.measure.percent
-    label = shown.measure.told + (" (%)" if percent else "")
-    return Panel(label=label, series=series, percent=percent)
-
-
-def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> Figure | None:
-    entry, many = results.grid.entry, len(results.grid.points)
+def _curves(results: Results, i: int, shown: Shown, panel: str) -> list[Series]:
+    many = len(results.grid.points)
     scale = 100.0 if shown.measure.percent else 1.0
     series = []
     for label, index, form, key in _lines(results):
@@ -112,17 +111,7 @@ def _curves(results: Results, i: int, shown: Shown, panel: str, title: str) -> F
                 name = ", ".join(filter(None, (label, point)))
                 colour, dash = look(number)[0], look(number + 8 * form)[1]
                 series.append(replace(curve, name=name, colour=colour, dash=dash))
-    if not series:
-        return None
-    return Figure(
-        key=f"{entry.name}-{i}-{panel}",
-        title=title,
-        caption=_caption(shown),
-        label=title,
-        x=getattr(shown.measure, "over", "round"),
-        panels=[_panel(shown, series[:MOST_CURVES])],
-        height=2.2,
-    )
+    return series[:MOST_CURVES]
 
 
 def _lines(results: Results) -> Iterator[tuple[str, int, int, tuple[str, str]]]:
@@ -155,14 +144,4 @@ def _values(results: Results, shown: Shown, place: Place) -> list[float]:
     scale = 100.0 if shown.measure.percent else 1.0
     return [
         scale * value for value in results.numbers(shown.measure, place).values() if isfinite(value)
-    ]
-
-
-def _printed(
-    published: Sequence[Published], i: int, panel: str, series: str, places: dict[str, float]
-) -> list[tuple[float, float]]:
-    return [
-        (places[each.x], each.value)
-        for each in published
-        if (each.shown, each.panel, each.series) == (i, panel, series) and each.x in places
     ]

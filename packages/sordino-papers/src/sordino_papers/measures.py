@@ -12,7 +12,8 @@ Column(column='tau', take='mean', part=None)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -123,7 +124,7 @@ class Column(Measure, frozen=True):
 
     def of(self, run: Run) -> float | None:
         found = [value for _, value in points(run, self.column, "round", self.part)]
-        return reduced(found, self.take) if found else None
+        return REDUCERS[self.take](found) if found else None
 
 
 class Total(Measure, frozen=True):
@@ -292,15 +293,11 @@ def _value(row: msgspec.Struct, key: str, part: int | None) -> float | None:
     return None
 
 
-def reduced(values: Sequence[float], take: Take) -> float:
-    """
-    >>> reduced([1.0, 2.0, 6.0], "mean"), reduced([1.0, 2.0], "last")
-    (3.0, 2.0)
-    """
-    if take in ("last", "first"):
-        return values[-1 if take == "last" else 0]
-    if take == "mean":
-        return math.fsum(values) / len(values)
-    if take == "sum":
-        return math.fsum(values)
-    return max(values) if take == "max" else min(values)
+REDUCERS: Mapping[Take, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "first": lambda values: values[0],
+    "mean": fmean,
+    "sum": math.fsum,
+    "max": max,
+    "min": min,
+}
