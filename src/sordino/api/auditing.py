@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
@@ -15,7 +13,6 @@ from sordino.audit.canaries import own_mechanism
 from sordino.audit.intervals import Interval, Row, intervals_figure, lira_figure, rows
 from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
 from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
-from sordino.base import HOME
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
@@ -153,10 +150,6 @@ def _horizontal(study: Study) -> HorizontalStudy:
 
 # Shadow runs, in processes of their own: as many at once as there are cores.
 
-PROGRAM = (
-    f"import sys; sys.path.append({str(HOME.parent)!r}); "
-    "from sordino.audit.shadows import work; work(sys.argv[1:])"
-)
 PART = 2
 """Shadow runs for each run that is attacked."""
 ALONE = 3
@@ -263,23 +256,17 @@ def _make(
         return
     base = found.folder.parent
     replace_file(base / STUDY, studies.write(found.study).encode())
-    places = str(base.resolve()), str(modules.resolve())
-    command = (sys.executable, "-P", "-c", PROGRAM, *places)
-    jobs = [runner.Job(i, (*command, *map(str, left[i::at_once]))) for i in range(at_once)]
-    failed: list[str] = []
-    done = runs - len(left)
+    done, failed = runs - len(left), list[str]()
 
-    def tick(going: Sequence[Any]) -> None:
+    def ended(number: int, answer: runner.Answer) -> None:
         nonlocal done
-        if (now := runs - len(found.left(runs))) != done:
-            done = now
-            told(done, runs)
+        done += 1
+        told(done, runs)
+        if answer.why is not None:
+            failed.append(answer.why)
 
-    def ended(key: Any, why: str | None) -> None:
-        if why is not None:
-            failed.append(why)
-
-    with runner.terminated_like_interrupted():
-        runner.play(jobs, at_once, ended=ended, tick=tick)
+    places, threads = (str(base.resolve()), str(modules.resolve())), found.study.execution.threads
+    calls = {number: runner.Call((*places, number), threads) for number in left}
+    runner.call("sordino.audit.shadows:work", calls, at_once, ended)
     if failed:
         raise StudyError(f"a shadow run failed: {failed[0]}")

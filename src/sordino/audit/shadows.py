@@ -17,7 +17,7 @@ import io
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -207,18 +207,20 @@ def observed(found: Shadows, runs: int) -> tuple[Observed, float]:
     return Observed(np.stack(phi), coins), epsilon
 
 
-def work(arguments: Sequence[str]) -> None:
-    """Make the runs of these numbers, in a process of its own.
-
-    Args:
-        arguments: the folder below which runs lie, that of modules, and numbers of runs.
-    """
-    folder, modules, *numbers = arguments
+@cache
+def _of_process(folder: str, modules: str) -> Shadows:
     study = studies.read(Path(folder) / STUDY, modules=Path(modules))
     assert isinstance(study, HorizontalStudy)
-    found = shadows(study, Path(folder))
-    for number in numbers:
-        observe(found, int(number))
+    return shadows(study, Path(folder))
+
+
+def work(folder: str, modules: str, number: int) -> None:
+    """Make the run of this number, in a process of its own.
+
+    Args:
+        folder: below which runs lie; ``modules`` that of modules.
+    """
+    observe(_of_process(folder, modules), number)
 
 
 def load_weights(flat: Flat, path: Path) -> None:

@@ -4,6 +4,7 @@ along. Every run that is not done yet, then the page.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import shutil
@@ -17,10 +18,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self, TextIO, TypeAlias
+from typing import IO, Any, Literal, NamedTuple, Self, TextIO, TypeAlias
+
+import msgspec
 
 from sordino.base import HOME
-from sordino.base.errors import StudyError
+from sordino.base.errors import SordinoError, StudyError
 from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
 from sordino.comparison import result, schedule, tables
@@ -194,6 +197,101 @@ def play(
                 time.sleep(PAUSE)
     finally:
         _stop(list(going.values()))
+
+
+MOST_CALLS = 10
+"""Calls of one process."""
+ENDED = "its process ended before it did"
+
+
+class Call(NamedTuple):
+    """Arguments, as JSON has them, and the threads that the call takes."""
+
+    given: tuple[str | int | None, ...]
+    threads: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """End of a call: why it failed or None, and seconds of its process's core."""
+
+    why: str | None
+    seconds: float
+
+
+def call(
+    function: str,
+    calls: Mapping[int, Call],
+    at_once: int,
+    ended: Callable[[int, Answer], None],
+) -> None:
+    """Call a function many times in processes, which make several calls one after another: to
+    start one takes longer than a short run.
+
+    One that is killed, or fails, takes no call of another process along.
+
+    Args:
+        function: as "package.module:name"; its package is found by the processes.
+        ended: told the number of each call that ended, and how.
+    """
+    module = importlib.import_module(function.partition(":")[0])
+    home = Path(module.__file__ or "").parents[module.__name__.count(".")]
+    program = (
+        f"import sys; sys.path.extend({[str(HOME.parent), str(home)]!r}); "
+        "from sordino.comparison.runner import work; work(sys.argv[-1])"
+    )
+    left = dict(calls)
+    with tempfile.TemporaryDirectory(prefix="sordino-") as scratch, terminated_like_interrupted():
+
+        def look(going: object = None) -> None:
+            for number in list(left):
+                path = Path(scratch) / f"{number}.answer"
+                if path.exists():
+                    del left[number]
+                    ended(number, msgspec.json.decode(path.read_bytes(), type=Answer))
+
+        def over(numbers: tuple[int, ...], why: str | None) -> None:
+            look()
+            for number in [each for each in numbers if left.pop(each, None) is not None]:
+                ended(number, Answer(why or ENDED, 0.0))
+
+        jobs = []
+        for numbers in batches(list(calls), at_once):
+            path = Path(scratch) / f"{numbers[0]}.batch"
+            asked = function, {number: calls[number].given for number in numbers}
+            replace_file(path, msgspec.json.encode(asked))
+            threads = max(calls[number].threads for number in numbers)
+            command = (sys.executable, "-P", "-c", program, str(path))
+            jobs.append(Job(numbers, command, threads))
+        play(jobs, at_once, ended=over, tick=look)
+
+
+def batches(numbers: Sequence[int], at_once: int) -> Iterator[tuple[int, ...]]:
+    """Calls that one process makes one after another: many at first, single ones towards the end,
+    so that all processes end at about the same time.
+    """
+    left = tuple(numbers)
+    while left:
+        count = min(max(len(left) // (3 * at_once), 1), MOST_CALLS)
+        yield left[:count]
+        left = left[count:]
+
+
+def work(batch: str) -> None:
+    """Make the calls in a file; beside it, one file for each says how it ended."""
+    name, calls = msgspec.json.decode(
+        Path(batch).read_bytes(), type=tuple[str, dict[int, list[str | int | None]]]
+    )
+    module, _, attribute = name.partition(":")
+    for number, given in calls.items():
+        started, why = time.process_time(), None
+        try:
+            getattr(importlib.import_module(module), attribute)(*given)
+        except SordinoError as error:
+            why = str(error)
+        except Exception as error:  # of one call: the others of this process go on
+            why = f"{type(error).__name__}: {error}"
+        answer = Answer(why, time.process_time() - started)
+        replace_file(Path(batch).with_name(f"{number}.answer"), msgspec.json.encode(answer))
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from sordino.comparison.result import CONFIDENCE as CONFIDENCE
 from sordino.comparison.result import spread as spread
 from sordino.comparison.result import student as student
 from sordino.comparison.runner import STOPPED as STOPPED
-from sordino.comparison.runner import Job as Job
 from sordino.core import study as study
 from sordino.core.files import locked as locked
 from sordino.core.files import replace_file as replace_file

@@ -131,7 +131,7 @@ def _played(
             at_once = runner.jobs_at_once(
                 making[0], [run.cell.study.execution.threads for run in runs]
             )
-            failed = play.play(runs, at_once, making[1], say.people).failed
+            failed = play.play(runs, at_once, making[1], say.people)
         read = [Results(grid, out, failed) for grid in grids]
         found = [(each, collected(each)) for each in read]
         write(out, found, command)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sordino.extend.runs import Job, StudyError
+from sordino.extend.runs import StudyError, runner
 from sordino_papers import cells, files, play, worker
 from sordino_papers.measures import SHORT
 from sordino_papers.page import write
@@ -100,10 +100,9 @@ def nothing(name: str) -> bool:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made in this process: to start one takes longer than these runs."""
 
-    def played(jobs: list[Job], at_once: int, *, ended: Any, **other: object) -> None:
+    def played(jobs: list[runner.Job], at_once: int, *, ended: Any, **other: object) -> None:
         for job in jobs:
-            monkeypatch.setattr("sys.argv", job.command)
-            worker.main()
+            runner.work(job.command[-1])
             ended(job.key, None)
 
     monkeypatch.setattr("sordino.comparison.runner.play", played)
@@ -118,19 +117,17 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     runs = play.needed(grids, out)
     assert len(runs) == 4  # two series with two seeds, in both entries
     said: list[str] = []
-    seen = play.play(runs, 2, False, said.append)
-    assert not seen.failed
+    assert not play.play(runs, 2, False, said.append)
     assert said[-1].startswith("4/4  ali-dpfl-table-1: ")
-    again = play.play(runs, 2, False, said.append)
+    assert not play.play(runs, 2, False, said.append)
     assert said[-1] == "4 of 4 runs were finished before"
-    assert not again.seconds
 
     # a run that another version left half done is made anew
     half = runs[0].folder / "run.json"
     half.write_text(half.read_text().replace('"done"', '"running"'))
     made = runs[0].folder / "environment.json"
     made.write_text(made.read_text().replace('"code": "', '"code": "other'))
-    assert not play.play(runs, 1, True, said.append).failed
+    assert not play.play(runs, 1, True, said.append)
 
     found = [Results(grid, out, {}) for grid in grids]
     pairs = [(each, collected(each)) for each in found]
@@ -169,18 +166,18 @@ def test_what_is_damaged_is_named_and_the_rest_goes_on(home: Path, tmp_path: Pat
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     out = tmp_path / "out"
     first, second = play.needed([grid], out)
-    assert not play.play([second], 1, True, lambda text: None).failed
+    assert not play.play([second], 1, True, lambda text: None)
     seconds_of(second.folder).write_bytes(b"\xff no number")
     first.folder.mkdir(parents=True)
     (first.folder / "run.json").write_text('{"name": ')
     draft = first.folder.parent / f".{first.folder.name}.1a2b"
     draft.mkdir()
     said: list[str] = []
-    seen = play.play([first, second], 1, False, said.append)
+    wrong = play.play([first, second], 1, False, said.append)
     assert said[0] == "1 of 2 runs were finished before"
     assert said[1].startswith("2/2  ali-dpfl-table-1: one round, 2, seed 3: failed: ")
     assert not draft.exists()
-    for failed in (seen.failed, {}):
+    for failed in (wrong, {}):
         told = collected(Results(grid, out, failed))
         (failure,) = told.failures
         assert failure.startswith("one round, 2, seed 3: ")
@@ -197,14 +194,14 @@ def test_an_unforeseen_error_ends_one_run_only(
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     runs = play.needed([grid], tmp_path)
 
-    def carried_out(order: worker.Order) -> None:
-        if order.number == 0:
+    def make(study: str, folder: str, images: int | None) -> None:
+        if folder == str(runs[0].folder):
             raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("sordino_papers.worker._carried_out", carried_out)
-    monkeypatch.setattr(play, "batches", lambda runs, at_once: [list(runs.items())])
-    seen = play.play(runs, 1, True, lambda text: None)
-    assert seen.failed == {runs[0].folder: "ZeroDivisionError: division by zero"}
+    monkeypatch.setattr("sordino_papers.worker.make", make)
+    monkeypatch.setattr(runner, "batches", lambda numbers, at_once: [tuple(numbers)])
+    failed = play.play(runs, 1, True, lambda text: None)
+    assert failed == {runs[0].folder: "ZeroDivisionError: division by zero"}
 
 
 def test_a_damaged_attack_is_named(tmp_path: Path) -> None:
@@ -279,23 +276,20 @@ def test_an_attack_on_noise_without_a_price_is_kept(tmp_path: Path) -> None:
         .replace("sampling_rate = 0.2\n", "")
         .replace("rounds", "updates")
     )
-    order = worker.Order(0, str(study), str(tmp_path / "attack"), images=1)
-    worker._carried_out(order)
+    worker.make(str(study), str(tmp_path / "attack"), images=1)
     found = read(tmp_path / "attack")
     assert isinstance(found, worker.Found)
     assert found.once is None
     assert -1.0 <= found.correlation <= 1.0
 
 
-def test_processes_get_fewer_runs_towards_the_end(home: Path, tmp_path: Path) -> None:
-    grid = cells.grid(files.chosen(["all"], home)[0], "full", 6, home=home, here=nothing)
-    runs = dict(enumerate(play.needed([grid], tmp_path)))
-    counts = [len(batch) for batch in play.batches(runs, 2)]
-    assert counts == [4, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
-    assert sum(counts) == len(runs) == 24
+def test_processes_get_fewer_runs_towards_the_end() -> None:
+    found = list(runner.batches(range(24), 2))
+    assert [len(batch) for batch in found] == [4, 3, 2, 2, 2, *[1] * 11]
+    assert [number for batch in found for number in batch] == list(range(24))
 
 
 @pytest.mark.nightly
 def test_runs_are_made_in_processes(home: Path, tmp_path: Path) -> None:
     grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
-    assert not play.play(play.needed([grid], tmp_path), 2, True, lambda text: None).failed
+    assert not play.play(play.needed([grid], tmp_path), 2, True, lambda text: None)
