@@ -18,7 +18,7 @@ checkpoint (:meth:`TrainingState.packed`) and the study lead to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, get_type_hints, runtime_checkable
 
@@ -43,7 +43,7 @@ from sordino.core.world import (
     SiteSide,
     unpacked,
 )
-from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, Permit
+from sordino.privacy import Budget, Charge, Entry, LedgerSession, NonPrivate, Permit
 from sordino.privacy import Event as Fact
 from sordino.training.client import Client
 from sordino.training.plausible import Length, bearable
@@ -233,6 +233,17 @@ class Simulation(ServerSide[S], SiteSide[S]):
             )
             for part, (event, count) in enumerate(self.clients[site].price(asked))
         ]
+
+    def booked(self, site: int) -> Iterator[Entry]:
+        """Yield what the ledger holds of this run and a client's unit, of all lives of it."""
+        run = self.charge_key_prefix.partition("/")[0]
+        for entry in self.ledgers.ledger.entries(self.ledgers.names[self.units[site]]):
+            if entry.key.startswith(f"{run}/"):
+                yield entry
+
+    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest] | None:
+        """Return nothing where the ledger holds the round; else None: its steps are not known."""
+        return () if any(each.round >= answered for each in self.booked(site)) else None
 
     def charge(
         self, unit: str, event: Fact, count: int, number: int, key: str, why: str = ""

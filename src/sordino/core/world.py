@@ -500,6 +500,12 @@ class SiteSide(World[S]):
         """
         raise NotImplementedError
 
+    def forgotten_requests(self, site: int, answered: int, /) -> Sequence[ChargeRequest] | None:
+        """Return what a site has to book that has answered tasks up to this one and does not
+        remember it; None where only a newer ledger tells.
+        """
+        return ()
+
     def round_requests(self, site: int, effect: Book, /) -> Sequence[ChargeRequest]:
         """Return what a site books in its own ledger for a round that is charged to everybody."""
         return ()

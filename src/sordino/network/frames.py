@@ -20,6 +20,8 @@ from sordino.base.errors import LONGEST, RemoteProtocolError, printable
 VERSION = PROTOCOL
 STOPPED = "the run was stopped: "
 """The beginning of why a run ended, where that was before its time."""
+SLOWEST = 100_000
+"""Bytes a second of a line for which everybody waits."""
 Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 """An identifier of a run, which people read."""
 
@@ -90,14 +92,17 @@ class Done(Frame, frozen=True, tag="done"):
     """The site has kept what it needs of the end."""
 
 
-class Welcome(Frame, frozen=True, tag="welcome"):
+class Welcome(Frame, frozen=True, tag="welcome", omit_defaults=True):
     """The first frame of the server.
 
     Attributes:
         run: identifier of the federation's run.
+        answered: the last task that the site has answered, where it is later than the site's
+            greeting says; else 0, which is left out: versions before this have no such field.
     """
 
     run: Run
+    answered: int = 0
 
 
 class Ask(Frame, frozen=True, tag="ask"):

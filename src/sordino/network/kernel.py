@@ -310,10 +310,16 @@ class LiveKernel(NetworkKernel[S]):
         self._reports(self)
 
     def _cut(self) -> None:
-        """Let the journal begin anew, with who is there: a checkpoint does not say that."""
+        """Let the journal begin anew, with who is there and what each site has answered: a
+        checkpoint does not say that.
+        """
         first = [
             Input(self.count + i, self.time, "there", site)
             for i, site in enumerate(sorted(self._there), start=1)
+        ]
+        first += [
+            Input(self.count + i, self.time, "answered", site, number=number)
+            for i, (site, number) in enumerate(self.session.answers(), start=len(first) + 1)
         ]
         self.journal.cut(self.count, first)
         self.journal.enter(first)
@@ -385,6 +391,8 @@ class LiveKernel(NetworkKernel[S]):
                 self._ahead(site, each.number)
             case "down":
                 self._gone(site)
+            case "answered":
+                self.session.answered(site, each.number)
             case "booked":
                 self.session.booked(site, each.number)
                 if each.number == self._booking:
@@ -430,7 +438,7 @@ class LiveKernel(NetworkKernel[S]):
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
         on without the site.
         """
-        self.session.settled(each.site, each.number)
+        self.session.answered(each.site, each.number)
         message = reply_in(each.body, self.session.dimension)
         if not self._replaying:  # it is weighed once, and not when it is stepped through again
             task = self.tasks.get(each.site)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -279,6 +279,17 @@ class ServerSession:
     def _token(self, kind: Literal["task", "round"], site: int, number: int) -> bytes:
         return b"" if self._tokens is None else self._tokens.of(kind, self.names[site], number)
 
+    def answered(self, site: int, number: int) -> None:
+        """A site has answered a task."""
+        self.sites[site].answered = max(self.sites[site].answered, number)
+        self.settled(site, number)
+
+    def answers(self) -> Iterator[tuple[int, int]]:
+        """Yield who has answered which task last, where that is no secret."""
+        for site, standing in enumerate(self.sites):
+            if standing.answered and not self._world.charges_everybody:
+                yield site, standing.answered
+
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
         standing = self.sites[site]
@@ -380,17 +391,23 @@ class ServerSession:
 
     def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need, or have refused what they were told. How many have been heard.
+        need, or have refused what they were told: longer for who is connected, by as much as the
+        model takes on a slow line. How many have been heard.
         """
         self._bye = frames.encode(bye)
         for site, standing in enumerate(self.sites):
             standing.ask = standing.step = None
             standing.books.clear()
             self._send(site, self._bye)
-        end, missing = self._clock() + seconds, set(range(len(self.sites)))
-        while missing and (heard := self.next(end)) is not None:
-            if heard.kind == "stop":
+        soon, missing = self._clock() + seconds, set(range(len(self.sites)))
+        late = soon + len(self._bye) / frames.SLOWEST
+        while missing:
+            until = late if any(self.sites[each].greeted for each in missing) else soon
+            heard = self.next(min(until, self._clock() + 1.0))
+            if heard is not None and heard.kind == "stop":
                 missing.discard(heard.site)
+            elif heard is None and self._clock() >= until:
+                break
         return len(self.sites) - len(missing)
 
     def next(self, until: float | None) -> Heard | None:
@@ -506,13 +523,14 @@ class ServerSession:
         if standing.ask is None or standing.ask.number != number:
             self.note(site, standing.untimely(number), "an answer that nobody waits for")
             return None
+        standing.answered = number
         try:
             refuse_reply(site, number, reply_in(body, self.dimension), self._world)
         except RemoteProtocolError as error:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
-        standing.answered, standing.barred = number, 0
+        standing.barred = 0
         return Heard("message", site, body, number)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
@@ -553,7 +571,12 @@ class ServerSession:
             self._hub.send(self.names[site], frames.encode(frames.Reject(str(error))))
             return False
         self.sites[site].greeted, self.sites[site].revoked = True, ""
-        self._send(site, frames.encode(frames.Welcome(self.run)))
+        answered = dict(self.answers()).get(site, 0)
+        if answered > said.last:
+            why = f"it has answered task {answered}, and remembers task {said.last} as its last one"
+            self.note(site, "older copy", why)
+        later = answered if answered > said.last else 0
+        self._send(site, frames.encode(frames.Welcome(self.run, later)))
         return True
 
     def bad(self, site: int, error: RemoteProtocolError) -> None:

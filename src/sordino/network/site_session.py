@@ -241,8 +241,8 @@ class SiteSession:
             # meant for a connection that this one has replaced: sent again after the greeting
             return
         match found:
-            case frames.Welcome(run):
-                self._welcome(run)
+            case frames.Welcome(run, answered):
+                self._welcome(run, answered)
             case frames.Reject(why):
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
             case frames.Book(number, event, seal):
@@ -257,7 +257,7 @@ class SiteSession:
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
-    def _welcome(self, run: str) -> None:
+    def _welcome(self, run: str, answered: int) -> None:
         kept = self.answers.kept
         if kept.run and kept.run != run:
             raise StudyError(
@@ -266,8 +266,39 @@ class SiteSession:
             )
         if not kept.run:
             self.answers.keep(msgspec.structs.replace(kept, run=run))
+        if answered > kept.number and not self._world.remembers:
+            self._recall(answered)
         self.welcomed = True
         self._site.told("connected")
+
+    def _recall(self, answered: int) -> None:
+        """Book what this site has answered and forgotten. Its machine has failed, and the ledger
+        holds it; or the folder was put back from an older copy.
+
+        Raises:
+            StudyError: if it cannot be booked.
+        """
+        kept, folder = self.answers.kept, self._site.folder
+        why = (
+            f"the server has this site's answer to task {answered}, and the folder ends with task "
+            f"{kept.number}"
+        )
+        requests = self._world.forgotten_requests(self._site.index, answered)
+        remedy = (
+            "it was put back from an older copy, and what was answered since is in no ledger. Put "
+            "back the newest copy of the folder and of the ledger, or take no further part"
+        )
+        if requests is None:
+            raise StudyError(f"{folder}: {why}: {remedy}")
+        try:
+            self._charged(requests)
+        except (BudgetExceeded, LedgerError) as refusal:
+            raise StudyError(f"{folder}: {why}: {remedy} ({refusal})") from refusal
+        if requests:
+            why += ": it was put back from an older copy. What was answered since is booked again"
+        self._incidents.note(SERVER, "older copy", why)
+        self._site.told(why)
+        self.answers.keep(msgspec.structs.replace(kept, number=answered, task="", answer=None))
 
     def _asked(self, ask: frames.Ask) -> frames.FromSite | None:
         """Answer a task, or refuse it; None for one that nobody waits for any more."""

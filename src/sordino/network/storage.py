@@ -73,6 +73,7 @@ Kind = Literal[
     "stop",
     "ahead",
     "history",
+    "answered",
 ]
 
 
@@ -85,7 +86,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         kind: a message of a site; its step in a secure sum, empty where it takes part in it no
             more; a site that has come, or is gone; one that was there when the
             journal began anew; one that has booked a round; one that refused a task; an alarm; that
-            too few sites are left; that tasks were forgotten; the digest of what came before.
+            too few sites are left; that tasks were forgotten; the digest of what came before; the
+            last task that a site had answered when the journal began anew.
         site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.

@@ -211,7 +211,14 @@ class WebSocket(Transport):
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         context, websocket = certificates.context(kit, "site"), _websocket()
-        return lambda limit: websocket.WebSocketLine(agreement.server, context, limit)
+        last: Line | None = None  # it may have left the beginning of a frame
+
+        def connects(limit: int) -> Line:
+            nonlocal last
+            last = websocket.WebSocketLine(agreement.server, context, limit, last)
+            return last
+
+        return connects
 
 
 def _websocket() -> ModuleType:

@@ -20,13 +20,18 @@ one (``https_proxy``).
 #   another stop.
 # * Frames out. A connection holds QUEUED of them; a site that reads slower than that is cut off,
 #   and so is one that sends pings and does not read the answers.
-# * Pieces. A message may come in pieces. Empty ones count for no limit and would add up, so they
-#   are not kept.
+# * Pieces. A long frame goes out in pieces of PIECE, so that pings pass between two of them. Empty
+#   ones count for no limit and would add up, so they are not kept.
+# * Going on. What has come of a frame when its connection ends is kept (Beginning), one for each
+#   peer. Its length and digest are in the next handshake (BEGUN), and who sends a frame that begins
+#   so sends GO_ON and the rest. Versions without this know neither and send everything again.
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import re
 import resource
 import ssl
 import threading
@@ -64,7 +69,11 @@ HELD = 0.001
 WRITING = 1 << 15
 """Bytes on their way in this process, beyond which frames wait."""
 ANSWERS = 1 << 20
-"""Bytes beyond one frame that wait for a site to read them; with more, it is cut off."""
+"""Bytes beyond frames that wait for a site to read them; with more, it is cut off."""
+PIECE = 1 << 16
+"""Bytes of a frame that are sent at once."""
+BEGUN, GO_ON = "Sordino-Begun", "go on"
+"""Header of a handshake, and message: the next frame is the rest of the one that it names."""
 STRANGERS = 32
 """Connections at once beyond one for each site."""
 DESCRIPTORS = 65536
@@ -99,8 +108,100 @@ class _Thread:
         self.loop.close()
 
 
+class Beginning:
+    """The bytes of a frame that have come, over one connection after another.
+
+    Args:
+        limit: bytes of a frame.
+        begun: what an earlier connection has left.
+    """
+
+    def __init__(self, limit: int, begun: bytes = b"") -> None:
+        self._limit, self._begun = limit, begun
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def next(self) -> Beginning:
+        """Return the one of the next connection: another one may still write to this."""
+        return Beginning(self._limit, b"".join(self._parts) or self._begun)
+
+    @property
+    def header(self) -> dict[str, str]:
+        """Length and SHA-256 of what an earlier connection has left, for the handshake."""
+        digest = hashlib.sha256(self._begun).hexdigest()
+        return {BEGUN: f"{len(self._begun)} {digest}"} if self._begun else {}
+
+    def go_on(self) -> None:
+        """The rest comes now."""
+        self._parts, self._size, self._begun = [self._begun], len(self._begun), b""
+
+    def add(self, part: bytes) -> bool:
+        """Take a piece, unless the frame is too long with it; then nothing is left of it."""
+        self._size += len(part)
+        if self._size > self._limit:
+            self._parts = []
+            return False
+        self._parts.append(part)
+        return True
+
+    def take(self) -> bytes:
+        """Return the whole frame. After a long one, nothing is left of another."""
+        found = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        self._begun = b"" if len(found) > PIECE else self._begun
+        return found
+
+
+def _begun(frame: bytes, header: str) -> int:
+    """Return how many bytes of a frame the other side has by the header of its handshake."""
+    found = re.fullmatch(r"([0-9]{1,10}) ([0-9a-f]{64})", header)
+    length = 0 if found is None else int(found[1])
+    if found is None or length > len(frame):
+        return 0
+    return length if hashlib.sha256(memoryview(frame)[:length]).hexdigest() == found[2] else 0
+
+
 class _Watched(Connection):
-    """A connection that ends when nothing comes."""
+    """A connection that ends when nothing comes.
+
+    Attributes:
+        beginning: of the frame that comes.
+        there: header of the handshake about what the other side has; empty where it has nothing.
+    """
+
+    beginning: Beginning
+    there = ""
+
+    async def give(self, frame: bytes) -> None:
+        """Send a frame, or the rest of one that the other side has in part."""
+        rest = memoryview(frame)
+        if len(frame) > PIECE and self.there:
+            begun, self.there = _begun(frame, self.there), ""  # it forgets it with a long frame
+            if begun:
+                await self.send(GO_ON)
+                rest = rest[begun:]
+        if len(rest) <= PIECE:
+            await self.send(rest)
+        else:
+            await self.send(rest[i : i + PIECE] for i in range(0, len(rest), PIECE))
+
+    async def take(self) -> bytes:
+        """The next frame; one of text is none.
+
+        Raises:
+            ConnectionClosed: if the connection has ended; what has come of a frame is kept.
+        """
+        going_on = True
+        while going_on:
+            going_on = False
+            async for part in self.recv_streaming():
+                if isinstance(part, str):
+                    going_on = part == GO_ON
+                elif part and not self.beginning.add(part):
+                    await self.close(CloseCode.MESSAGE_TOO_BIG)
+            if going_on:
+                self.beginning.go_on()
+        return self.beginning.take()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -148,7 +249,7 @@ class _ToSite(_Watched, ServerConnection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.transport.get_write_buffer_size() > WRITING + self._hub.limit + ANSWERS:
+        if self.transport.get_write_buffer_size() > WRITING + PIECE + ANSWERS:
             self._slow()  # it sends pings, and does not read the answers
 
     def put(self, frame: bytes) -> None:
@@ -166,14 +267,8 @@ class _ToSite(_Watched, ServerConnection):
         """Send what is put, until the connection ends."""
         with suppress(ConnectionClosed):
             while True:
-                await self.send(await self.waiting.get())
+                await self.give(await self.waiting.get())
                 self.waiting.task_done()
-
-
-async def _received(connection: Connection) -> bytes:
-    """The next message; one of text is no frame."""
-    parts = [part async for part in connection.recv_streaming() if part]
-    return b"".join(part for part in parts if isinstance(part, bytes))
 
 
 def _guard_handshakes(context: ssl.SSLContext, refused: Callable[[str], None], most: int) -> None:
@@ -244,6 +339,7 @@ class WebSocketHub:
         self._sites, self._mailbox, self._barred = sites, mailbox, barred
         self._numbers, self._closing = count(1), False
         self._there: dict[str, _ToSite] = {}
+        self._beginnings: dict[str, Beginning] = {}
         self._open = 0
         _guard_handshakes(context, lambda why: refused("", why), _descriptors() // 2)
         self._thread = _Thread("sordino hub")
@@ -318,10 +414,17 @@ class WebSocketHub:
         if self._barred(connection.serial):
             self._refuse_revoked(name)
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
+        connection.there = request.headers.get(BEGUN, "")
+        beginning = self._beginnings.get(name, Beginning(self.limit)).next()
+        self._beginnings[name] = connection.beginning = beginning
         return None
 
     def _answered(self, connection: _ToSite, request: Request, response: Response) -> None:
-        """Tell of a site that asks for something else than a WebSocket."""
+        """Say what has come of a frame; tell of a site that asks for something else than a
+        WebSocket.
+        """
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers.update(connection.beginning.header)
         if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
             self.refused(connection.name, "it does not open a WebSocket as one does")
 
@@ -340,7 +443,7 @@ class WebSocketHub:
         writing = self._thread.loop.create_task(connection.write())
         try:
             while not revoked:
-                frame = await _received(connection)
+                frame = await connection.take()
                 while self._mailbox.full(name) and not self._closing:
                     await asyncio.sleep(HELD)
                 revoked = self._barred(connection.serial)
@@ -366,13 +469,24 @@ class WebSocketLine:
         address: host and port.
         context: mutual TLS.
         limit: bytes of a frame.
+        before: an earlier line, which may have left the beginning of a frame.
+
+    Attributes:
+        beginning: of a frame that comes.
 
     Raises:
         Lost: if the server cannot be reached now.
         Stranger: if it is not the federation's server, or does not admit this site.
     """
 
-    def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        context: ssl.SSLContext,
+        limit: int,
+        before: WebSocketLine | None = None,
+    ) -> None:
+        self.beginning: Beginning = Beginning(limit) if before is None else before.beginning.next()
         self._thread = _Thread("sordino line")
         try:
             self._line = self._thread.run(self._connect(address, context, limit))
@@ -391,11 +505,12 @@ class WebSocketLine:
                 raise Lost(f"{address}: {error}") from error
             raise
 
-    async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> ClientConnection:
+    async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> _ToServer:
         uri, named = f"wss://{address}/", urllib.request.getproxies()
         bypassed = urllib.request.proxy_bypass(urlsplit(uri).hostname or "")
-        return await connect(
+        line = await connect(
             uri,
+            additional_headers=self.beginning.header,
             proxy=None if bypassed else named.get("wss") or named.get("https"),
             ssl=context,
             compression=None,
@@ -408,13 +523,18 @@ class WebSocketLine:
             logger=_SILENT,
             create_connection=_ToServer,
         )
+        assert isinstance(line, _ToServer)
+        assert line.response is not None
+        line.beginning = self.beginning
+        line.there = line.response.headers.get(BEGUN, "")
+        return line
 
     def send(self, frame: bytes) -> None:
-        self._do(self._line.send(frame))
+        self._do(self._line.give(frame))
 
     def frames(self) -> Iterator[bytes]:
         while True:
-            yield self._do(_received(self._line))
+            yield self._do(self._line.take())
 
     def close(self) -> None:
         if not self._thread.loop.is_closed():

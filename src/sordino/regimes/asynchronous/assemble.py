@@ -105,6 +105,11 @@ class BlockSimulation(Simulation[State]):
             length = max(min(length, pays[site] - number + 1), 1)
         return (self._reserve(site, number, length),)
 
+    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest]:
+        """Return the tasks after all blocks that the ledger holds."""
+        first = max((each.round + each.count for each in self.booked(site)), default=1)
+        return [self._reserve(site, first, answered - first + 1)] if first <= answered else []
+
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Gradient:

@@ -1,0 +1,146 @@
+"""Sites whose folders are put back from older copies, as processes of their own: no answer that has
+left them is missing in their ledgers without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warm
+from federations import study_of
+from sordino.network import demo, frames
+from sordino.network.storage import OUTBOX, AnswerStore, Kept
+from sordino.privacy import Ledger
+
+
+class Processes:
+    """A server and its only site, whose processes are killed and started again."""
+
+    def __init__(self, folder: Path, name: str, changes: list[str]) -> None:
+        study = study_of(folder, name, ["privacy.epsilon=1e6", *changes], clients=1)
+        self.laid = demo.lay_out(study, folder / "out", scripted=False)
+        self.server, self.site = demo.commands(self.laid, scripted=False)
+        self.run, self.log = self.laid.sites[0][0] / "run", folder / "log"
+        self.running: dict[str, Any] = {}
+        self.start("server", self.server)
+        self.start("site", self.site)
+
+    def start(self, name: str, command: list[str]) -> None:
+        with self.log.open("ab") as log:
+            self.running[name] = warm.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, name: str) -> None:
+        self.running[name].kill()
+        self.running[name].wait()
+
+    def number(self) -> int:
+        """The last task of the site."""
+        with suppress(FileNotFoundError, ValueError):
+            copy = self.run.parent / "looked at"
+            copy.mkdir(exist_ok=True)
+            for each in OUTBOX:
+                shutil.copy(self.run / each, copy)
+            with closing(AnswerStore(copy)) as store:
+                return store.kept.number
+        return 0
+
+    def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.02)
+
+    def put_back(self, later: int) -> int:
+        """Restore the site's folder from a copy that is so many tasks old; its last task."""
+        self.kill("site")
+        shutil.copytree(self.run, self.run.parent / "copy")
+        before = self.number()
+        self.start("site", self.site)
+        self.until(lambda: self.number() >= before + later)
+        self.kill("site")
+        shutil.rmtree(self.run)
+        (self.run.parent / "copy").rename(self.run)
+        return before
+
+    def incidents(self, kit: Path) -> list[str]:
+        path = kit / "run" / "incidents.jsonl"
+        return [json.loads(line)["what"] for line in path.read_text().splitlines()]
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        demo.end(self.running.values())
+
+
+def booked(run: Path) -> int:
+    with Ledger.open(run / "ledger.sqlite", readonly=True) as found:
+        return sum(each.count for each in found.entries())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_edge_that_was_put_back_books_what_it_has_answered(
+    restarts: bool, tmp_path: Path
+) -> None:
+    """Also where the server was started again meanwhile, and its journal has begun anew."""
+    changes = ["budget.updates=300", "execution.checkpoint_every=20"]
+    with Processes(tmp_path, "asynchronous", changes) as found:
+        found.until(lambda: found.number() > 20)
+        found.put_back(80)
+        if restarts:
+            found.kill("server")
+            found.start("server", found.server)
+        found.start("site", found.site)
+        found.until(lambda: all(each.poll() is not None for each in found.running.values()))
+        said = found.log.read_text()
+        assert [each.returncode for each in found.running.values()] == [0, 0], said
+        assert booked(found.run) >= found.number() > 100  # one answer to each task
+        assert "older copy" in found.incidents(found.laid.server)
+        assert "older copy" in found.incidents(found.run.parent)
+
+
+def test_a_site_of_rounds_that_was_put_back_stops(tmp_path: Path) -> None:
+    changes = ["budget.rounds=3000", "execution.checkpoint_every=20"]
+    with Processes(tmp_path, "synchronous", changes) as found:
+        found.until(lambda: found.number() > 20)
+        found.put_back(20)
+        found.start("site", found.site)
+        found.until(lambda: found.running["site"].poll() is not None)
+        assert found.running["site"].returncode != 0
+        assert "put back from an older copy" in found.log.read_text()
+        assert "older copy" in found.incidents(found.laid.server)
+
+
+def test_an_answer_store_that_was_lost_alone_stops_nobody(tmp_path: Path) -> None:
+    """As after a power failure: the ledger always waits for the disk."""
+    changes = ["budget.rounds=20", "execution.checkpoint_every=20"]
+    with Processes(tmp_path, "synchronous", changes) as found:
+        found.until(lambda: found.number() > 5)
+        found.kill("site")
+        with closing(AnswerStore(found.run)) as store:
+            run = store.kept.run
+        for each in OUTBOX:
+            (found.run / each).unlink()
+        with closing(AnswerStore(found.run)) as store:
+            store.keep(Kept(run=run, number=1))
+        found.start("site", found.site)
+        found.until(lambda: all(each.poll() is not None for each in found.running.values()))
+        said = found.log.read_text()
+        assert [each.returncode for each in found.running.values()] == [0, 0], said
+        assert "older copy" in found.incidents(found.laid.server)
+
+
+def test_a_welcome_with_nothing_to_say_is_what_it_was() -> None:
+    before = frames.encode(frames.Welcome("run"))
+    assert before == b"\x82\xa4kind\xa7welcome\xa3run\xa3run"
+    assert frames.to_site(before) == frames.Welcome("run")
+    later = frames.Welcome("run", 7)
+    assert frames.to_site(frames.encode(later)) == later

@@ -1,0 +1,64 @@
+"""Lines that are slow, and break: what is on its way arrives all the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warm
+from federations import study_of
+from sordino.network import demo
+
+from .slow import SlowLine
+
+
+def played(folder: Path, line: SlowLine, size: int, seconds: float) -> None:
+    """Let two sites take part in a round, of which one is behind a slow line; a model has so many
+    bytes.
+    """
+    rng, y = np.random.default_rng(0), np.arange(60) % 20
+    x = rng.normal(size=(60, size // 80)).astype(np.float32)
+    np.savez(folder / "all.npz", x=x, y=y)
+    study = study_of(folder, "synchronous", ["budget.rounds=1"], clients=2)
+    laid = demo.lay_out(study, folder / "out", scripted=False)
+    server, *sites = demo.commands(laid, scripted=False)
+    behind = os.environ | {"https_proxy": line.url}
+    with (folder / "log").open("wb") as log:
+        running: list[Any] = [
+            warm.Popen(command, stdout=log, stderr=log, env=behind if i == 2 else dict(os.environ))
+            for i, command in enumerate((server, *sites))
+        ]
+    end = time.monotonic() + seconds
+    try:
+        statuses = [each.wait(max(end - time.monotonic(), 0.0)) for each in running]
+    finally:
+        demo.end(running)
+        line.close()
+        said = (folder / "log").read_text()
+    assert statuses == [0, 0, 0], said
+    runs = [laid.server / "run", *(each / "run" for each, _ in laid.sites)]
+    assert len({(run / "model.safetensors").read_bytes() for run in runs}) == 1
+    assert line.passed > 3 * size  # the model, its update, and the model of the end
+
+
+def test_what_a_broken_line_has_carried_is_not_sent_again(tmp_path: Path) -> None:
+    """Each of three times 400 kB takes longer than the line ever lasts."""
+    line = SlowLine(rate=120_000, lasts=2.5)
+    played(tmp_path, line, size=400_000, seconds=90.0)
+    assert line.connections >= 4
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lasts", [None, 45.0])
+def test_forty_megabytes_pass_a_line_of_five_megabits(tmp_path: Path, lasts: float | None) -> None:
+    played(tmp_path, SlowLine(625_000, lasts), size=40_000_000, seconds=600.0)
+
+
+@pytest.mark.nightly
+def test_a_megabyte_passes_a_line_of_one_megabit(tmp_path: Path) -> None:
+    played(tmp_path, SlowLine(120_000), size=1_000_000, seconds=120.0)
