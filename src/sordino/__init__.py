@@ -17,9 +17,14 @@ Names are imported when they are first used, so ``import sordino`` itself takes 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from sordino.base import VERSION
+
+# An operation of torch that warns from C++ prints a line for each batch, past Python's filters: the
+# lines would count batches that are not empty. Torch reads this when it is imported first.
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 if TYPE_CHECKING:
     from sordino import privacy

@@ -16,8 +16,10 @@ from structures import CLASSES, STRUCTURES
 from test_sensitivity import Batch
 from torch import Tensor, nn
 
+from sordino.mechanisms.kinds import HaarNoise, NoiseRequest
 from sordino.training import models
 from sordino.training.client import Examples
+from sordino.training.dpsgd import bound_of
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, loss_for
 from sordino.training.perexample import ClippedSum, FlatBound, Layers
@@ -228,3 +230,21 @@ def test_no_place_falls_behind_the_last_whole_vector(act: nn.Module, own: bool) 
     whole = kernel.rows(x, y)
     for start in (1, 5, 17, 24, 31):
         assert torch.equal(kernel.rows(x[start:], y[start:]), whole[start:])
+
+
+@pytest.mark.parametrize("kind", [HaarNoise(), HaarNoise(clipping="per-level")])
+def test_a_mechanisms_norm_of_a_row_does_not_depend_on_its_place(kind: HaarNoise) -> None:
+    """A product of several rows adds up the last ones in another order: 16 C for norms of 1e19."""
+    flat = Flat(nn.Linear(4_688, 10))
+    asked = NoiseRequest(
+        unit="sample",
+        clip=1.0,
+        noise_multiplier=1.0,
+        parameters=tuple(slot.size for slot in flat.layout),
+    )
+    kernel, bound = ClippedSum(flat, cross_entropy), bound_of(kind.make(asked))
+    out = torch.empty(flat.dim, dtype=torch.float64)
+    for example in torch.randn(6, 4_688):
+        x, y = example.expand(96, -1), torch.zeros(96, dtype=torch.int64)
+        found = kernel(x, y, bound, out, expected=96.0)
+        assert (found.norms == found.norms[0]).all()

@@ -13,7 +13,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -62,9 +62,6 @@ class Section(BaseModel, metaclass=Kind):
     Raises:
         StudyError: for keys or values that do not fit, where it is made by a call.
     """
-
-    # keys that came later: where they say nothing, noise is what it was before they were there
-    later: ClassVar[frozenset[str]] = frozenset()
 
     # Validators are built when a table is first read: a command reads few of all the tables.
     model_config = ConfigDict(

@@ -209,8 +209,6 @@ class HaarNoise(Noise):
     alone clips it to C.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"clipping"})
-
     kind: Literal["haar"] = "haar"
     blocks: Literal["flat", "layers"] = Field(
         "flat", description="one transform over all parameters, or one for each layer"

@@ -65,7 +65,7 @@ floor full full_like ge gelu gelu_backward glu glu_backward gt hardsigmoid
 hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward hypot isfinite isinf
 isnan le leaky_relu leaky_relu_backward lift_fresh_copy linalg_vector_norm log log10 log1p log2
 log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or logical_xor
-logsumexp lt masked_fill max maximum mean min minimum mish mish_backward mm mse_loss
+logsumexp lt masked_fill max maximum mean min minimum mm mse_loss
 mse_loss_backward mul mv native_group_norm native_group_norm_backward native_layer_norm
 native_layer_norm_backward ne neg new_full new_ones new_zeros nll_loss_backward nll_loss_forward
 ones ones_like permute pow prod reciprocal relu repeat reshape rsqrt rsub scalar_tensor
@@ -98,9 +98,10 @@ linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_lu linalg_l
 linalg_lu_solve linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_ex linalg_solve_triangular
 linspace log_normal logcumsumexp logit logit_backward logspace lu_unpack masked_scatter
 masked_scatter_backward matrix_exp max_pool3d_with_indices max_pool3d_with_indices_backward
-max_unpool2d max_unpool3d median mode mvlgamma nan_to_num nanmedian nansum native_batch_norm
-native_batch_norm_backward native_dropout_backward new_empty new_empty_strided nextafter
-nll_loss2d_backward nll_loss2d_forward norm outer pixel_shuffle pixel_unshuffle polar polygamma
+max_unpool2d max_unpool3d median mish mish_backward mode mvlgamma nan_to_num nanmedian nansum
+native_batch_norm native_batch_norm_backward native_dropout_backward new_empty
+new_empty_strided nextafter nll_loss2d_backward nll_loss2d_forward norm outer pixel_shuffle
+pixel_unshuffle polar polygamma
 rad2deg real reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
 reflection_pad3d reflection_pad3d_backward remainder renorm replication_pad1d
 replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
@@ -330,8 +331,15 @@ class Graph:
                 filled = graph.graph.call_function(torch.ops.aten.fill.Scalar, (node, number))
             node.replace_all_uses_with(filled)
             filled.args = (node, number)
-        elif name not in _APART:
+        elif name not in _APART or _halved(node):
             self.apart = False
+
+
+def _halved(node: torch.fx.Node) -> bool:
+    """Return whether an operation gives numbers of half precision, whose vectors are longer."""
+    made = _pytree.tree_leaves(node.meta["val"])
+    kinds = (each.dtype for each in made if isinstance(each, Tensor))
+    return any(kind.is_floating_point and kind.itemsize < 4 for kind in kinds)
 
 
 class Unfit(Exception):

@@ -24,14 +24,11 @@ from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import ResumeError, StudyError
 from sordino.base.files import KIB, check_below, read_below, there
 from sordino.base.fingerprints import joined, secret_file
-from sordino.base.registry import Section
 from sordino.core import records
 from sordino.core import study as studies
 from sordino.core.run.folder import KEY
 from sordino.core.study.base import Study
 
-SHARING = ("noise", "honest", "fewest", "bits")
-"""Keys of ``[privacy]`` about noise that clients share."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
 LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_", "NUMBA_")
@@ -231,12 +228,11 @@ def _root(
 def _shape(study: Study) -> str:
     """The study without what cannot change its results: how it is executed, where files lie."""
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
-        mode="python", by_alias=True
+        mode="python",
+        by_alias=True,
+        exclude_none=True,  # a key that comes later says nothing
     )
-    del told["tuned"]  # where constants come from changes nothing; they stand in their places
-    _forget(study, told)
-    if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
-        told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
+    told.pop("tuned", None)  # where constants come from changes nothing; they stand in their places
     # its fingerprint is taken of what was read
     data = _placeless(told.pop("data"), lambda _: "a file")
     return str((data, _placeless(told, _file_digest)))
@@ -244,18 +240,6 @@ def _shape(study: Study) -> str:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
-
-
-def _forget(section: Section, told: dict[str, Any]) -> None:
-    """Take out of ``told`` what came later and is left out, in the tables within it, too."""
-    for kind in type(section).__mro__:  # a class adds to what its bases say
-        for key in vars(kind).get("later", ()):
-            if told.get(key) in (None, {}):
-                told.pop(key, None)
-    for key in type(section).model_fields:
-        part = getattr(section, key)
-        if isinstance(part, Section) and isinstance(told.get(key), dict):
-            _forget(part, told[key])
 
 
 def _placeless(value: Any, told: Callable[[Path], str]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -103,10 +103,6 @@ class Table(Source):
     :class:`~sordino.data.encoding.Encoding`; "*" in the last two stands for all other numeric
     columns.
     """
-
-    later: ClassVar[frozenset[str]] = frozenset(
-        {"target", "label_range", "categories", "unknown", "ranges", "missing", "classes"}
-    )
 
     target: Target | None = Field(
         None, description="what labels are; classes, unless they look like something else"
@@ -264,8 +260,6 @@ class Data(Table):
 
     Published data sets come with a public test set, and take none of these.
     """
-
-    later: ClassVar[frozenset[str]] = frozenset({"features", "person_rows"})
 
     test: Testing | None = Field(
         None,

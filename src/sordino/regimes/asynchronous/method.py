@@ -255,8 +255,6 @@ class Noisy(AsynchronousMethod):
             experiments.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"iteration_epsilons", "bound"})
-
     form: Literal["sound", "paper"] = "sound"
     iteration_epsilon: float = Field(0.1, gt=0, allow_inf_nan=False)
     iteration_epsilons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None

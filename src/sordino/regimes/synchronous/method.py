@@ -202,8 +202,6 @@ class SynchronousMethod(Method):
 
     needs: ClassVar[tuple[str, ...]] = ("choose",)
     memory: ClassVar[type[msgspec.Struct]] = Nothing
-    later: ClassVar[frozenset[str]] = frozenset({"server", "mu"})
-
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)

@@ -57,9 +57,8 @@ class Privacy(SampledPromise, OwnEpsilons):
         description="contributions below which a shared sum is not opened; honest unless given",
     )
     bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
-    # absent from the digest that noise comes from, where they are left out
-    later: ClassVar[frozenset[str]] = frozenset({"epsilons", "noise_multipliers"})
 
+    # absent from the digest that noise comes from, where they are left out
     @model_validator(mode="after")
     def _has_one_price_for_each(self) -> Privacy:
         if self.epsilons is None:

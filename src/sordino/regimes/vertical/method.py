@@ -104,8 +104,6 @@ class Threshold(Activation):
     """
 
     looks: ClassVar[bool] = True
-    later: ClassVar[frozenset[str]] = frozenset({"mean", "deviation"})
-
     kind: Literal["event"] = "event"
     threshold: float = Field(
         0.0,
@@ -161,8 +159,6 @@ class OnlineMethod(Method):
             Theorem 2 is D/(G sqrt(t)): ``learning_rate`` is D/G then, the diameter of the weights
             over the bound of a gradient. Left out: rates stay as they are.
     """
-
-    later: ClassVar[frozenset[str]] = frozenset({"schedule"})
 
     learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -243,8 +239,6 @@ class Dlr(OnlineMethod):
     about: ClassVar[About] = _about(
         "Wang, Wang, Gu and Ling 2025; Aydore et al. 2019", "a window of past gradients"
     )
-
-    later: ClassVar[frozenset[str]] = frozenset({"schedule", "buffer"})
 
     name: Literal["dlr"] = "dlr"
     length: int = Field(10, ge=1)

@@ -24,7 +24,7 @@ one by one  any other module                          :mod:`.general`: that grap
 =========== ========================================= ==============================================
 
 **From a batch to a sum.** The batch, indices into a client's store, is cut by these indices into
-leaves of at most 112 examples, which are added up in float32; sums of leaves are float64. A leaf is
+leaves of at most 96 examples, which are added up in float32; sums of leaves are float64. A leaf is
 worked off in pieces of one number of rows, which follows from the *expected* batch and so is
 public; copies of an example fill up the last piece, and count for nothing. For each piece:
 

@@ -17,18 +17,18 @@ branch looks at more than one example, and libraries are called on pieces of one
   Gram matrix) it is taken in float64 and its error bound is added to it (:mod:`.layers`).
 * *Factor.* Computed in float64, rounded once: u. It is no denormal number, because C >= 1e-12 and
   examples with N_i > 1e19 contribute nothing.
-* *Sum.* A batch is cut by the examples' indices into leaves of at most m = 112
+* *Sum.* A batch is cut by the examples' indices into leaves of at most m = 96
   (:func:`leaves`). A leaf is added up in float32, in pieces or whole, the rest in float64. Product
   and additions are off by gamma_{m+2} sum_i |c_i G_i| in any order of adding, at most m C
   gamma_{m+2} with the differing example and (m - 1) C gamma_{m+2} without. Only the leaf that holds
-  it changes (or the leaf that is cut in two because of it, m + 1 examples in all): 1.53e-3 C in
+  it changes (or the leaf that is cut in two because of it, m + 1 examples in all): 1.14e-3 C in
   all. What underflows
   in a product c_i g is at most 2^-126 a number, times |a| < 2^64: no more than 2^-12 C even at
   C = 1e-12 and a million outputs.
 * *Sum of parts.* In float64, K <= B parts of a batch of B <= 2^20 (:data:`MOST`): 2 K 2^-53 B C <=
   2.5e-4 C.
 
-Together s (1 + 2^-13.9 + 2 u) + 1.53e-3 + 2.5e-4 < 1 - 1.0e-4, where 2^-13.9 is the norm's error
+Together s (1 + 2^-13.9 + 2 u) + 1.14e-3 + 2.5e-4 < 1 - 4.0e-4, where 2^-13.9 is the norm's error
 twice, for a product of two norms. So |S - S'| < C for every shape. A margin of 2^-9 costs two
 thousandths of the signal.
 
@@ -47,11 +47,13 @@ So a batch is worked off in pieces of one number of rows. It follows from the *e
 which is public. Copies of an example fill up the last piece, with the factor zero. Everything
 between a piece's inputs and its sum is then called on one shape, whatever was drawn.
 
-An example's place in its piece moves as well. Torch takes the last numbers of an array, up to 31,
-by other instructions than the rest, which round exponentials in another way. So rows are a multiple
-of 16: arrays of rows of even length have only whole vectors, if one thread works on them. And for
-some shapes a library works on rows in other ways by turns (seen: where rows of ten numbers begin at
-addresses of two kinds). So before a number of rows is used, equal examples are put in all places,
+An example's place in its piece moves as well. Torch takes the last numbers of an array, up to 31 of
+float32, by other instructions than the rest, which round exponentials in another way. So rows are a
+multiple of 32: all arrays have only whole vectors, if one thread works on them. (With 48 rows, the
+last 16 of an activation with one number a row were rounded otherwise: 2.99 C.) Half precision has
+vectors of 64; a module that computes in it gets one example after another. And for some shapes a
+library works on rows in other ways by turns (seen: where rows of ten numbers begin at addresses of
+two kinds). So before a number of rows is used, equal examples are put in all places,
 on random weights and inputs. Only places in which their gradients are equal to the bit are used,
 and if these are too few, there are more rows.
 
@@ -77,11 +79,11 @@ from torch import Tensor
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Measuring
 
-TOGETHER = 112
+TOGETHER = 96
 """m, the largest number of examples that are added up in float32."""
 
-VECTOR, HALF = 32, 16
-"""Numbers that torch works on at once, at most; rows of which most arrays have whole vectors."""
+VECTOR = 32
+"""Numbers of float32 that torch works on at once, at most; rows of a piece are a multiple."""
 
 UNKNOWN = 16.0
 """Expected batch where a caller gives none."""
@@ -311,14 +313,15 @@ def root(squared: Tensor) -> Tensor:
 def rows_of(expected: float, most: int) -> int:
     """Rows of a piece for an ``expected`` batch, at most ``most``, for memory, if that is a vector.
 
-    One piece holds nine Poisson batches of ten; larger batches are cut into leaves of 56 to 112
-    examples (:func:`~sordino.training.perexample.clipping.leaves`), a piece each.
+    One piece holds nine Poisson batches of ten, but for expected batches of 83 to 96. Larger ones
+    are cut into leaves of 48 to 96 examples
+    (:func:`~sordino.training.perexample.clipping.leaves`), a piece each.
 
     >>> [rows_of(expected, 1000) for expected in (0.5, 12, 64, 5000)], rows_of(64, 40)
-    ([32, 32, 80, 112], 32)
+    ([32, 32, 96, 96], 32)
     """
-    wanted = HALF * math.ceil((expected + 1.5 * math.sqrt(expected)) / HALF)
-    return max(min(wanted, TOGETHER, most - most % HALF), VECTOR)
+    wanted = VECTOR * math.ceil((expected + 1.5 * math.sqrt(expected)) / VECTOR)
+    return max(min(wanted, TOGETHER, most - most % VECTOR), VECTOR)
 
 
 def filled(some: Tensor, rows: int, places: Tensor) -> Tensor:

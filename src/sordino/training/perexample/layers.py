@@ -28,7 +28,7 @@ at most v = 2^-53 of R^2, R = sum_p |a_p||g_p|, so with n = in + out + P^2 + 8
 
 and that much is added: the norm N comes out too large, never too small. The clipped sum is added in
 float64, too, m P products at a time: off by 2 m P v sum_i c_i R_i, where c_i R_i <= C R_i / N_i <=
-C / sqrt(2 n v). As n > P^2 that is at most m^2 2^-26 C, 1.9e-4 C for the m = 112 of
+C / sqrt(2 n v). As n > P^2 that is at most m^2 2^-26 C, 1.4e-4 C for the m = 96 of
 :mod:`.clipping`, for every shape.
 
 Normalisations compute y = w * z + b with z the input normalised over one example's own numbers.

@@ -15,7 +15,7 @@ import numpy as np
 from sordino.base.compiled import compiled
 
 # those of sordino.training.perexample.clipping: kept code sees the constants of its own file alone
-TOGETHER = 112  # examples that are added up in float32
+TOGETHER = 96  # examples that are added up in float32
 LONGEST = 1e19  # longer gradients contribute nothing
 BLOCK = 1024  # squares that are added up in float32
 VANISHING = 2.0**-126  # what a square may be off by where it is denormal

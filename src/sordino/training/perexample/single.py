@@ -13,7 +13,7 @@ with cross entropy or the multi-class hinge and a flat bound. Everything else go
 paths.
 
 Rounding is that of :mod:`.clipping`: a row's square is summed in float32 over at most 1 024 numbers
-and 2^-126 is added for each that may vanish; norm and quotient are float64; at most 112 examples
+and 2^-126 is added for each that may vanish; norm and quotient are float64; at most 96 examples
 are added up in float32. An example whose norm is not finite is left out of the sum, not multiplied
 by zero. Without privacy it stays in.
 """

@@ -22,11 +22,11 @@ from sordino.training.graph import Function, Named, pulled, trained
 from sordino.training.loss import Loss, cross_entropy
 from sordino.training.outline import FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.clipping import (
-    HALF,
     MARGIN,
     MOST,
     TOGETHER,
     UNKNOWN,
+    VECTOR,
     Bound,
     Clipped,
     FlatBound,
@@ -255,7 +255,7 @@ class ClippedSum:
             return min(wanted, most), torch.arange(min(wanted, most))  # each goes by itself
         key = x.shape[1:], x.dtype, y.shape[1:], y.dtype, wanted
         if key not in self._shapes:
-            for rows in (wanted, wanted + HALF, 2 * wanted):
+            for rows in (wanted, wanted + VECTOR, 2 * wanted):
                 places = self._alike(path, x, y, rows)
                 if len(places) >= wanted:
                     break

@@ -98,8 +98,6 @@ class Fixed(SynchronousMethod):
 class Clipped(Fixed):
     """Gradients of single examples are clipped, to privacy.clip or to their public median."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"clipping"})
-
     clipping: Literal["fixed", "proxy"] | None = Field(
         None,
         description='"proxy" clips to the median norm of gradients of public examples '
