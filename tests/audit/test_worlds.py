@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -57,14 +58,15 @@ def test_less_noise_than_is_booked_is_found() -> None:
     plain = subject("gaussian", GaussianNoise(), sigma, 1, cheap=True)
     haar = subject("haar", HaarNoise(), sigma, 2**14, cheap=True)
     weaker = subject("haar", HaarNoise(), 0.85 * sigma, 2**14, cheap=True)
+    shared = partial(mechanisms.shared_noise, 2, 0.85 * sigma)
+    row = partial(mechanisms.single_rows, Single(clip=1.0, noise_multiplier=0.85 * sigma))
     wrong = [
         _with(plain, mechanisms.releases(Gaussian(clip=0.7, noise_multiplier=0.85 * sigma))),
         _with(haar, weaker.draw),
         Subject("shared", True, "sample", Booked(noise_multiplier=sigma),
-                Booked(noise_multiplier=sigma), mechanisms.shared_noise(2, 0.85 * sigma), True),
+                Booked(noise_multiplier=sigma), shared, True),
         Subject("row", True, "entity", Booked(noise_multiplier=sigma),
-                Booked(noise_multiplier=sigma),
-                mechanisms.single_rows(Single(clip=1.0, noise_multiplier=0.85 * sigma)), True),
+                Booked(noise_multiplier=sigma), row, True),
         replace(_labels(2.0), draw=_labels(2.2).draw),
     ]  # fmt: skip
     found = mechanisms.table(wrong, Effort(cheap=200_000), 5, ALPHA)
@@ -75,7 +77,13 @@ def test_less_noise_than_is_booked_is_found() -> None:
 def _labels(epsilon: float) -> Subject:
     made = RandomisedResponse(epsilon=epsilon, classes=4)
     return Subject(
-        "labels", True, "label", made.event(), made.event(), mechanisms.answers(made), cheap=True
+        "labels",
+        True,
+        "label",
+        made.event(),
+        made.event(),
+        partial(mechanisms.answers, made),
+        cheap=True,
     )
 
 

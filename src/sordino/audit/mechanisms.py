@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import numpy as np
 import torch
@@ -140,7 +141,7 @@ def subjects() -> list[Subject]:
     pure = math.sqrt(3.0) / 2.0  # epsilon 2 in two dimensions
     found.append(subject("k-norm, d = 2", KNormNoise(), pure, 2, cheap=False))
     gaussian, row = Gaussian(noise_multiplier=two), Single(clip=CLIP, noise_multiplier=two)
-    shared, rows = shared_noise(2, two), single_rows(row)
+    shared, rows = partial(shared_noise, 2, two), partial(single_rows, row)
     found += [
         Subject("shared noise, 2 clients", True, "sample", gaussian, gaussian, shared, True),
         Subject("single row", True, "entity", row.event(), row.event(), rows, True),
@@ -148,7 +149,7 @@ def subjects() -> list[Subject]:
     for classes in (2, 10):
         made = RandomisedResponse(epsilon=2.0, classes=classes)
         name, cost = f"randomised response, {classes} classes", made.event()
-        found.append(Subject(name, True, "label", cost, cost, answers(made), True))
+        found.append(Subject(name, True, "label", cost, cost, partial(answers, made), True))
     # ALI's and ALS's printed form: constants of raw data beside a noisy step, as if for free
     raw = NonPrivate(reason=RAW_CONSTANTS)
     return [
@@ -228,7 +229,7 @@ def releases(mechanism: Bounded) -> Draw:
         case CountedGaussian():
             return _pairs(mechanism)
         case GaussianSum():
-            return _side_by_side(mechanism)
+            return partial(_side_by_side, mechanism)
         case LevelGaussian():
             return _levels(mechanism)
         case HaarGaussian() if _even(mechanism):
@@ -257,13 +258,10 @@ def canary(mechanism: Bounded, direction: Tensor) -> Tensor:
     return mechanism.bounded(direction * (1e3 * mechanism.clip))[0]
 
 
-def _side_by_side(mechanism: GaussianSum) -> Draw:
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
-        longest = float(canary(mechanism, torch.ones(1)))
-        total = torch.full((n,), longest if there else 0.0, dtype=torch.float64)
-        return _numbers(mechanism.release_counted(total, 0.0, rng)[0])
-
-    return draw
+def _side_by_side(mechanism: GaussianSum, there: bool, n: int, rng: np.random.Generator) -> Scores:
+    longest = float(canary(mechanism, torch.ones(1)))
+    total = torch.full((n,), longest if there else 0.0, dtype=torch.float64)
+    return _numbers(mechanism.release_counted(total, 0.0, rng)[0])
 
 
 def _one_by_one(
@@ -355,51 +353,36 @@ def _radial(mechanism: KNorm | ExponentialNorm) -> Draw:
     return _one_by_one(mechanism, record, ratio)
 
 
-def shared_noise(honest: int, noise_multiplier: float, bits: int = 32) -> Draw:
+def shared_noise(
+    honest: int, noise_multiplier: float, there: bool, n: int, rng: np.random.Generator
+) -> Scores:
     """Shared rounded noise: H contributions, one record in the first; one on each number."""
-    grid = SharedNoise(most=(1.0,) * honest, dimension=1, honest=honest, rounds=1, bits=bits).grid(
-        1.0, noise_multiplier
-    )
-
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
-        entropy = Seeded(int(rng.integers(2**63)))
-        parts = [
-            grid.contribution(
-                i,
-                np.full(n, 1.0 if there and i == 0 else 0.0),
-                entropy.at("noise", i),
-                entropy.at("rounding", i),
-            )
-            for i in range(honest)
-        ]
-        total = parts[0]
-        for part in parts[1:]:
-            total = added(total, part, bits)
-        return grid.opened(total)
-
-    return draw
+    noise = SharedNoise(most=(1.0,) * honest, dimension=1, honest=honest, rounds=1, bits=32)
+    grid, entropy = noise.grid(1.0, noise_multiplier), Seeded(int(rng.integers(2**63)))
+    parts = [
+        grid.contribution(
+            i,
+            np.full(n, 1.0 if there and i == 0 else 0.0),
+            entropy.at("noise", i),
+            entropy.at("rounding", i),
+        )
+        for i in range(honest)
+    ]
+    return grid.opened(reduce(partial(added, bits=32), parts))
 
 
-def single_rows(mechanism: Single) -> Draw:
+def single_rows(mechanism: Single, there: bool, n: int, rng: np.random.Generator) -> Scores:
     """A released row whose vector is at one end of the ball, or at the other."""
-
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
-        row = torch.full((n, 1), 1e3 * mechanism.clip if there else -1e3 * mechanism.clip)
-        return _numbers(mechanism.release_rows(mechanism.bounded(row), rng)[:, 0])
-
-    return draw
+    row = torch.full((n, 1), 1e3 * mechanism.clip if there else -1e3 * mechanism.clip)
+    return _numbers(mechanism.release_rows(mechanism.bounded(row), rng)[:, 0])
 
 
-def answers(mechanism: RandomisedResponse) -> Draw:
+def answers(mechanism: RandomisedResponse, there: bool, n: int, rng: np.random.Generator) -> Scores:
     """Answers about label 0, or about label 1: whether they say 0, 1 or another."""
-
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
-        own: NDArray[np.int64] = np.full(n, 0 if there else 1, np.int64)
-        answers = mechanism.respond(own, rng)
-        told: Scores = (answers == 0).astype(np.float64) - (answers == 1)
-        return told
-
-    return draw
+    labels: NDArray[np.int64] = np.full(n, 0 if there else 1, np.int64)
+    given = mechanism.respond(labels, rng)
+    scores: Scores = (given == 0).astype(np.float64) - (given == 1)
+    return scores
 
 
 def _numbers(values: Tensor) -> Scores:

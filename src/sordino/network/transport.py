@@ -14,7 +14,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -181,21 +181,12 @@ class Transport(ABC):
         return None
 
     def play(
-        self,
-        federation: DemoFederation,
-        tell: Callable[[str], None],
-        *,
-        scripted: bool,
-        more: Sequence[str] = (),
+        self, federation: DemoFederation, tell: Callable[[str], None], *, scripted: bool
     ) -> int:
-        """Run a federation on this machine to its end; return how many processes failed.
-
-        Args:
-            more: options of the server.
-        """
+        """Run a federation on this machine to its end; return how many processes failed."""
         from sordino.network import demo
 
-        return demo.play(federation, tell, scripted=scripted, more=more)
+        return demo.play(federation, tell, scripted=scripted)
 
 
 class WebSocket(Transport):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sordino.extend.network import (
@@ -47,12 +47,7 @@ class Mqtt(Transport):
         return broker.settings(agreement, limit)
 
     def play(
-        self,
-        federation: DemoFederation,
-        tell: Callable[[str], None],
-        *,
-        scripted: bool,
-        more: Sequence[str] = (),
+        self, federation: DemoFederation, tell: Callable[[str], None], *, scripted: bool
     ) -> int:
         """Beside a broker of its own."""
         kits = federation.server.parent
@@ -61,7 +56,7 @@ class Mqtt(Transport):
         agreement = Agreed(federation.server).agreement
         process = broker.start(kits, logs / "broker.txt", agreement)
         try:
-            return super().play(federation, tell, scripted=scripted, more=more)
+            return super().play(federation, tell, scripted=scripted)
         finally:
             end([process])
 

@@ -5,7 +5,7 @@ NVFlare of its own on this machine, provisioned, started, given the job.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,12 +52,7 @@ class NVFlare(Transport):
         )
 
     def play(
-        self,
-        federation: DemoFederation,
-        tell: Callable[[str], None],
-        *,
-        scripted: bool,
-        more: Sequence[str] = (),
+        self, federation: DemoFederation, tell: Callable[[str], None], *, scripted: bool
     ) -> int:
         """Provision NVFlare beside the kits, and submit the job until the study has ended. A
         scripted server keeps no journal that leads past its last checkpoint: its job is submitted

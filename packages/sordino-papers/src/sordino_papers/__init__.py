@@ -2,6 +2,6 @@
 
 ``entry`` is what a file of the catalogue says (``schema``, ``measures`` and ``rules`` are its
 parts), ``files`` finds the files, ``cells`` makes studies of an entry, ``play`` has them run by
-``worker``, ``statistics`` and ``verdicts`` judge claims, ``results`` puts an entry together,
+``worker``, ``verdicts`` judges claims, ``results`` puts an entry together,
 ``tables``, ``figures``, ``markdown`` and ``page`` show it.
 """
