@@ -17,7 +17,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.report.words import bound
 
-FORMAT = 1
+FORMAT = 1  # of the JSON of a table of intervals
 Verdict = Literal["holds", "BROKEN", "caught", "not caught"]
 
 SLACK = 1e-9
@@ -67,25 +67,6 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         if self.sound:
             return "holds"
         return "caught" if self.proven > self.claimed * (1.0 + SLACK) else "not caught"
-
-
-class IntervalsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of intervals for machines, with the number of its format.
-
-    Attributes:
-        confidence: that all lower bounds hold together.
-        verdicts: in the order of ``intervals``.
-        inferred: what attacks with shadow runs came to, form by form.
-    """
-
-    format: int = FORMAT
-    attack: str
-    seed: int
-    confidence: float
-    picture: str
-    intervals: tuple[Interval, ...]
-    verdicts: tuple[Verdict, ...]
-    inferred: tuple[Inferred, ...] = ()
 
 
 def failed(intervals: Sequence[Interval]) -> list[Interval]:

@@ -180,7 +180,7 @@ def audit(
                 "inversion"
             )
     from sordino.api import auditing
-    from sordino.audit.intervals import IntervalsRecord, failed
+    from sordino.audit.intervals import FORMAT, failed
 
     study = None if path is None else options.study(path)
     picture = options.place(auditing.PICTURE)
@@ -206,15 +206,16 @@ def audit(
         say.result(f"Picture of hits over false alarms: {picture.with_name(auditing.ROC)}")
     if as_json:
         say.machine(
-            IntervalsRecord(
-                attack=name,
-                seed=seed,
-                confidence=confidence,
-                picture=str(picture),
-                intervals=tuple(intervals),
-                verdicts=tuple(one.verdict for one in intervals),
-                inferred=tuple(inferred),
-            )
+            {
+                "format": FORMAT,
+                "attack": name,
+                "seed": seed,
+                "confidence": confidence,
+                "picture": str(picture),
+                "intervals": intervals,
+                "verdicts": [one.verdict for one in intervals],
+                "inferred": inferred,
+            }
         )
     if wrong := failed(intervals):
         say.people(f"FAILED: {', '.join(one.name for one in wrong)}")
