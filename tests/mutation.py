@@ -31,11 +31,11 @@ SECONDS = 600  # for one mutant; one that takes longer is noticed, for it hangs
 ROOMS: dict[str, tuple[str, str]] = {
     "ledger": (
         "privacy/{chain,formats,ledger,storage,permit,session}",
-        "privacy/test_ledger* privacy/test_people.py",
+        "privacy/test_ledger* privacy/test_people.py test_permits.py test_fingerprints.py",
     ),
     "prices": (
         "privacy/{accounting,grid,loss,parts,pure,renyi}",
-        "privacy/test_{accounting,group,loss,loss_grid,pure,special}.py",
+        "privacy/test_{accounting,group,loss,loss_grid,pure,selection,special}.py",
     ),
     "choices": (
         "privacy/{budget,event,rounding,trials}",

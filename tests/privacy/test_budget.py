@@ -6,6 +6,7 @@ import pytest
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled
+from sordino.privacy.budget import left_out
 
 STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 
@@ -75,3 +76,22 @@ def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one()
     Budget(epsilon=2.0, delta=1e-5, accountant="rdp").admit("client:0", spent)
     with pytest.raises(BudgetExceeded):
         Budget(epsilon=2.0, delta=1e-5, accountant="rdp-classic").admit("client:0", spent)
+
+
+def test_what_is_exactly_spent_is_within_the_budget() -> None:
+    spent = Budget(epsilon=math.inf, delta=1e-5, accountant="rdp").check("client:0", [(STEP, 9)])
+    assert Budget(epsilon=spent, delta=1e-5, accountant="rdp").check("a", [(STEP, 9)]) == spent
+    with pytest.raises(BudgetExceeded):
+        below = math.nextafter(spent, 0.0)
+        Budget(epsilon=below, delta=1e-5, accountant="rdp").check("a", [(STEP, 9)])
+
+
+def test_a_delta_that_is_finer_than_the_proof_is_said_with_what_is_proved() -> None:
+    assert left_out(1e-5, 1.0, numbers=1e6) == ()
+    (said,) = left_out(1e-5, 1.0, numbers=0.0, more=1e-5)
+    added = 1e-5 * (1.0 + math.e)
+    assert f"may add {added:.2g} at epsilon = 1" in said
+    assert f"What is proved is delta = {1e-5 + added:.3g} (" in said
+    (said,) = left_out(0.5, 1.0, numbers=0.0, more=0.4)
+    assert "What is proved is no delta below 1 (" in said
+    assert left_out(1e-5, math.inf, numbers=0.0, more=1.0) == ()
