@@ -100,11 +100,9 @@ class Entropy(Protocol):
 
     def at(self, *address: Part) -> np.random.Generator:
         """The generator of this address. Equal addresses give equal generators."""
-        ...
 
     def stream(self, *address: Part) -> Numbered:
         """Many generators below one address, told apart by a number."""
-        ...
 
 
 class Numbered(Protocol):
@@ -112,11 +110,9 @@ class Numbered(Protocol):
 
     def at(self, number: int) -> np.random.Generator:
         """The generator of this number, from 0; it is good until the next call."""
-        ...
 
     def over(self, number: int, hidden: Contents) -> np.random.Generator:
         """The generator of this number, of noise that hides these bytes; see :func:`over`."""
-        ...
 
 
 class Stream:

@@ -13,7 +13,7 @@ Theory of operation. Three things differ between protocols:
 All else is the same: clients in the order of their numbers, a unit of the ledger and a budget for
 each, an evaluation of the model where one is due. What must hold: no client works without permits
 that its booking has given out, and the state has everything that the rules remember, so that a
-checkpoint (:meth:`TrainingState.packed`) and the study lead to the same end.
+checkpoint (:meth:`TrainingState.pack`) and the study lead to the same end.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
         """w."""
         return self.weights
 
-    def packed(self) -> EncodedSnapshot:
+    def pack(self) -> EncodedSnapshot:
         """Return all fields, vectors as vectors and the rest as JSON."""
         names = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
         fields = {kept: getattr(self, name) for kept, name in names}
@@ -86,8 +86,6 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Rules(RegimeRules[S]):
     """The rules of a regime whose clients work on tasks; pure."""
-
-    __slots__ = ()
 
     def start(self, weights: Vector) -> S:
         """Return the state before anything happened."""
@@ -133,7 +131,6 @@ class Reaching(Protocol):
 
     def reach(self, task: Any, said: Said) -> Length | None:
         """Return how long an answer is and may be; None where nothing bounds it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

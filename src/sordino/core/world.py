@@ -44,31 +44,26 @@ class EncodedSnapshot(msgspec.Struct, frozen=True, eq=False):
 
 
 class Snapshot(Protocol):
-    """A simulation at a point from which it may be resumed."""
+    """A run, or the state of its regime, at a point from which it may be resumed."""
 
     @property
     def number(self) -> int:
-        """Rounds closed, or updates done."""
-        ...
+        """Rounds begun, updates done, or events played."""
 
     @property
-    def steps(self) -> int:
-        """Local steps, or tasks, of the client that did most."""
-        ...
+    def taken(self) -> int:
+        """Local steps, or tasks, of the client that took most."""
 
     @property
     def model(self) -> Vector:
-        """The model that is handed out, (d,)."""
-        ...
+        """The model that is evaluated and handed out, (d,)."""
 
     @property
     def ended(self) -> str | None:
         """Return why the run is over, or None."""
-        ...
 
     def pack(self) -> EncodedSnapshot:
-        """As it is kept."""
-        ...
+        """Return it as it is kept: arrays by name, and the rest as JSON."""
 
 
 class RunListener(Protocol):
@@ -76,11 +71,9 @@ class RunListener(Protocol):
 
     def row(self, row: Row) -> None:
         """A finished row for the log."""
-        ...
 
     def save(self, moment: Any) -> None:
         """A point from which the run may be resumed."""
-        ...
 
 
 class Simulation(Protocol):
@@ -89,22 +82,18 @@ class Simulation(Protocol):
     @property
     def ledgers(self) -> LedgerSession:
         """Return where charges go."""
-        ...
 
     @property
     def units(self) -> Sequence[str]:
         """Ledger unit of each client."""
-        ...
 
     @property
     def budget(self) -> Budget:
         """Return what a client may spend in all, at most."""
-        ...
 
     @property
     def affordable_steps(self) -> list[int] | None:
         """Steps, or rounds of all, that clients could pay for at the beginning; None: no limit."""
-        ...
 
     def unpack(self, packed: EncodedSnapshot) -> Any:
         """A moment that was kept.
@@ -112,11 +101,9 @@ class Simulation(Protocol):
         Raises:
             ValueError: if it cannot be one.
         """
-        ...
 
     def run(self, moment: Any, watcher: RunListener) -> Any:
         """Simulation from ``moment`` to the end of the run."""
-        ...
 
 
 Flight = tuple[float, int, int, int, str]
@@ -126,35 +113,7 @@ Block = tuple[int, int]
 """Number of the first release of a permit, and how many."""
 
 
-class RegimeState(Protocol):
-    """The state of a regime."""
-
-    @property
-    def number(self) -> int:
-        """Rounds begun, or updates done."""
-        ...
-
-    @property
-    def ended(self) -> str | None:
-        """Return why the run is over, or None."""
-        ...
-
-    @property
-    def taken(self) -> int:
-        """Local steps, or tasks, of the client that took most."""
-        ...
-
-    @property
-    def model(self) -> Vector:
-        """The model that is evaluated and handed out, (d,)."""
-        ...
-
-    def packed(self) -> EncodedSnapshot:
-        """Return the state as it is kept: arrays by name, and the rest as JSON."""
-        ...
-
-
-S = TypeVar("S", bound=RegimeState)
+S = TypeVar("S", bound=Snapshot)
 
 
 class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_unknown_fields=True):
@@ -194,7 +153,7 @@ class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_u
         return self.state.ended
 
     @property
-    def steps(self) -> int:
+    def taken(self) -> int:
         """Local steps, or tasks, of the client that took most."""
         return self.state.taken
 
@@ -205,7 +164,7 @@ class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_u
 
     def pack(self) -> EncodedSnapshot:
         """Return the moment as it is kept on disk."""
-        own = self.state.packed()
+        own = self.state.pack()
         rest = msgspec.structs.replace(
             self, state=msgspec.Raw(own.rest), epsilon=records.simple(self.epsilon)
         )
@@ -297,8 +256,6 @@ class Summing(msgspec.Struct, frozen=True):
 class RegimeRules(Generic[S]):
     """The rules of a regime, pure: what follows from an event, and what a site may be asked."""
 
-    __slots__ = ()
-
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """Return what follows from one event."""
         raise NotImplementedError
@@ -356,7 +313,6 @@ class World(Generic[S]):
         continuous: whether tasks follow each other without a moment at which nobody works.
     """
 
-    __slots__ = ()
     regime: RegimeRules[S]
     ledgers: LedgerSession
     widest: int = 0
@@ -427,8 +383,6 @@ class ServerSide(World[S]):
     sites, and how it goes on after a failure.
     """
 
-    __slots__ = ()
-
     def resumed(self, moment: KernelSnapshot[S], /) -> KernelSnapshot[S]:
         """Stand at ``moment``, and return it, or a copy that may be changed."""
         return moment
@@ -488,7 +442,6 @@ class SiteSide(World[S]):
             only once.
     """
 
-    __slots__ = ()
     remembers: bool = False
     repeats_noise: bool = False
 

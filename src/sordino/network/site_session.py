@@ -118,7 +118,7 @@ class SiteMoment:
 
     Attributes:
         number: of the last task.
-        steps: local steps, or gradients, so far.
+        taken: local steps, or gradients, so far.
         model: the last one that it was sent (d,); at the end the one that is handed out.
         ended: why the run is over, or None.
         count: tasks that ``carried`` knows of, where a site remembers.
@@ -127,14 +127,14 @@ class SiteMoment:
     """
 
     number: int
-    steps: int
+    taken: int
     model: Vector
     ended: str | None = None
     count: int = 0
     carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def pack(self) -> EncodedSnapshot:
-        rest = _Rest(self.number, self.steps, self.ended, self.count)
+        rest = _Rest(self.number, self.taken, self.ended, self.count)
         own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
         return EncodedSnapshot({"model": self.model, **own}, msgspec.json.encode(rest))
 
@@ -171,7 +171,7 @@ class SiteSession:
         known = 0 if self._world.remembers else kept.number
         if self._world.regime.secret:
             known = kept.booked
-            moment = replace(moment, steps=self._world.regime.steps_by(max(moment.number, known)))
+            moment = replace(moment, taken=self._world.regime.steps_by(max(moment.number, known)))
         self._ahead = ReplayGuard(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
@@ -476,7 +476,7 @@ class SiteSession:
             self.answers.keep(own)
             if self._world.regime.secret:
                 steps = self._world.regime.steps_by(number)
-                self.moment = replace(self.moment, number=number, steps=steps)
+                self.moment = replace(self.moment, number=number, taken=steps)
                 self._tell()
         return frames.Booked(number)
 
@@ -503,7 +503,7 @@ class SiteSession:
         number = task.number if isinstance(task, Train | Compute) else task.event
         model = task.weights if isinstance(task, Train | Compute) else self.moment.model
         self.moment = replace(
-            self.moment, number=number, steps=self.moment.steps + steps, model=model
+            self.moment, number=number, taken=self.moment.taken + steps, model=model
         )
         return True
 
@@ -514,7 +514,7 @@ class SiteSession:
         histories = self._site.ledgers.histories(self._site.unit)
         epsilon = max((self._price(spent) for spent in histories), default=0.0)
         now = self.moment
-        self._watcher.row(records.Round(round=now.number, steps=now.steps, epsilon=epsilon))
+        self._watcher.row(records.Round(round=now.number, steps=now.taken, epsilon=epsilon))
         self._due = True
         if self._tasks is None:
             self._watcher.save(self.moment)

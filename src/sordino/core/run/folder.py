@@ -550,7 +550,7 @@ class Ended(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     """
 
     number: int
-    steps: int
+    taken: int = msgspec.field(name="steps")
     ended: str
     model: Any = UNSET
 
@@ -564,7 +564,7 @@ def write_checkpoint(folder: Path, saved: Saved[Snapshot]) -> None:
     """Replace the folder's checkpoint."""
     moment, number, mode = saved.moment, FORMAT, 0o600
     if moment.ended is not None:
-        moment = Ended(moment.number, moment.steps, moment.ended, moment.model)
+        moment = Ended(moment.number, moment.taken, moment.ended, moment.model)
         number, mode = FORMAT_ENDED, 0o666
     packed = moment.pack()
     header = replace(saved, moment=msgspec.Raw(packed.rest), format=number)

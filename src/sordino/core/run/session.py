@@ -433,7 +433,7 @@ def _end(
         method=study.method.name,
         regime=study.regime,
         rounds=moment.number,
-        steps=moment.steps,
+        steps=moment.taken,
         accuracy=last_told(folder, study.regime),
         rmse=last_told(folder, study.regime, "rmse"),
         epsilon=guaranteed(study, most),

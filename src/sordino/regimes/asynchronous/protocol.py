@@ -118,7 +118,7 @@ class State:
         """x_avg."""
         return self.average
 
-    def packed(self) -> EncodedSnapshot:
+    def pack(self) -> EncodedSnapshot:
         """Return the state as it is kept. A model of several edges is kept once."""
         vectors: dict[str, Vector] = {"weights": self.weights, "average": self.average}
         vectors |= {f"version.{task.version}": task.weights for task in self.tasks.values()}

@@ -387,9 +387,9 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
             average=average,
         )
 
-    def packed(self) -> EncodedSnapshot:
+    def pack(self) -> EncodedSnapshot:
         """Return the state between two rounds as it is kept."""
-        kept = TrainingState.packed(replace(self.closed(), models=()))
+        kept = TrainingState.pack(replace(self.closed(), models=()))
         models = {f"model.{i}": each for i, each in enumerate(self.models) if each is not None}
         return EncodedSnapshot(kept.vectors | models, kept.rest)
 

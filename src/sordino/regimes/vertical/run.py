@@ -282,7 +282,7 @@ class State(_Rest):
         """Events in which the party that was active most was active."""
         return max(self.whole.active)
 
-    def packed(self) -> EncodedSnapshot:
+    def pack(self) -> EncodedSnapshot:
         """Return the state as arrays, and the rest as JSON."""
         vectors: dict[str, Any] = {f"engine.{name}": value for name, value in self.kept.items()}
         for name, values in (("counts", self.counts), ("told", self.told)):
