@@ -427,8 +427,10 @@ def _sweep(held: int, stale: float = 0.0) -> None:
 DEEPEST = 64
 """Most levels of nested lists and tables; the deepest that this program writes has about 8."""
 
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _DOTTED = re.compile(r"(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)" + f"{{{DEEPEST}}}")
+
+
+_DEEP = f"it is nested more than {DEEPEST} deep, and no more is read"
 
 
 class Malformed(ValueError):
@@ -443,16 +445,14 @@ def json_of(text: str | bytes) -> Any:
     """
     try:
         words = text.decode("utf-8") if isinstance(text, bytes) else text
-        if (
-            words.count("[") + words.count("{") > DEEPEST
-            and (depth := _depth(_STRINGS.sub('""', words))) > DEEPEST
-        ):
-            raise Malformed(f"it is nested {depth} deep, and at most {DEEPEST} are read")
-        return json.loads(words)
-    except Malformed:
-        raise
-    except (ValueError, RecursionError) as error:
+        found = json.loads(words)
+    except RecursionError as error:
+        raise Malformed(_DEEP) from error
+    except ValueError as error:
         raise Malformed(str(error)) from error
+    if words.count("[") + words.count("{") > DEEPEST:  # as few texts have
+        _refuse_deep(found)
+    return found
 
 
 def object_of(
@@ -483,10 +483,15 @@ def toml_of(text: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except RecursionError as error:
-        raise Malformed(f"it is nested too deep; at most {DEEPEST} are read") from error
+        raise Malformed(_DEEP) from error
     except ValueError as error:  # TOMLDecodeError, and numbers that Python does not convert
         raise Malformed(str(error)) from error
-    level: list[Any] = [table]
+    _refuse_deep(table)
+    return table
+
+
+def _refuse_deep(value: Any) -> None:
+    level = [value]
     for _ in range(DEEPEST + 1):
         level = [
             inner
@@ -495,14 +500,5 @@ def toml_of(text: str) -> dict[str, Any]:
             if isinstance(inner, (dict, list))
         ]
         if not level:
-            return table
-    raise Malformed(f"it is nested more than {DEEPEST} deep, and at most {DEEPEST} are read")
-
-
-def _depth(text: str) -> int:
-    """The deepest nesting of brackets in a text without strings."""
-    depth = deepest = 0
-    for found in re.finditer(r"[\[{\]}]", text):
-        depth += 1 if found[0] in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+            return
+    raise Malformed(_DEEP)

@@ -297,28 +297,18 @@ class _Beside:
     """Finds modules beside studies that were told of, by the hashed source files alone."""
 
     def __init__(self) -> None:
-        self.modules: dict[str, tuple[Path, dict[str, Path]]] = {}
+        self.modules: dict[str, Path] = {}  # by their dotted names
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        top, _, rest = name.partition(".")
-        if top not in self.modules:
+        if name.partition(".")[0] not in self.modules:
             return None
-        file, files = self.modules[top]
-        place = rest.replace(".", "/")
-        names = (
-            (f"{place}/__init__.py".lstrip("/"), f"{place}.py")
-            if file.name == "__init__.py"
-            else (file.name,) * (not rest)
-        )
-        chosen = next((files[each] for each in names if each in files), None)
-        if chosen is None:
+        if (file := self.modules.get(name)) is None:
             raise ModuleNotFoundError(f"No module named {name!r} beside the study", name=name)
-        inside = [str(chosen.parent)] if chosen.name == "__init__.py" else None
-        loader = _Source(name, str(chosen))
+        inside = [str(file.parent)] if file.name == "__init__.py" else None
         return importlib.util.spec_from_file_location(
-            name, chosen, loader=loader, submodule_search_locations=inside
+            name, file, loader=_Source(name, str(file)), submodule_search_locations=inside
         )
 
 
@@ -334,6 +324,9 @@ def _provide(found: Module | None) -> None:
         or _installed(found.name) is not None
     ):
         return
-    _FINDER.modules[found.name] = (found.file, sources(found.file))
+    files = sources(found.file) if found.file.name == "__init__.py" else {"__init__": found.file}
+    for place, file in files.items():  # a package after a module of its name, which it hides
+        name = ".".join((found.name, *Path(place).with_suffix("").parts))
+        _FINDER.modules[name.removesuffix(".__init__")] = file
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)  # it knows nothing that another finder knows

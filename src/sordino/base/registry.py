@@ -269,6 +269,13 @@ class Registry(Generic[S]):
         self._imported.clear()
 
 
+def below(table: object, *keys: str) -> Any:
+    """Return what stands at a place of a table of tables; None if nothing does."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
 def register_all(package: str, path: Iterable[str]) -> None:
     """Import every module of a package, so that what registers itself there is known.
 

@@ -230,15 +230,12 @@ class HorizontalRegime(Regime[H]):
         """Return the study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        return for_dimension(
-            study,
-            _outline(
-                study,
-                Division.of(study, lambda: federation(examples(study)))
-                if divided is None
-                else Division.of_data(divided),
-            ).dim,
+        told = (
+            Division.of(study, lambda: federation(examples(study)))
+            if divided is None
+            else Division.of_data(divided)
         )
+        return for_dimension(study, _outline(study, told).dim)
 
     def calibrated(self, study: H) -> H:
         """Return the study with its noise filled in."""

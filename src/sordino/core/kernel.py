@@ -200,12 +200,6 @@ class Kernel(Generic[S]):
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         """Book, then do."""
-        first = effects[0]
-        if len(effects) == 1 and type(first) is Send:  # as after nearly every arrival
-            if requests := self.world.requests(self.state, effects, self.paid):
-                self.book(requests)
-            self.dispatch(first.site, first.message)
-            return
         priced = [effect for effect in effects if type(effect) is Send or type(effect) is Book]
         permits = self.book(self.world.requests(self.state, priced, self.paid)) if priced else ()
         log: records.Round | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Section, did_you_mean
+from sordino.base.registry import Section, below, did_you_mean
 from sordino.core.latency import LATENCIES, Constant, Latency
 from sordino.core.method import METHODS, Method
 from sordino.core.study.data import Source
@@ -252,31 +252,28 @@ def refuse_repeated(tuned: Tuned | None) -> None:
 
 def tuned_sentence(tuned: Tuned, accountant: str) -> str:
     """The sentence of the promise, the plan and the report."""
-    values = ", ".join(f"{key} = {_word(value)}" for key, value in tuned.chosen.items())
+    chosen = {
+        key: f"{value:g}" if isinstance(value, float) else value
+        for key, value in tuned.chosen.items()
+    }
+    values = ", ".join(f"{key} = {value}" for key, value in chosen.items())
     among = f" Tried: {'; '.join(tuned.grid)}." if tuned.grid else ""
     if tuned.source == "rules":
         return f"No trial chose {values}: they follow rules from the plan (docs/tuning.md)."
+    values += " was" if len(chosen) == 1 else " were"
     if tuned.source == "public":
         seeds = ", ".join(map(str, tuned.seeds))
         return (
-            f"{values} {_were(tuned)} chosen on public data ({tuned.data}), which costs no "
+            f"{values} chosen on public data ({tuned.data}), which costs no "
             f"privacy: the best of {tuned.trials} trials by {tuned.measure} (seeds {seeds}).{among}"
         )
     of = named(accountant)
     times = "" if of is None else f", {expected(of[1]):g} expected"
     return (
-        f"{values} {_were(tuned)} chosen on the private data itself, and epsilon includes the "
+        f"{values} chosen on the private data itself, and epsilon includes the "
         f"choice: this run is the best of a random number of runs{times}, by {tuned.measure}. "
         f"Nothing of the other runs is released, nor how many there were.{among}"
     )
-
-
-def _were(tuned: Tuned) -> str:
-    return "was" if len(tuned.chosen) == 1 else "were"
-
-
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Study(Section):
@@ -313,13 +310,12 @@ class Study(Section):
     def _is_as_it_was_tuned(self) -> Study:
         if self.tuned is None:
             return self
-        told = []
-        for key, value in self.tuned.chosen.items():
-            found: object = self.as_table()
-            for part in key.split("."):
-                found = found.get(part) if isinstance(found, Mapping) else None
-            if found != value:
-                told.append(f"{key} was chosen as {value!r}, and the study says {found!r}")
+        table = self.as_table()
+        told = [
+            f"{key} was chosen as {value!r}, and the study says {found!r}"
+            for key, value in self.tuned.chosen.items()
+            if (found := below(table, *key.split("."))) != value
+        ]
         if told:
             raise ValueError(
                 f"tuned: {'; '.join(told)}. Leave out [tuned] where its constants were changed"

@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, toml_of
-from sordino.base.registry import REGISTRIES, Registry, Section, did_you_mean
+from sordino.base.registry import REGISTRIES, Registry, Section, below, did_you_mean
 from sordino.core import regimes
 from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study
@@ -50,10 +50,10 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
 def _named_after(table: Mapping[str, Any]) -> str:
     """The name of a study that has none: its method, and its data."""
     method = METHODS.spelled_out(table.get("method"))
-    data = _below(table, "data", "name") or Path(str(_below(table, "data", "file") or "")).stem
+    data = below(table, "data", "name") or Path(str(below(table, "data", "file") or "")).stem
     if re.fullmatch("[0-9a-f]{16}", str(data)):  # the random name of data that came from memory
         data = "own data"
-    words = [str(each).rpartition(":")[2] for each in (_below(method, "name"), data) if each]
+    words = [str(each).rpartition(":")[2] for each in (below(method, "name"), data) if each]
     return " on ".join(words)[:200] or "study"
 
 
@@ -224,7 +224,7 @@ def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
     """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
     table = study.as_table() if isinstance(study, Study) else study
-    found = [_below(table, *place) for place in _code()]
+    found = [below(table, *place) for place in _code()]
     return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
 
@@ -237,12 +237,6 @@ def _code() -> tuple[tuple[str, ...], ...]:
         *(("model", key) for key in ("name", "party", "server")),
         ("data", "name"),
     )
-
-
-def _below(table: object, *keys: str) -> object:
-    for key in keys:
-        table = table.get(key) if isinstance(table, Mapping) else None
-    return table
 
 
 def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
@@ -319,7 +313,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
 def _section_at(location: Sequence[object], table: object, section: type[Section]) -> type[Section]:
     """The class of the table at this place of a study's table."""
     for part in location:
-        field, table = section.model_fields[str(part)], _below(table, str(part))
+        field, table = section.model_fields[str(part)], below(table, str(part))
         if (registry := _registry(field)) is None:
             (section,) = sections_in(field.annotation)
         else:
