@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -49,7 +49,7 @@ from sordino.training.client import Client
 from sordino.training.plausible import Length, bearable
 
 
-class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a run stands that trains one model; a regime adds fields of its own, vectors and what
     JSON can hold. Checkpoints keep all of them.
 
@@ -97,19 +97,9 @@ class Rules(RegimeRules[S]):
         Raises:
             ValueError: if it cannot be one.
         """
-        kind: Any = type(self.start(np.zeros(0, np.float32)))
-        names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
-        types = self.fields()
-        rest = {
-            names[name]: msgspec.json.decode(value, type=types[names[name]])
-            for name, value in msgspec.json.decode(packed.rest, type=dict[str, msgspec.Raw]).items()
-        }
-        state: S = kind(**(rest | packed.vectors))
-        return state
-
-    def fields(self) -> dict[str, Any]:
-        """Return the types of what a checkpoint has of a state that is no vector."""
-        return get_type_hints(type(self.start(np.zeros(0, np.float32))))
+        kind = type(self.start(np.zeros(0, np.float32)))
+        kept = msgspec.json.decode(packed.rest) | packed.vectors
+        return msgspec.convert(kept, kind, dec_hook=lambda _, vector: vector)
 
     def over(self, state: S) -> bool:
         """Return whether no task follows."""

@@ -50,7 +50,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -392,10 +392,6 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         kept = TrainingState.pack(replace(self.closed(), models=()))
         models = {f"model.{i}": each for i, each in enumerate(self.models) if each is not None}
         return EncodedSnapshot(kept.vectors | models, kept.rest)
-
-
-FIELD_TYPES = get_type_hints(State)
-"""The types of a state's fields, found out once."""
 
 
 def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:

@@ -41,8 +41,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from msgspec.structs import replace
@@ -234,10 +234,6 @@ class Synchronous(Rules[State]):
             and client in state.waiting
         )
 
-    def fields(self) -> dict[str, Any]:
-        """Return the types of what a checkpoint has of a state that is no vector."""
-        return {**aggregate.FIELD_TYPES, "memory": self.method.memory, "models": Any}
-
     def unpacked(self, packed: EncodedSnapshot) -> State:
         """Return the state that was packed.
 
@@ -247,7 +243,11 @@ class Synchronous(Rules[State]):
         kept = {n: v for n, v in packed.vectors.items() if not n.startswith("model.")}
         state = Rules.unpacked(self, EncodedSnapshot(kept, packed.rest))
         last = (packed.vectors.get(f"model.{i}") for i in range(len(state.steps)))
-        return replace(state, models=tuple(last) if self.method.wants.raw else ())
+        return replace(
+            state,
+            memory=msgspec.convert(state.memory, self.method.memory),
+            models=tuple(last) if self.method.wants.raw else (),
+        )
 
     def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
         """Return the clients whose answers the method could not use in the round that closed."""
