@@ -97,8 +97,8 @@ class Registry(Generic[S]):
     Attributes:
         base: what they are subclasses of.
         noun: what one of them is called: "method", "mechanism".
-        key: the field whose default is the name.
         place: of the table in a study.
+        key: the field whose default is the name.
         page: of the documentation.
         lacks: what a class still lacks, or None.
         usual: the name that a table has where it says none.
@@ -109,9 +109,9 @@ class Registry(Generic[S]):
 
     base: type[S]
     noun: str
-    key: str
     place: str
-    page: str
+    key: str = "kind"
+    page: str = "docs/own-tables.md"
     lacks: Callable[[type], str | None] = lambda kind: None
     usual: str | None = None
     needs: tuple[str, ...] = ()
@@ -241,10 +241,7 @@ class Registry(Generic[S]):
         if ":" in name:
             return self.imported(name)
         if name not in known:
-            hint = did_you_mean(name, known) or "."
-            raise StudyError(
-                f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}"
-            )
+            raise StudyError(f"{self.place}.{self.key} = {not_known(name, known)}")
         return known[name]
 
     def wrong(self, table: Section, call: str, given: object, wanted: str) -> StudyError:
@@ -296,6 +293,13 @@ def foreign(thing: object) -> bool:
     """
     ours = ("sordino", "pydantic", "builtins", "typing", "abc")
     return any(kind.__module__.partition(".")[0] not in ours for kind in type(thing).__mro__)
+
+
+def not_known(word: str, known: Iterable[str]) -> str:
+    """Say that a word is none of those that are known."""
+    names = list(known)
+    hint = did_you_mean(word, names) or "."
+    return f"{word!r} is not known{hint} Known: {', '.join(names)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

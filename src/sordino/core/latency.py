@@ -142,9 +142,7 @@ class Latency(Section):
 LATENCIES = Registry(
     base=Latency,
     noun="latency",
-    key="kind",
     place="world.latency",
-    page="docs/own-tables.md",
     usual="constant",
 )
 

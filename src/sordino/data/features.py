@@ -94,9 +94,7 @@ class FrontEnd(Section):
 FRONT_ENDS = Registry(
     base=FrontEnd,
     noun="front end",
-    key="kind",
     place="data.features",
-    page="docs/own-tables.md",
     needs=("shape", "features"),
     load=lambda: importlib.import_module("sordino.data.scattering"),
 )

@@ -140,9 +140,7 @@ class Partition(Section):
 PARTITIONS = Registry(
     base=Partition,
     noun="partition",
-    key="kind",
     place="data.partition",
-    page="docs/own-tables.md",
     needs=("split",),
 )
 
@@ -409,9 +407,7 @@ class Division(Section):
 DIVISIONS = Registry(
     base=Division,
     noun="division",
-    key="kind",
     place="data.parts",
-    page="docs/own-tables.md",
     needs=("parts",),
 )
 

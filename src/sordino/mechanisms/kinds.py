@@ -142,7 +142,6 @@ class Noise(Section):
 MECHANISMS = Registry(
     base=Noise,
     noun="mechanism",
-    key="kind",
     place="privacy.mechanism",
     page="docs/own-mechanism.md",
     needs=("make",),

@@ -78,9 +78,7 @@ class Optimizer(Section):
 OPTIMIZERS = Registry(
     base=Optimizer,
     noun="optimizer",
-    key="kind",
     place="method.optimizer",
-    page="docs/own-tables.md",
     needs=("begin",),
 )
 

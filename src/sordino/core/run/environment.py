@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-from sordino.base import HOME, NUMERICS, VERSION, modules
+from sordino.base import HOME, NUMERICS, VERSION, companions_here, modules
 from sordino.base.compiled import refuse_settings
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import ResumeError, StudyError
@@ -35,6 +35,8 @@ LIBRARIES = ("MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "NPY_", "NUMBA_")
 """Prefixes of environment variables by which a library may round. ``MKL_NUM_THREADS`` is one:
 torch sets its threads, and its own number stands in the environment, too.
 """
+RECORDED = ("sordino", "code", "companions")
+"""Facts of an environment that may differ when a run goes on."""
 ENDED = b"This run has ended and its key was destroyed.\n"
 
 
@@ -137,12 +139,13 @@ def surrounded(study: Study) -> records.Environment:
             name: value for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)
         }
         or UNSET,
+        companions=companions_here() or UNSET,
     )
 
 
 def environment(study: Study) -> dict[str, object]:
     """The same as a run compares it when it goes on, and draws noise over it: without the versions
-    of this program, for which :func:`numerics` stands.
+    of this program, for which :func:`numerics` stands, and of packages beside it.
     """
     return compared(records.plain(surrounded(study)))
 
@@ -153,7 +156,7 @@ def compared(environment: Mapping[str, object]) -> dict[str, object]:
     Noise is replayed on sums that another library, device or number of threads rounds otherwise, so
     their difference would be free of noise. For the program itself its number stands (NUMERICS).
     """
-    return {key: value for key, value in environment.items() if key not in ("sordino", "code")}
+    return {key: value for key, value in environment.items() if key not in RECORDED}
 
 
 def _modules(study: Study) -> dict[str, str]:

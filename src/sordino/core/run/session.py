@@ -22,7 +22,6 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
-from sordino.base import companions_here
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
 from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
@@ -161,10 +160,9 @@ def _new_folder(
                 f"spent it). {built.remedy if why is None else why[:1].upper() + why[1:]}"
             )
         about = replace(describe(built, run), begun=_now(full), data=_data_of(built))
-        found = replace(surrounded(full), companions=companions_here() or UNSET)
         replace_file(draft / STUDY, studies.write(full).encode())
         replace_file(draft / ABOUT, records.dumped(about, indent=1).encode())
-        replace_file(draft / ENVIRONMENT, records.dumped(found, indent=1).encode())
+        replace_file(draft / ENVIRONMENT, records.dumped(surrounded(full), indent=1).encode())
         begin = Begin(
             study=asked(full),
             environment=environment(full),

@@ -22,6 +22,7 @@ import msgspec
 from sordino.base.errors import LedgerError, SordinoError, StudyError
 from sordino.base.files import json_of, open_below, there, toml_of
 from sordino.base.fingerprints import KEYED
+from sordino.base.registry import below
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
 from sordino.core.records import Numbered, number
@@ -177,7 +178,7 @@ def places(path: Path) -> list[Path]:
         return found
     run, folder = str(table_in(path / ABOUT, json_of).get("run")), None
     # where the study keeps the ledgers of its data
-    kept = mapping(table_in(path / STUDY, toml_of).get("privacy")).get("ledger")
+    kept = below(table_in(path / STUDY, toml_of), "privacy", "ledger")
     if isinstance(kept, str) and kept != "run" and "\0" not in kept:
         folder = Path(kept).expanduser()
         refuse_closed(folder)
@@ -538,7 +539,7 @@ def _bound_of(spent: float | None, promise: object) -> float | None:
 
 def _numbers_in(about: Row, key: str) -> list[float]:
     """The numbers that a result states under a key, in order of size."""
-    found = mapping(about.get("result")).get(key)
+    found = below(about, "result", key)
     return sorted(
         map(_number, found if isinstance(found, list) else [] if found is None else [found])
     )
@@ -564,8 +565,8 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
 
     What was promised stands in the note of the beginning, or, of versions before, in the study.
     """
-    units, each = mapping(begin.get("units")), mapping(seal.get("spent")).get("each")
-    if not isinstance(each, list) or mapping(begin.get("promise")).get("form") != "sound":
+    units, each = mapping(begin.get("units")), below(seal, "spent", "each")
+    if not isinstance(each, list) or below(begin, "promise", "form") != "sound":
         return
     clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
     own, kept = privacy.get("epsilons"), begin.get(PROMISED)

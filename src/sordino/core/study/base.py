@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Section, below, did_you_mean
+from sordino.base.registry import Section, below, not_known
 from sordino.core.latency import LATENCIES, Constant, Latency
 from sordino.core.method import METHODS, Method
 from sordino.core.study.data import Source
@@ -31,10 +31,7 @@ def _accountant(name: str) -> str:
 def _known_model(name: str) -> str:
     if ":" in name or name in MODELS:
         return name
-    raise ValueError(
-        f"{name!r} is not known{did_you_mean(name, MODELS) or '.'} Known: {', '.join(MODELS)}, or "
-        "package.module:factory for your own"
-    )
+    raise ValueError(f"{not_known(name, MODELS)}, or package.module:factory for your own")
 
 
 UNITS = {

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sordino.base.registry import Section, did_you_mean
+from sordino.base.registry import Section, not_known
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown
 from sordino.data.features import FRONT_ENDS, FrontEnd, shape_of
 from sordino.data.identity import spelled
@@ -28,8 +28,7 @@ def _known_data(name: str | None) -> str | None:
     if name is None or ":" in name or name in known:
         return name
     raise ValueError(
-        f"{name!r} is not known{did_you_mean(name, known) or '.'} Known: {', '.join(known)}; or "
-        "give data.file, your own npz, CSV or Parquet file"
+        f"{not_known(name, known)}; or give data.file, your own npz, CSV or Parquet file"
     )
 
 

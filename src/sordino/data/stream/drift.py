@@ -81,9 +81,7 @@ class Drift(Section):
 DRIFTS = Registry(
     base=Drift,
     noun="drift",
-    key="kind",
     place="data.drift",
-    page="docs/own-tables.md",
     needs=("applied",),
 )
 

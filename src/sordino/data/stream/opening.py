@@ -113,9 +113,7 @@ class Streaming(Section):
 STREAMS = Registry(
     base=Streaming,
     noun="stream",
-    key="kind",
     place="data.stream",
-    page="docs/own-tables.md",
     needs=("open",),
 )
 

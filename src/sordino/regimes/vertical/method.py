@@ -64,9 +64,7 @@ class Activation(Section):
 ACTIVATIONS = Registry(
     base=Activation,
     noun="activation",
-    key="kind",
     place="method.activation",
-    page="docs/own-tables.md",
     needs=("active",),
 )
 
