@@ -90,40 +90,32 @@ class Bounded(Protocol):
     @property
     def clip(self) -> float:
         """C."""
-        ...
 
     @property
     def measure(self) -> Measure:
         """The norm in which contributions are bounded; "own" is that of :class:`Measuring`."""
-        ...
 
     @property
     def noise_multiplier(self) -> float:
         """sigma, as asked for."""
-        ...
 
     @property
     def vector_multiplier(self) -> float:
         """Root mean square of the noise on one number of the vector, in units of C."""
-        ...
 
     def event(self) -> event.Event:
         """The fact that the ledger keeps of one release, before sampling."""
-        ...
 
     def scaled(self, clip: float, noise_multiplier: float) -> Bounded:
         """The same mechanism with another C and sigma."""
-        ...
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         """A contribution (d,) shortened to the bound, and whether it was within it already."""
-        ...
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
         """The noisy sum, and a noisy count if the mechanism releases one."""
-        ...
 
 
 @runtime_checkable
@@ -133,11 +125,9 @@ class Measuring(Protocol):
     @property
     def margin(self) -> float:
         """Return the factor of C that leaves room for rounding in this norm."""
-        ...
 
     def norms(self, rows: Tensor) -> Tensor:
         """Norms (n,) of contributions (n, d); infinite where a row is not finite."""
-        ...
 
 
 @runtime_checkable
@@ -149,7 +139,6 @@ class Shortening(Protocol):
 
         What is not finite comes back as zeros, with an infinite norm.
         """
-        ...
 
 
 @runtime_checkable
@@ -164,11 +153,9 @@ class Learning(Protocol):
             moved: a released vector (d,), in any fixed multiple of the sum.
             unit: deviation in ``moved`` of noise that had deviation 1 in the sum.
         """
-        ...
 
     def shaped(self, seen: tuple[float, ...]) -> Bounded:
         """The mechanism for the next release."""
-        ...
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self: ...
 
@@ -180,13 +167,11 @@ class Tailed(Protocol):
     @property
     def longest(self) -> float:
         """Euclidean length that no contribution exceeds."""
-        ...
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
         """Euclidean length that the sum of the noises of so many releases of (d,) exceeds with at
         most this probability.
         """
-        ...
 
 
 def normal_within(deviation: float, widest: float, dimension: int, chance: float) -> float:

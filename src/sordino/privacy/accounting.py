@@ -68,20 +68,16 @@ class Accountant(Protocol):
     @property
     def name(self) -> str:
         """The name in studies."""
-        ...
 
     @property
     def bound(self) -> str:
         """The theorem behind the bound and its authors, for a report."""
-        ...
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
         """The smallest epsilon that it can prove at ``delta``; infinite where it can prove none."""
-        ...
 
     def delta(self, spent: Spent, epsilon: float) -> float:
         """The smallest delta that it can prove at ``epsilon``; 1 where it can prove none."""
-        ...
 
 
 def flatten(spent: Spent, order: float | None = None) -> Steps | None:

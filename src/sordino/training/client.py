@@ -34,15 +34,12 @@ class Client(Protocol):
     @property
     def index(self) -> int:
         """Which client, from 0."""
-        ...
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """Return what an answer to this task releases, as events and counts; booked before it."""
-        ...
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Answer:
         """Do the work. ``permits`` prove that ``price(task)`` is in the ledger."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,19 +40,15 @@ class Loss(Protocol):
 
     def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Losses (n,) of scores (n, ...) and labels (n, ...)."""
-        ...
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their derivatives by the scores, shaped like the scores; no autograd."""
-        ...
 
     def known(self, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Which labels (n,) are valid, and labels that are."""
-        ...
 
     def plain(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Losses (n,) of labels that are valid."""
-        ...
 
 
 class _OfClasses:

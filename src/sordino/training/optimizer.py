@@ -38,7 +38,6 @@ class Steps(Protocol):
 
     def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
         """Change ``weights`` (d,) by one step; ``variance`` is the noise's in one coordinate."""
-        ...
 
 
 class Optimizer(Section):

@@ -80,18 +80,15 @@ class Gradients(Protocol):
 
     def leave(self, keep: Tensor) -> None:
         """Set all that was collected of examples outside of ``keep`` (n,) to zero; shapes stay."""
-        ...
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """Write sum_i factor_i G_i to ``out`` (d,), float64: overwritten if ``fresh``, else added.
 
         The factors are of the layer's own type, in which the piece is added up.
         """
-        ...
 
     def form(self, part: slice, rows: Tensor) -> None:
         """Write G_i of this part of the piece into this layer's columns of ``rows`` (k, d)."""
-        ...
 
 
 Collected = tuple[Gradients, Tensor]
@@ -105,11 +102,9 @@ class Stage(Protocol):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output."""
-        ...
 
     def backward(self, g: Tensor) -> Tensor:
         """Return the gradient by the input, from the gradient by the output."""
-        ...
 
 
 class Owner(Stage, Protocol):
@@ -117,11 +112,9 @@ class Owner(Stage, Protocol):
 
     def collect(self, g: Tensor) -> Collected:
         """Return the gradients by the last input and ``g``, valid until the next forward move."""
-        ...
 
     def plain(self, g: Tensor, out: Tensor, fresh: bool) -> None:
         """Write sum_i G_i to ``out`` (d,), with no norms and nothing kept."""
-        ...
 
 
 class Workspace:

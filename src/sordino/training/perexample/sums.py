@@ -66,7 +66,6 @@ class Store(Protocol):
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the examples with these indices (b,), as model input, and their labels."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
