@@ -41,6 +41,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -240,14 +241,11 @@ class Synchronous(Rules[State]):
         Raises:
             ValueError: if it cannot be one.
         """
-        kept = {n: v for n, v in packed.vectors.items() if not n.startswith("model.")}
+        kept: dict[str, Any] = dict(packed.vectors)
+        last = tuple(kept.pop(f"model.{i}", None) for i in range(len(self.terms.sizes)))
+        kept["models"] = last if self.method.wants.raw else ()
         state = Rules.unpacked(self, EncodedSnapshot(kept, packed.rest))
-        last = (packed.vectors.get(f"model.{i}") for i in range(len(state.steps)))
-        return replace(
-            state,
-            memory=msgspec.convert(state.memory, self.method.memory),
-            models=tuple(last) if self.method.wants.raw else (),
-        )
+        return replace(state, memory=msgspec.convert(state.memory, self.method.memory))
 
     def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
         """Return the clients whose answers the method could not use in the round that closed."""
