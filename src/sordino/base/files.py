@@ -456,7 +456,7 @@ def json_of(text: str | bytes) -> Any:
 
 
 def object_of(
-    content: bytes, place: object, kind: type[SordinoError] = StudyError
+    content: str | bytes, place: object, kind: type[SordinoError] = StudyError
 ) -> dict[str, Any]:
     """The object in a JSON document; the error, of ``kind``, names ``place`` otherwise."""
     try:

@@ -174,7 +174,7 @@ class Registry(Generic[S]):
             return self._imported[path]
         where = f"{self.place}.{self.key} = {path!r}"
         try:
-            found = modules.attribute(path)
+            found: Any = modules.attribute(path)
         except StudyError as error:
             raise StudyError(f"{where}: {error}") from error
         except Exception as error:  # a user's module may raise anything
@@ -182,12 +182,9 @@ class Registry(Generic[S]):
                 f"{where}: {modules.told_of(error)}. Write it as package.module:Class, beside the "
                 "study file or installed"
             ) from error
-        lacking = (
-            self._lacking(found)
-            if isinstance(found, type) and issubclass(found, self.base)
-            else None
-        )
-        if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
+        fits = isinstance(found, type) and issubclass(found, self.base)
+        lacking = self._lacking(found) if fits else None
+        if not fits or lacking is not None:
             raise StudyError(
                 f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; "
                 f"see {self.page}"

@@ -107,7 +107,7 @@ def _without_study(
     except ValueError:
         raise StudyError(f"--epsilon must be a number or 'inf'; got {epsilon!r}") from None
     from sordino import privacy
-    from sordino.core.plan import ACCOUNTANTS, step_event
+    from sordino.core.plan import ACCOUNTANTS
 
     _check(target, delta, rate, sigma, steps)
     privacy.accountant(accountant)  # an unknown name is refused before anything is computed
@@ -118,7 +118,7 @@ def _without_study(
         sigma = privacy.noise_multiplier(
             sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant
         )
-    event = step_event(rate, sigma)
+    event = privacy.PoissonSampled(rate, privacy.Gaussian(sigma))
     asked = (accountant,) if as_json else ACCOUNTANTS
     most = {name: privacy.Budget(target, delta, name).remaining_steps(event, ()) for name in asked}
     taken = steps if steps is not None else most[accountant]

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -312,11 +311,6 @@ def least(values: Iterable[int | None]) -> int | None:
     return min((each for each in values if each is not None), default=None)
 
 
-def runs_of(factors: Iterable[float]) -> tuple[tuple[float, int], ...]:
-    """Return equal neighbours as (factor, how many)."""
-    return tuple((factor, len(list(run))) for factor, run in itertools.groupby(factors))
-
-
 class Balance(msgspec.Struct, frozen=True):
     """One client's ledger, as it is now.
 
@@ -401,8 +395,3 @@ class Plan:
             f"({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
-
-
-def step_event(sampling_rate: float, sigma: float) -> Event:
-    """One DP-SGD step as the ledger books it."""
-    return PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=sigma))

@@ -617,7 +617,7 @@ def closed(line: bytes | str) -> int | None:
     return found.round if found.kind == "round" else None
 
 
-def about(content: bytes, place: object) -> About:
+def about(content: str | bytes, place: object) -> About:
     """Return what a ``run.json`` says; raises as :func:`about_of`."""
     return about_of(object_of(content, place), place)
 
@@ -649,7 +649,7 @@ def about_of(
         raise error(f"{place}: {unknown}") from None
 
 
-def record_of(content: bytes, place: object, kind: type[O]) -> O:
+def record_of(content: str | bytes, place: object, kind: type[O]) -> O:
     """Return what a file such as ``environment.json`` or ``metrics.json`` says.
 
     Raises:

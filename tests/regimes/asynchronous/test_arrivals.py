@@ -20,12 +20,11 @@ from sordino.base.errors import StudyError
 from sordino.clients.simulation import Simulation
 from sordino.core import regimes as builder
 from sordino.core import study as studies
-from sordino.core.plan import step_event
 from sordino.core.prepared import PreparedRun
 from sordino.core.records import Row, dumped
 from sordino.core.run import folder as log
 from sordino.core.world import KernelSnapshot
-from sordino.privacy import accountant
+from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.asynchronous import edge as edges
 from sordino.training.perexample.sums import Paths
 
@@ -448,7 +447,7 @@ def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
     regime: Any = builder.of(study)
     edges = zip(regime.rates(study, sizes), full.multipliers, strict=True)
     each = [
-        accountant("pld").epsilon([(step_event(rate, z), regime.share(full))], 1e-3)
+        accountant("pld").epsilon([(PoissonSampled(rate, Gaussian(z)), regime.share(full))], 1e-3)
         for rate, z in edges
     ]
     assert priced.epsilon == pytest.approx(max(each), rel=1e-9)

@@ -249,26 +249,19 @@ def read_about(folder: Path) -> About:
     Raises:
         StudyError: if it is missing or cannot be read.
     """
-    return records.about(_bytes(folder / ABOUT), folder / ABOUT)
+    return records.about(_text(folder / ABOUT), folder / ABOUT)
 
 
 def _optional(path: Path, kind: type[O]) -> O | None:
     if not there(path.parent, path.name):
         return None
-    return records.record_of(_bytes(path), path, kind)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_below(path.parent, path.name)
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+    return records.record_of(_text(path), path, kind)
 
 
 def _text(path: Path) -> str:
     try:
-        return _bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
+        return read_below(path.parent, path.name).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 

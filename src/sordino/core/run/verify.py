@@ -445,8 +445,7 @@ class _Verification:
                 f"{where}.epsilon is {_in_words(stated.get('epsilon'))}; the ledger gives "
                 f"{epsilon_text(given)}"
             )
-        listed = stated.get("spent")
-        each = sorted(map(_number, listed)) if isinstance(listed, list) else []
+        each = _numbers_in(about, "spent")
         if len(each) != len(spent) or not all(map(_close, each, sorted(spent.values()))):
             self.problems.append(
                 f"{where}.spent lists {len(each)} units, at most "

@@ -24,7 +24,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from sordino.base.entropy import Seeded
@@ -36,7 +36,7 @@ from sordino.clients.pricing import LOOKED_AT, Trial
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import BATCHES, SIZES, resting_on
 from sordino.core.method import Method
-from sordino.core.plan import Plan, Schedule, least, runs_of
+from sordino.core.plan import Plan, Schedule, least
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.mechanisms.kinds import NoiseRequest
@@ -336,7 +336,8 @@ def planned_charges(study: SynchronousStudy) -> tuple[tuple[float, int], ...]:
     three standard deviations more than its share are paid for.
     """
     rounds, method = study.budget.rounds, study.method
-    parts = runs_of(method.scale(number / rounds)[1] for number in range(rounds))
+    factors = (method.scale(number / rounds)[1] for number in range(rounds))
+    parts = [(factor, len(list(alike))) for factor, alike in groupby(factors)]
     if len(parts) > 1 or study.privacy.unit == "client":
         return tuple((factor, count * (charged_per_round(study) or 1)) for factor, count in parts)
     ((factor, _),) = parts
