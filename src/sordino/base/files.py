@@ -391,12 +391,19 @@ def own_folder(place: Path, *, make: bool) -> Iterator[int]:
         place.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             place.mkdir(mode=0o700)
-    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with _folder(place) as held:
         if not trusted(os.fstat(held)):
             raise PermissionError(f"{place}: others can write here")
         if make:
             _sweep(held, STALE)
+        yield held
+
+
+@contextmanager
+def _folder(place: Path) -> Iterator[int]:
+    """A handle of a folder that is no link."""
+    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
         yield held
     finally:
         os.close(held)
@@ -404,12 +411,8 @@ def own_folder(place: Path, *, make: bool) -> Iterator[int]:
 
 def sweep(place: Path) -> None:
     """Remove what killed processes left half-written in a folder, to which nobody else writes."""
-    with suppress(OSError):  # there is none
-        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            _sweep(held)
-        finally:
-            os.close(held)
+    with suppress(OSError), _folder(place) as held:  # there may be none
+        _sweep(held)
 
 
 def _sweep(held: int, stale: float = 0.0) -> None:

@@ -39,19 +39,16 @@ else:
             try:
                 return super().__call__(*arguments, **keys)
             except ValidationError as error:
-                raise StudyError("\n".join(_told(cls.__name__, error))) from None
+                lines = (explained(cls.__name__, problem) for problem in error.errors())
+                raise StudyError("\n".join(lines)) from None
 
 
-def _told(name: str, error: ValidationError) -> list[str]:
-    """Each mistake with its place, its value and what belongs there."""
-    lines = []
-    for problem in error.errors():
-        place = ".".join((name, *map(str, problem["loc"])))
-        said = problem["msg"].removeprefix("Value error, ")
-        value = problem["input"]
-        shown = "" if problem["type"] in ("value_error", "missing") else f"; got {value!r}"
-        lines.append(f"{place}: {said[0].lower()}{said[1:]}{shown}")
-    return lines
+def explained(table: str, problem: Mapping[str, Any]) -> str:
+    """Return a mistake with its place in a table, what belongs there, and its value."""
+    place = ".".join(filter(None, (table, *map(str, problem["loc"])))) or "study"
+    said, value = problem["msg"].removeprefix("Value error, "), problem["input"]
+    short = problem["type"] in ("value_error", "missing") or isinstance(value, dict)
+    return f"{place}: {said[0].lower()}{said[1:]}{'' if short else f'; got {value!r}'}"
 
 
 class Section(BaseModel, metaclass=Kind):

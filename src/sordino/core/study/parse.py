@@ -27,7 +27,14 @@ from pydantic.fields import FieldInfo
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
 from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, toml_of
-from sordino.base.registry import REGISTRIES, Registry, Section, below, did_you_mean
+from sordino.base.registry import (
+    REGISTRIES,
+    Registry,
+    Section,
+    below,
+    did_you_mean,
+    explained,
+)
 from sordino.core import regimes
 from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study
@@ -305,9 +312,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
             f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: "
             f"{', '.join(words)}"
         )
-    message = problem["msg"].removeprefix("Value error, ")
-    shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
-    return f"{name}: {message[0].lower()}{message[1:]}{shown}"
+    return explained("", problem)
 
 
 def _section_at(location: Sequence[object], table: object, section: type[Section]) -> type[Section]:
