@@ -825,7 +825,7 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     world.ledgers.close()
     monkeypatch.setattr(environment, "environment", lambda study: {"machine": "another"})
     world, _ = made(tmp_path, *asked, affordable_steps=affordable_steps)
-    world = replace(world, budget=replace(world.budget, epsilon=1e6))
+    world.budget = replace(world.budget, epsilon=1e6)
     moment = world.unpack(watch.saved[1][0])
     assert moment.number == 80
     world.run(moment, Watch())

@@ -138,7 +138,7 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
         assert isinstance(simulation, Events)
         own = simulation.randomizer
         assert own.mechanism is not None
-        flipped = Flipped(
+        simulation.randomizer = Flipped(
             mechanism=own.mechanism,
             key=own.key,
             memoised=own.memoised,
@@ -147,10 +147,10 @@ def stream(study: VerticalStudy, m: int, alpha: float, name: str) -> Interval:
             coins=coins,
             seen=answers,
         )
-        watched = replace(simulation, randomizer=flipped)
         if privacy.unit == "entity":
-            watched = replace(watched, engine=lambda: _covered(simulation.engine(), coins, covers))
-        played(replace(built, simulation=watched))
+            make = simulation.engine
+            simulation.engine = lambda: _covered(make(), coins, covers)
+        played(built)
         spent = simulation.ledgers.spent(promised(study))
         simulation.ledgers.close()
     told = Promised(

@@ -91,7 +91,7 @@ from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSi
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.table import columns_of, in_order, read_arrays
-from sordino.privacy import Allowance, Budget, LedgerSession, Permit
+from sordino.privacy import Allowance, LedgerSession, Permit
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -99,11 +99,11 @@ from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import (
+    BLOCK,
     Block,
     Events,
     State,
     appearances,
-    prepared,
 )
 from sordino.regimes.vertical.stream import Arranged, parts, refuse, source, stream_of, whole
 from sordino.regimes.vertical.study import VerticalStudy
@@ -197,7 +197,7 @@ class VerticalServer(Events, ServerSide[State]):
         self._unbooked = self.read_next(state, self._task)
         block = self._block
         self.player.begin(int(block.used.sum()))
-        silent = self.activity.silent(block.start, len(block.used), self.block_length)
+        silent = self.activity.silent(block.start, len(block.used), BLOCK)
         self._silent = silent[block.used]
         return self._noted(self.player.open()) if block.used.any() else self._over()
 
@@ -341,6 +341,8 @@ class VerticalSite(Events, SiteSide[State]):
         site: number, from 0; the holder of labels comes last.
         party: its half of the network; None for the labels.
         names: units of its ledger, the one first that its limit is about.
+        limit: epsilon that it spends at most.
+        budgets: as ``units``: one for each site.
     """
 
     hands_out = False
@@ -349,8 +351,19 @@ class VerticalSite(Events, SiteSide[State]):
     site: int
     party: Party | None
     names: Sequence[str]
+    limit: float
 
     def __post_init__(self) -> None:
+        """Derive the rest, and hold it to its own limit."""
+        super().__post_init__()
+        parties, most = len(self.split.numbers), min(self.budget.epsilon, self.limit)
+        # every column is the site's own here: only its own activity is looked at
+        columns = (slice(0, math.prod(self.stream.stream.shape)),) * parties
+        self.activity = replace(self.activity, columns=columns)
+        promises = self.promised == self.names[0]
+        self.budget = replace(self.budget, epsilon=most if promises else math.inf)
+        self.units = (self.names[0],) * (parties + 1)
+        self.budgets = (self.budget,) * (parties + 1)
         self.repeats_noise = self.party is not None and self.party.noise.numbered
         self.widest = max(self.split.numbers)
         self._counts: dict[int, int] = {}
@@ -369,16 +382,6 @@ class VerticalSite(Events, SiteSide[State]):
     def history(self) -> History | None:
         """The history that a party's noise is drawn over."""
         return None if self.party is None else self.party.noise.history
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Its unit, in the place of every site's."""
-        return (self.names[0],) * (len(self.split.numbers) + 1)
-
-    @property
-    def budgets(self) -> tuple[Budget, ...]:
-        """Its budget, likewise."""
-        return (self.budget,) * len(self.units)
 
     def objection(self, site: int, task: Request) -> str | None:
         """Return why a task is refused: only the next turns of the agreed stream are taken."""
@@ -422,7 +425,7 @@ class VerticalSite(Events, SiteSide[State]):
         if not n:
             return False
         x = block.read.x[: n * self.batch]
-        active = self.activity.drawn(x, start, n, self.block_length)[0][block.used]
+        active = self.activity.drawn(x, start, n, BLOCK)[0][block.used]
         if self.party is not None:
             self._active = active[:, self.site]
         self.block, self._labels = block, None
@@ -557,18 +560,17 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     ) -> PreparedRun:
         """Make the objects at the server, which has no data, with its ledger in ``folder``."""
         split, study, fingerprint = self.split, self.study, self._fingerprint("elsewhere")
-        made = prepared(
-            split,
-            run,
-            "messages",
-            kind=VerticalServer,
+        server = VerticalServer(
+            split=split,
+            run_id=run,
             engine=self._server_model,
             stream=Arranged(split.stream),
             entropy=partial(Seeded, study.seed),  # it estimates accuracy, and tells no labels
             affordable_steps=appearances(study, pays),
             ledgers=self._ledgers(folder, run, prices.units(study), fingerprint, public=True),
         )
-        return replace(made, named=partial(named, {"server": split.flats()["server"]}))
+        mine = {"server": split.flats()["server"]}
+        return replace(server.prepared("messages"), named=partial(named, mine))
 
     def site(
         self,
@@ -593,25 +595,20 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         if not holder:
             party = make_party(split, index, protective(study, run, shape, folder))
             flats = {f"party{index}": party.flat}
-        made = prepared(
-            split,
-            run,
-            "messages",
-            kind=partial(VerticalSite, site=index, party=party, names=names),
+        work = VerticalSite(
+            split=split,
+            run_id=run,
             engine=self._server_model,
             stream=Arranged(stream_of(study, data)),
             entropy=partial(answering, study, run, shape, folder),
             affordable_steps=appearances(study, pays),
             ledgers=ledgers,
+            site=index,
+            party=party,
+            names=names,
+            limit=limited.privacy.epsilon or math.inf,
         )
-        work = made.simulation
-        assert isinstance(work, VerticalSite)
-        # every column is the site's own here: only its own activity is looked at
-        columns = (slice(0, int(np.prod(data.shape))),) * study.data.parties
-        work.activity = replace(work.activity, columns=columns)
-        limit = min(work.budget.epsilon, limited.privacy.epsilon or math.inf)
-        promises = work.promised == names[0]
-        work.budget = replace(work.budget, epsilon=limit if promises else math.inf)
+        made = work.prepared("messages")
         return replace(made, study=limited, named=partial(named, flats))
 
     def _server_model(self) -> ServerModel:

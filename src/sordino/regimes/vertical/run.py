@@ -320,70 +320,98 @@ class Events(RegimeRules[State], World[State]):
     it reads.
 
     Attributes:
-        split: the network, cut, and its study.
+        split: the network, cut, and its calibrated study, ``study``.
+        run_id: of the run.
         engine: makes a server and its parties, anew for each call of :meth:`run`.
         stream: examples one after another.
+        entropy: of the key of answers about labels, where there is one.
+        affordable_steps: in how many events an entity takes part at most, or no limit.
+        ledgers: where charges go.
+        batch: examples in an event: b.
+        promised: the unit of the ledger to which something is promised, if any is; ``units`` is
+            the same, as a simulation names it.
+        budget: of what is promised; ``unlimited`` is that of other units.
+        sizes: of messages.
         activity: active parties, and parties that do not answer.
         randomizer: tells labels.
-        affordable_steps: in how many events an entity takes part at most, or no limit.
-        ledgers, budget: the ledger, and the budget of what is promised.
         charge_key_prefix: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
-        block_length: events in a block.
         state: of the run that is played; changed in place.
         player: the engine that plays it.
         block: the open block.
     """
 
     split: Split
+    run_id: str
     engine: Callable[[], Engine]
     stream: Arranged
-    activity: Activity
-    randomizer: LabelRandomizer
+    entropy: Callable[[], Entropy]
     affordable_steps: list[int] | None
     ledgers: LedgerSession
-    budget: Budget
-    charge_key_prefix: str
-    origin: str
-    block_length: int
     state: State = field(init=False)
     player: Engine = field(init=False)
     block: Block | None = field(init=False, default=None)
 
-    @property
-    def regime(self) -> RegimeRules[State]:  # type: ignore[override]  # nobody sets another
-        """The rules."""
-        return self
+    def __post_init__(self) -> None:
+        """Derive the rest; who is active is drawn once on zeros, to refuse misfits."""
+        split, study = self.split, self.split.study
+        method, privacy = study.method, study.privacy
+        torch.set_num_threads(study.execution.threads)
+        self.regime, self.study, self.batch = self, study, method.batch
+        self.promised = promised(study) if privacy.unit != "none" else None
+        self.units: tuple[str, ...] = () if self.promised is None else (self.promised,)
+        most, delta = privacy.epsilon or math.inf, privacy.delta or 1e-5
+        self.budget = Budget(most, delta, privacy.accountant)
+        self.unlimited = replace(self.budget, epsilon=math.inf)
+        self.sizes = Sizes(split.numbers, study.world.precision)
+        dropout, entropy = study.world.dropout, Seeded(study.seed)
+        self.activity = Activity(
+            activation=method.activation, columns=split.columns, dropout=dropout, entropy=entropy
+        )
+        self.activity.drawn(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
+        mechanism, key = None, (0, 0)
+        if self.promised is not None:
+            mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
+            key = secret(self.entropy().at("labels"))
+        self.randomizer = LabelRandomizer(
+            mechanism=mechanism, key=key, memoised=privacy.memoised, required=label_charges(study)
+        )
+        self.charge_key_prefix = charge_key_prefix(study, self.run_id)
+        self.origin = response_key_prefix(study, self.run_id)
 
-    @property
-    def study(self) -> VerticalStudy:
-        """The study, calibrated."""
-        return self.split.study
+    def prepared(self, chosen: EventPath) -> PreparedRun:
+        """Return the objects of a run that is played as ``chosen``."""
+        study, priced = self.study, price(self.study)
+        return PreparedRun(
+            study=study,
+            plan=priced,
+            simulation=self,
+            first=self.first(),
+            facts=facts(self.split, priced, chosen),
+            model=study.model.name,
+            named=partial(named, self.split.flats()),
+            paid="appearance of an entity",
+            remedy=self._remedy(),
+        )
 
-    @property
-    def batch(self) -> int:
-        """Examples in an event: b."""
-        return self.study.method.batch
-
-    @property
-    def promised(self) -> str | None:
-        """The unit of the ledger to which something is promised, if any is."""
-        return promised(self.study) if self.study.privacy.unit != "none" else None
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """The same, as a simulation names it."""
-        return () if self.promised is None else (self.promised,)
-
-    @property
-    def unlimited(self) -> Budget:
-        """The budget of units to which nothing is promised."""
-        return replace(self.budget, epsilon=math.inf)
-
-    @property
-    def sizes(self) -> Sizes:
-        """Sizes of messages."""
-        return Sizes(self.split.numbers, self.study.world.precision)
+    def _remedy(self) -> str:
+        """Return what helps where the budget pays for no event; what was spent before is said,
+        too.
+        """
+        found, unit, spent = (
+            "raise the noise multipliers, or lower label_epsilon",
+            self.promised,
+            0.0,
+        )
+        if self.affordable_steps == [0] and unit is not None:
+            spent = self.ledgers.epsilon(unit, self.budget.delta, self.budget.accountant)
+        if not spent:
+            return found.capitalize()
+        return (
+            f"The {unit} have spent epsilon {epsilon_text(spent)} of "
+            f"{epsilon_text(self.budget.epsilon)} before: use other data, raise privacy.epsilon, "
+            f"{found}"
+        )
 
     def first(self) -> KernelSnapshot[State]:
         """Return the moment before the first event."""
@@ -429,7 +457,7 @@ class Events(RegimeRules[State], World[State]):
             first: number of its first used event.
             counts: appearances of entities, to which those of the block are added.
         """
-        count = min(self.block_length - start % self.block_length, self.study.horizon - start)
+        count = min(BLOCK - start % BLOCK, self.study.horizon - start)
         read, batch = self.stream.read(start * self.batch, count * self.batch), self.batch
         used, times = np.ones(len(read.y) // batch, bool), 1
         if read.entity is None or self.promised is None:
@@ -520,7 +548,7 @@ class Events(RegimeRules[State], World[State]):
 
     def _next(self, state: State) -> EventBlock:
         """Return the next block, up to the next multiple of its length."""
-        length, left = self.block_length, self.study.horizon - state.position
+        length, left = BLOCK, self.study.horizon - state.position
         return EventBlock(state.position + 1, min(length - state.position % length, left))
 
     def open_block(self, state: State) -> list[Effect]:
@@ -640,7 +668,7 @@ class Events(RegimeRules[State], World[State]):
             return BlockPlayed(number, 0, ())
         paid = Allowance(permits, block.times)
         whole = block.read.x[: n * self.batch]
-        active, silent = self.activity.drawn(whole, block.start, n, self.block_length)
+        active, silent = self.activity.drawn(whole, block.start, n, BLOCK)
         active, silent = active[block.used], silent[block.used]
         labels, played = block.read.y[:0], Played.room(0)
         if block.used.any():
@@ -715,92 +743,16 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         {unit: f"{run}/{unit}" for unit in whose},
         public=study.data.published and not foreign(study.data.stream),
     )
-    return prepared(
-        split,
-        run,
-        path(split),
+    events = Events(
+        split=split,
+        run_id=run,
         engine=partial(_engine, split, noise),
         stream=Arranged(stream, split.held),
         entropy=partial(answering, study, run, shape, folder),
         affordable_steps=appearances(study, pays, ledgers.histories(promised(study))),
         ledgers=ledgers,
     )
-
-
-def prepared(
-    split: Split,
-    run: str,
-    chosen: EventPath,
-    *,
-    kind: Callable[..., Events] = Events,
-    engine: Callable[[], Engine],
-    stream: Arranged,
-    entropy: Callable[[], Entropy],
-    affordable_steps: list[int] | None,
-    ledgers: LedgerSession,
-) -> PreparedRun:
-    """Return the objects of a run over a stream, which is played as ``chosen``.
-
-    Who is active is drawn once on zeros now, to refuse misfits.
-
-    Args:
-        entropy: of the key of answers about labels, where there is one.
-    """
-    study = split.study
-    method, privacy = study.method, study.privacy
-    torch.set_num_threads(study.execution.threads)
-    activity = Activity(
-        activation=method.activation,
-        columns=split.columns,
-        dropout=study.world.dropout,
-        entropy=Seeded(study.seed),
-    )
-    activity.drawn(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
-    mechanism, key, priced = None, (0, 0), price(study)
-    if privacy.unit != "none":
-        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
-        key = secret(entropy().at("labels"))
-    randomizer = LabelRandomizer(
-        mechanism=mechanism, key=key, memoised=privacy.memoised, required=label_charges(study)
-    )
-    events = kind(
-        split=split,
-        engine=engine,
-        stream=stream,
-        activity=activity,
-        randomizer=randomizer,
-        affordable_steps=affordable_steps,
-        ledgers=ledgers,
-        budget=Budget(privacy.epsilon or math.inf, privacy.delta or 1e-5, privacy.accountant),
-        charge_key_prefix=charge_key_prefix(study, run),
-        origin=response_key_prefix(study, run),
-        block_length=BLOCK,
-    )
-    return PreparedRun(
-        study=study,
-        plan=priced,
-        simulation=events,
-        first=events.first(),
-        facts=facts(split, priced, chosen),
-        model=study.model.name,
-        named=partial(named, split.flats()),
-        paid="appearance of an entity",
-        remedy=_remedy(events),
-    )
-
-
-def _remedy(events: Events) -> str:
-    """Return what helps where the budget pays for no event; what was spent before is said, too."""
-    found, budget = "raise the noise multipliers, or lower label_epsilon", events.budget
-    unit, spent = events.promised, 0.0
-    if events.affordable_steps == [0] and unit is not None:
-        spent = events.ledgers.epsilon(unit, budget.delta, budget.accountant)
-    if not spent:
-        return found.capitalize()
-    return (
-        f"The {unit} have spent epsilon {epsilon_text(spent)} of {epsilon_text(budget.epsilon)} "
-        f"before: use other data, raise privacy.epsilon, {found}"
-    )
+    return events.prepared(path(split))
 
 
 def appearances(
