@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, Labels, Passive, Turn
 from sordino.core.effect import Arrived, Effect, Event, Learn, Learned, Left, Send, Skip
-from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.halves import (
     BACKWARD,
@@ -50,7 +49,6 @@ class ServerModel(Engine):
     Attributes:
         rules: of the order of messages.
         server: its half.
-        classes: number of classes, and ``noise`` on embeddings: what answers are checked by.
         state: of the rules.
         due: derivatives of the last event, which travel with the next turn, by party.
         away: sites that are not there.
@@ -61,10 +59,8 @@ class ServerModel(Engine):
         labels: theirs, (n, b).
     """
 
-    def __init__(
-        self, rules: EventRules, server: Server, classes: int = 0, noise: Single | None = None
-    ) -> None:
-        self.rules, self.server, self.classes, self.noise = rules, server, classes, noise
+    def __init__(self, rules: EventRules, server: Server) -> None:
+        self.rules, self.server = rules, server
         self.state: EventState = rules.start()
         self.due: dict[int, Derivative] = {}
         self.away: set[int] = set()

@@ -38,6 +38,7 @@ from sordino.regimes.vertical.halves import (
     keeps_rows_apart,
 )
 from sordino.regimes.vertical.plan import unprotected
+from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.stream import Index, parts
 from sordino.regimes.vertical.study import Release, SplitModel, VerticalStudy
 from sordino.training.flat import Flat
@@ -235,6 +236,11 @@ class Split:
         """Numbers in an embedding message of each party."""
         method = self.study.method
         return tuple(width * method.resends * method.batch for width in self.embeddings)
+
+    @property
+    def rules(self) -> EventRules:
+        """The rules of an event."""
+        return EventRules(self.numbers, self.study.world.missing, self.study.method.resends)
 
     def party(self, m: int) -> nn.Module:
         """Return the m-th party's half, with its first weights.

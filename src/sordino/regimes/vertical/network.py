@@ -97,11 +97,11 @@ from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
-from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.run import (
     BLOCK,
     Block,
     Events,
+    Sizes,
     State,
     appearances,
 )
@@ -282,7 +282,7 @@ class VerticalServer(Events, ServerSide[State]):
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """Return the length of an embedding with noise, and how long noise lets it be."""
-        noise = self.player.noise
+        noise = mechanism_of(self.study.privacy.embedding)
         if noise is None or not isinstance(said, Embedding):
             return None
         try:
@@ -296,8 +296,7 @@ class VerticalServer(Events, ServerSide[State]):
         """Return why an answer is refused: it is another's, of another event, or of another size.
         What is not finite is for the rules to drop.
         """
-        event, model = number // 2, self.player
-        parties, settings = model.rules.parties, model.server.settings
+        event, parties = number // 2, self.player.rules.parties
         if not isinstance(said, Embedding | Labels | Passive):
             return f"no site of this study sends {type(said).__name__}"
         if said.event != event:
@@ -305,10 +304,10 @@ class VerticalServer(Events, ServerSide[State]):
         if isinstance(said, Labels):
             if site != parties:
                 return "it does not hold the labels"
-            if len(said.values) != settings.method.batch:
-                return f"{len(said.values)} labels; an event has {settings.method.batch}"
-            if not all(0 <= value < model.classes for value in said.values):
-                return f"labels that are no numbers from 0 to {model.classes - 1}"
+            if len(said.values) != self.batch:
+                return f"{len(said.values)} labels; an event has {self.batch}"
+            if not all(0 <= value < self.split.classes for value in said.values):
+                return f"labels that are no numbers from 0 to {self.split.classes - 1}"
             return None
         if said.party != site:
             return f"it speaks for site {said.party} and is site {site}"
@@ -316,12 +315,13 @@ class VerticalServer(Events, ServerSide[State]):
             return None
         if site == parties:
             return "who holds the labels has no embedding"
-        return _misfit("an embedding", said, model.rules.sizes[site], settings.bits)
+        return _misfit("an embedding", said, self.sizes, site)
 
 
-def _misfit(what: str, said: Embedding | Derivative, numbers: int, bits: int) -> str | None:
-    """Return why a message does not hold so many numbers of so many bits; None if it does."""
-    size = numbers * bits // 8
+def _misfit(what: str, said: Embedding | Derivative, sizes: Sizes, party: int) -> str | None:
+    """Return why a message does not hold a party's numbers; None if it does."""
+    bits = sizes.bits
+    size = sizes.numbers[party] * bits // 8
     if said.bits == bits and len(said.values) == size:
         return None
     return (
@@ -394,8 +394,7 @@ class VerticalSite(Events, SiteSide[State]):
         if (derivative := task.derivative) is not None:
             if self.party is None or derivative.party != site or task.asked:
                 return "a derivative that is not for this site"
-            size = self.split.numbers[site], self.party.settings.bits
-            if (misfit := _misfit("a derivative", derivative, *size)) is not None:
+            if (misfit := _misfit("a derivative", derivative, self.sizes, site)) is not None:
                 return misfit
             if derivative.event != task.event - 1:
                 return f"a derivative of event {derivative.event} with event {task.event}"
@@ -615,11 +614,8 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         """Return the server's half; it waits for a site to speak unasked, and for an answer to a
         query, for as many seconds as agreed.
         """
-        split, world, patience = self.split, self.study.world, self.agreement.patience
-        resends = self.study.method.resends
-        rules = EventRules(split.numbers, world.missing, resends, patience=patience)
-        noise = mechanism_of(self.study.privacy.embedding)
-        return ServerModel(rules, make_server(split), split.classes, noise)
+        rules = replace(self.split.rules, patience=self.agreement.patience)
+        return ServerModel(rules, make_server(self.split))
 
     def _fingerprint(self, own: str) -> str:
         """Return the fingerprint of everybody's data in a rehearsal, else the ``own``."""

@@ -92,7 +92,6 @@ from sordino.regimes.vertical.plan import (
     units,
     unprotected,
 )
-from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.stream import (
@@ -800,8 +799,7 @@ def _engine(split: Split, noise: Entropy) -> Engine:
         return graph
     from sordino.regimes.vertical.messages import Messages, ServerModel
 
-    rules = EventRules(split.numbers, study.world.missing, study.method.resends)
-    return Messages(ServerModel(rules, server), parties, split.columns, required)
+    return Messages(ServerModel(split.rules, server), parties, split.columns, required)
 
 
 def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
