@@ -11,7 +11,7 @@ from typing import Literal
 from sordino.base.errors import StudyError
 from sordino.core import regimes
 from sordino.core.files import replace_file
-from sordino.core.records import at, known, number
+from sordino.core.records import at, known
 from sordino.core.regimes import shared
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series, Table
@@ -166,11 +166,11 @@ def _cells(run: Run, label: str) -> list[str]:
         words.measured(run, run.best),
         words.spent(run),
         words.budget(run),
-        words.plain(number(about.delta), 6) if run.private else "-",
+        words.plain(about.delta, 6) if run.private else "-",
         known(about.accountant) or "-" if run.private else "-",
         str(run.number),
         str(run.steps),
-        *(words.plain(number(each), 6) for each in stated),
+        *(words.plain(each, 6) for each in stated),
         *cost_cells([run]),
     ]
 

@@ -194,8 +194,8 @@ def model_courses(run: Run) -> Iterator[Course]:
         return
     rows = [
         *((name, words.percent(number(getattr(found, key))), what) for key, name, what in SHARES),
-        *((name, words.plain(number(getattr(found, key))), what) for key, name, what in ERRORS),
-        ("loss", words.plain(number(found.loss)), "mean over rows"),
+        *((name, words.plain(getattr(found, key)), what) for key, name, what in ERRORS),
+        ("loss", words.plain(found.loss), "mean over rows"),
     ]
     yield Course(
         "The final model on the test set",

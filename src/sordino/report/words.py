@@ -122,17 +122,17 @@ def budget(run: Run) -> str:
     return bound(run.budget) if run.private else plain(math.inf)
 
 
-def plain(value: float | None, digits: int = 4) -> str:
-    """A number for people.
+def plain(value: object, digits: int = 4) -> str:
+    """A number of a record, for people.
 
     >>> plain(None), plain(math.inf), plain(1.99991), plain(1e-05), plain(26010)
     ('-', '∞', '2', '1e-05', '26010')
     """
-    if value is None:
+    if (found := number(value)) is None:
         return "-"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
+    if math.isinf(found):
+        return "∞" if found > 0 else "-∞"
+    return str(int(found)) if found == int(found) and abs(found) < 1e15 else f"{found:.{digits}g}"
 
 
 def bound(value: float | None, digits: int = 6) -> str:
@@ -217,7 +217,7 @@ def key_numbers(run: Run) -> list[Fact]:
             plain(delta, 6) if run.private else "-",
             f"{known(about.accountant) or '-'} accountant" if run.private else "no guarantee",
         ),
-        (words.rounds, str(run.number), f"of {plain(number(about.R_s))} planned"),
+        (words.rounds, str(run.number), f"of {plain(about.R_s)} planned"),
         *own.facts(run),
         (words.clients, str(len(run.clients)), own.held(run)),
     ]
@@ -258,7 +258,7 @@ def terms(run: Run) -> list[tuple[str, str]]:
     found = [
         ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
         ("neighbours differ by", known(about.adjacency) or "-"),
-        ("budget", f"epsilon = {bound(run.budget)} at delta = {plain(number(about.delta), 6)}"),
+        ("budget", f"epsilon = {bound(run.budget)} at delta = {plain(about.delta, 6)}"),
         ("accountant", known(about.accountant) or "-"),
         *regimes.teller(run.about.regime).terms(run, noise, clip),
     ]

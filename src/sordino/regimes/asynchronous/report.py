@@ -75,8 +75,8 @@ def facts(run: Run) -> list[Fact]:
     mean = f"mean staleness: {plain(_mean(found) if found else None, 3)}"
     facts = [
         ("gradients of one edge", str(run.steps), _asked_most(run)),
-        ("expected batch b", plain(number(about.batch)), "examples of a gradient"),
-        ("tau_max", plain(number(said.staleness)), mean),
+        ("expected batch b", plain(about.batch), "examples of a gradient"),
+        ("tau_max", plain(said.staleness), mean),
         ("stages", str(begun), f"of {planned} planned"),
     ]
     if run.private:
@@ -121,9 +121,9 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ("noise on each number", f"z G_s{first}, on a sum of clipped gradients"),
         ("expected batch b", plain(batch, 6)),
         ("sampling rates q_k = b / n_k", _range(rates)),
-        ("numbers released per gradient", plain(number(about.facts.dimension))),
-        (payable, plain(number(about.facts.R_c))),
-        ("updates planned, T", plain(number(about.R_s))),
+        ("numbers released per gradient", plain(about.facts.dimension)),
+        (payable, plain(about.facts.R_c)),
+        ("updates planned, T", plain(about.R_s)),
     ]
 
 
@@ -155,7 +155,7 @@ def _multipliers(run: Run) -> str:
     """z, or the lowest and the highest where edges have their own."""
     stated = map(number, known(horizontal(run).noise_multipliers) or ())
     own = sorted(z for z in stated if z is not None)
-    return _range(own) if own else plain(number(run.about.noise_multiplier))
+    return _range(own) if own else plain(run.about.noise_multiplier)
 
 
 def _bounds(run: Run) -> str:
@@ -172,8 +172,8 @@ def _stage(stage: Stage | PlannedStage, last: float) -> list[str]:
         plain(length),
         "none" if clip == math.inf else plain(clip),
         "falls with t" if rate is None else plain(rate),
-        plain(number(stage.slowing), 3),
-        plain(number(stage.variance)),
+        plain(stage.slowing, 3),
+        plain(stage.variance),
     ]
 
 

@@ -157,7 +157,7 @@ def coded(values: Sequence[int]) -> list[str]:
 
 
 def facts(run: Run) -> list[Fact]:
-    planned = f"of {plain(number(run.about.facts.R_c))} planned"
+    planned = f"of {plain(run.about.facts.R_c)} planned"
     drawn = "of a client drawn in each round"
     return [("local steps", str(run.steps), drawn if run.of_clients else planned)]
 
@@ -178,10 +178,10 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
         ("noise on each number", deviation),
-        ("sampling rate q", plain(number(horizontal(run).sampling_rate), 6)),
-        (f"numbers released per {charge}", plain(number(about.facts.dimension))),
-        ("local steps planned, R_c", plain(number(about.facts.R_c))),
-        ("rounds planned, R_s", plain(number(about.R_s))),
+        ("sampling rate q", plain(horizontal(run).sampling_rate, 6)),
+        (f"numbers released per {charge}", plain(about.facts.dimension)),
+        ("local steps planned, R_c", plain(about.facts.R_c)),
+        ("rounds planned, R_s", plain(about.R_s)),
     ]
 
 
@@ -192,11 +192,11 @@ def _shared(run: Run) -> list[tuple[str, str]]:
         return []
     log = number(told.overflow)
     return [
-        ("noise", f"shared by the clients; {plain(number(told.honest))} of them honest"),
-        ("contributions below which a sum is not opened", plain(number(told.fewest))),
-        ("opened sums", f"modulo 2^{plain(number(told.bits))}, {known(told.rounding)} rounding"),
-        ("step of the grid", plain(number(told.step), 6)),
-        ("noise of one client, in steps", plain(number(told.deviation), 6)),
+        ("noise", f"shared by the clients; {plain(told.honest)} of them honest"),
+        ("contributions below which a sum is not opened", plain(told.fewest)),
+        ("opened sums", f"modulo 2^{plain(told.bits)}, {known(told.rounding)} rounding"),
+        ("step of the grid", plain(told.step, 6)),
+        ("noise of one client, in steps", plain(told.deviation, 6)),
         ("chance of any overflow", "-" if log is None else f"below 2^{math.ceil(log)}"),
     ]
 

@@ -233,7 +233,7 @@ def traffic(run: Run) -> Iterator[Figure]:
         for (name, colour), heights in zip(kinds.values(), sent, strict=True)
     ]
     again = known(vertical(run).resends) or 1
-    caption = TRAFFIC.format(bits=plain(number(vertical(run).precision)))
+    caption = TRAFFIC.format(bits=plain(vertical(run).precision))
     caption += AGAIN.format(count=plain(again)) if again > 1 else ""
     head = [run.vocabulary.round, *(f"{name}, MiB so far" for name, _ in kinds.values())]
     series, table = list(stacked(xs, parts, "area", {})), (head, list(zip(xs, *sent, strict=True)))
@@ -462,8 +462,8 @@ def _courses(run: Run) -> list[Course]:
         "activation": _activation(known(said.activation) or {}),
         "stream": known(said.stream) or "-",
         "drift": known(said.drift) or "-",
-        "examples in an event": plain(number(about.batch)),
-        "bits of a number on its way": plain(number(said.precision)),
+        "examples in an event": plain(about.batch),
+        "bits of a number on its way": plain(said.precision),
         "without an answer": MISSING.get(str(said.missing), "-"),
         "played": PLAYED.get(str(said.path), "-"),
     }
@@ -472,7 +472,7 @@ def _courses(run: Run) -> list[Course]:
         table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
         at = (
-            f" Epsilon as planned, at delta = {plain(number(about.delta))}, by the "
+            f" Epsilon as planned, at delta = {plain(about.delta)}, by the "
             f"{known(about.accountant) or '-'} accountant."
         )
         title, head = "What is released of an entity", ("of an entity", "epsilon", "what")
@@ -485,11 +485,11 @@ def _activation(value: Mapping[str, object]) -> str:
         case "full":
             return "every party in every event"
         case "random":
-            return f"each party with probability {plain(number(value.get('p')))}"
+            return f"each party with probability {plain(value.get('p'))}"
         case "count":
-            return f"{plain(number(value.get('k')))} parties, drawn anew for every event"
+            return f"{plain(value.get('k'))} parties, drawn anew for every event"
         case "event":
-            gamma, units = plain(number(value.get("threshold"))), _units(value)
+            gamma, units = plain(value.get("threshold")), _units(value)
             return f"where the mean of a party's features is above {gamma}{units}"
     return str(value.get("kind") or "-")
 
@@ -514,7 +514,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
         ("bound of an embedding, C", plain(clip, 6)),
         ("noise on each number of an embedding", covered),
         ("events that an entity can pay for", plain(affordable[0] if affordable else None)),
-        ("events planned", plain(number(run.about.R_s))),
+        ("events planned", plain(run.about.R_s)),
     ]
 
 
@@ -524,7 +524,7 @@ def _members(run: Run) -> Members:
     rows = [
         [
             str(i if known(each.client) is None else each.client),
-            *map(plain, map(number, (each.features, each.embedding, each.parameters))),
+            *map(plain, (each.features, each.embedding, each.parameters)),
         ]
         for i, each in enumerate(clients)
     ]
