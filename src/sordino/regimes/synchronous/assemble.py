@@ -191,20 +191,12 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
     def facts(self) -> Facts:
         """Return what the run's record says, with the grid of a shared sum."""
-        found, grid = super().facts(), self.plan.shared
+        found, grid, study = super().facts(), self.plan.shared, self.study
         assert isinstance(found, Facts)
         if grid is None:
             return found
-        told = Sum(
-            honest=self.study.honest,
-            fewest=self.study.fewest,
-            bits=grid.bits,
-            step=grid.step,
-            deviation=grid.deviation,
-            rounding=grid.rounding,
-            growth=grid.growth,
-            overflow=grid.overflow,
-        )
+        told = msgspec.convert(grid, Sum, from_attributes=True)
+        told = msgspec.structs.replace(told, honest=study.honest, fewest=study.fewest)
         return msgspec.structs.replace(found, shared=told)
 
     def _terms(self, pays: tuple[int, ...] | None) -> Terms:
