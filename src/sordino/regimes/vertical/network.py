@@ -105,7 +105,7 @@ from sordino.regimes.vertical.run import (
     State,
     appearances,
 )
-from sordino.regimes.vertical.stream import Arranged, parts, refuse, source, stream_of, whole
+from sordino.regimes.vertical.stream import Arranged, parts, source, stream_of, whole
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.training.flat import Flat
 from sordino.training.plausible import CHANCE, LONGEST, ROUNDING, Length, length
@@ -528,7 +528,18 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
 
     @classmethod
     def refuse(cls, study: VerticalStudy) -> None:
-        refuse(study)
+        """Refuse a study whose stream needs more than each site has."""
+        data, kind, why = study.data, study.data.stream.kind, None
+        if kind not in ("replay", "file"):
+            why = f"data.stream = '{kind}' makes new examples of whole ones: use 'replay'"
+        elif data.drift.kind != "none":
+            why = f"data.drift = '{data.drift.kind}' changes whole examples: use 'none'"
+        elif data.entity is not None:
+            why = "data.entity: no site tells the others yet whose a row is. Leave it out"
+        elif study.privacy.ledger != "run":
+            why = "privacy.ledger: sites of events have a ledger of the run. Set it to 'run'"
+        if why is not None:
+            raise StudyError(f"{why}. Here each site has its own columns of the same rows")
 
     @cached_property
     def split(self) -> Split:
@@ -679,7 +690,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     @classmethod
     def demo(cls, study: VerticalStudy) -> DemoFiles:
         """Divide the study's data into a file for each site."""
-        refuse(study)
+        cls.refuse(study)
         if study.data.scale != 1.0:
             raise StudyError("data.scale: let each site scale its own columns, and leave it out")
         stream, fingerprint, _ = source(study, known=False)

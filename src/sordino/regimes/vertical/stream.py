@@ -175,25 +175,6 @@ class Listed:
         return ()
 
 
-def refuse(study: VerticalStudy) -> None:
-    """Refuse a study whose stream needs more than each site has.
-
-    Raises:
-        StudyError: naming the key.
-    """
-    data, why = study.data, None
-    if data.stream.kind not in ("replay", "file"):
-        why = f"data.stream = '{data.stream.kind}' makes new examples of whole ones: use 'replay'"
-    elif data.drift.kind != "none":
-        why = f"data.drift = '{data.drift.kind}' changes whole examples: use 'none'"
-    elif data.entity is not None:
-        why = "data.entity: no site tells the others yet whose a row is. Leave it out"
-    elif study.privacy.ledger != "run":
-        why = "privacy.ledger: sites of events have a ledger of the run. Set it to 'run'"
-    if why is not None:
-        raise StudyError(f"{why}. Here each site has its own columns of the same rows")
-
-
 def stream_of(study: VerticalStudy, dataset: Dataset) -> streams.Stream:
     """Return the study's stream over these rows: a site's, or stand-ins."""
     if study.data.stream.in_order:
