@@ -81,9 +81,9 @@ def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one()
 def test_what_is_exactly_spent_is_within_the_budget() -> None:
     spent = Budget(epsilon=math.inf, delta=1e-5, accountant="rdp").check("client:0", [(STEP, 9)])
     assert Budget(epsilon=spent, delta=1e-5, accountant="rdp").check("a", [(STEP, 9)]) == spent
+    below = Budget(epsilon=math.nextafter(spent, 0.0), delta=1e-5, accountant="rdp")
     with pytest.raises(BudgetExceeded):
-        below = math.nextafter(spent, 0.0)
-        Budget(epsilon=below, delta=1e-5, accountant="rdp").check("a", [(STEP, 9)])
+        below.check("a", [(STEP, 9)])
 
 
 def test_a_delta_that_is_finer_than_the_proof_is_said_with_what_is_proved() -> None:
