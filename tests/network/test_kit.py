@@ -11,6 +11,9 @@ import shutil
 import socket
 import ssl
 import threading
+import urllib.error
+import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +369,54 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") >= 4
     assert "2 of 8" in told
+
+
+def test_monitors_see_health_readiness_and_figures_and_no_secret(tmp_path: Path) -> None:
+    name = 'no"rth\n'
+    site = SiteStatus(name, True, None, None, 0.25, 4.0, 0, 0, {"late": 2, "early": 1})
+    away = SiteStatus("south", False, 3, 12.0, None, None, 10, 20, {}, out="revoked")
+    going = Status(1, "three", "a", 2, 9, 1.0, 2, (site, away), {"no name": 4}, None)
+    path = tmp_path / federation.NAME
+
+    def asked(where: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(shown.address + where, timeout=10) as found:
+                return found.status, found.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+    with closing(federation.Page(tmp_path, 0)) as shown:
+        assert asked("healthz")[0] == 503  # there is no status yet
+        path.write_bytes(msgspec.json.encode(going))
+        assert asked("healthz") == (200, "ok")
+        assert asked("readyz") == (503, "1 of 2 sites are there")
+        told = asked("metrics")[1]
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(going, ended="over")))
+        assert asked("readyz") == (200, "ok")
+        os.utime(path, (1.0, 1.0))
+        assert asked("healthz") == (200, "ok")
+        path.write_bytes(msgspec.json.encode(going))
+        os.utime(path, (1.0, 1.0))
+        assert "does not run" in asked("healthz")[1]
+        assert asked("else")[0] == 404
+    figures = dict(line.rsplit(" ", 1) for line in told.splitlines() if line[0] != "#")
+    assert figures == {
+        "sordino_up": "1",
+        "sordino_round": "2",
+        "sordino_rounds_planned": "9",
+        "sordino_sites_minimum": "2",
+        "sordino_waiting": "0",
+        'sordino_connections_refused_total{why="no name"}': "4",
+        'sordino_site_present{site="no\\"rth\\n"}': "1",
+        'sordino_site_present{site="south"}': "0",
+        'sordino_site_out{site="no\\"rth\\n"}': "0",
+        'sordino_site_out{site="south"}': "1",
+        'sordino_site_epsilon{site="no\\"rth\\n"}': "0.25",
+        'sordino_site_epsilon_limit{site="no\\"rth\\n"}': "4.0",
+        'sordino_site_quiet_seconds{site="south"}': "12.0",
+        'sordino_site_refused_total{site="no\\"rth\\n"}': "3",
+        'sordino_site_refused_total{site="south"}': "0",
+    }
 
 
 def test_a_status_that_nobody_writes_any_more_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ number of rounds that it was drawn in follows from them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -149,8 +149,64 @@ def _epsilon(site: SiteStatus) -> str:
     return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
 
 
+TEXT = "text/plain; charset=utf-8"
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus' text format."""
+
+
+def metrics(status: Status) -> str:
+    """The status as Prometheus reads it; nothing that the page does not show.
+
+    A figure that is a secret, or that there is not yet, is left out.
+    """
+    lines: list[str] = []
+
+    def family(name: str, kind: str, about: str, values: Iterable[tuple[str, object]]) -> None:
+        found = [(label, value) for label, value in values if isinstance(value, int | float)]
+        if found:
+            lines.append(f"# HELP sordino_{name} {about}")
+            lines.append(f"# TYPE sordino_{name} {kind}")
+            lines.extend(f"sordino_{name}{label} {value}" for label, value in found)
+
+    def of_sites(value: Callable[[SiteStatus], object]) -> Iterable[tuple[str, object]]:
+        return [(f'{{site="{_label(site.name)}"}}', value(site)) for site in status.sites]
+
+    family("up", "gauge", "1 while the run goes on.", [("", int(status.ended is None))])
+    family("round", "gauge", "Rounds begun, or updates done.", [("", status.number)])
+    family("rounds_planned", "gauge", "As many as there may be.", [("", status.planned)])
+    family("sites_minimum", "gauge", "Sites that must be there.", [("", status.minimum)])
+    family("waiting", "gauge", "1 while nothing goes on.", [("", int(status.waiting is not None))])
+    strangers = [(f'{{why="{_label(why)}"}}', each) for why, each in status.strangers.items()]
+    family("connections_refused_total", "counter", "Connections that were refused.", strangers)
+    family("site_present", "gauge", "1 if a site is there.", of_sites(lambda s: int(s.there)))
+    family("site_out", "gauge", "1 if it takes part no more.", of_sites(lambda s: int(bool(s.out))))
+    family("site_epsilon", "gauge", "By the server's ledger.", of_sites(lambda s: s.epsilon))
+    family("site_epsilon_limit", "gauge", "What it may be.", of_sites(lambda s: s.limit))
+    family("site_quiet_seconds", "gauge", "Since it was heard from.", of_sites(lambda s: s.quiet))
+    family(
+        "site_refused_total",
+        "counter",
+        "Frames of a site that were refused.",
+        of_sites(lambda s: sum(s.refused.values())),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _ready(status: Status) -> str:
+    """Return why nothing goes on; empty while it does, or where all is done."""
+    present = sum(site.there for site in status.sites)
+    if status.ended is None and present < status.minimum:
+        return f"{present} of {status.minimum} sites are there"
+    return status.waiting or ""
+
+
 class Page(Loopback):
-    """The page on the loopback, in a thread of its own.
+    """The page on the loopback, in a thread of its own; and for monitors ``/healthz``, ``/readyz``
+    and ``/metrics``.
 
     Raises:
         StudyError: if nothing can listen there.
@@ -158,8 +214,14 @@ class Page(Loopback):
 
     def __init__(self, folder: Path, port: int) -> None:
         def answer(path: str) -> Answer:
-            if path != "/":
-                return Answer(b"There is one page: /", 404, "text/plain; charset=utf-8")
-            return Answer(page(read(folder)).encode())
+            if path not in ("/", "/healthz", "/readyz", "/metrics"):
+                return Answer(b"There are /, /healthz, /readyz and /metrics", 404, TEXT)
+            status = read(folder)
+            if path == "/":
+                return Answer(page(status).encode())
+            if path == "/metrics":
+                return Answer(metrics(status).encode(), kind=METRICS)
+            why = silence(folder, status) or ("" if path == "/healthz" else _ready(status))
+            return Answer((why or "ok").encode(), 503 if why else 200, TEXT)
 
         super().__init__(port, answer, "--page")
