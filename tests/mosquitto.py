@@ -114,7 +114,7 @@ class Place:
         self.made.append(
             MqttHub(
                 self.where,
-                self.context("server"),
+                partial(self.context, "server"),
                 LIMIT,
                 sites,
                 self.box,

@@ -25,9 +25,10 @@ from websockets.uri import parse_uri
 
 from federations import laid
 from sordino.base.errors import StudyError
-from sordino.network import certificates, kit, websocket
+from sordino.network import certificates, kit, transport, websocket
 from sordino.network.certificates import Revoked
 from sordino.network.demo import DemoFederation
+from sordino.network.kit import Agreed
 from sordino.network.transport import Lost, Mailbox, Stranger
 from sordino.network.websocket import WebSocketHub, WebSocketLine
 
@@ -132,6 +133,7 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
     bare.load_verify_locations(opened.laid.server / "authority.pem")
     other = certificates.context(laid(tmp_path / "of", "client").sites[0][0], "site")
     other.load_verify_locations(opened.laid.server / "authority.pem")
+    other.verify_flags &= ~ssl.VERIFY_CRL_CHECK_LEAF  # its list is of the other authority
     old = opened.context(0)
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
     for context, why in (
@@ -156,6 +158,33 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
     assert told is not None
     assert (told.kind, told.site) == ("barred", "site-1")
     opened.line(0).close()
+
+
+def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(opened: Open) -> None:
+    """A stolen kit of the server, revoked, is the server's no more; each connection reads the list
+    anew, and a kit of before, without one, is used as it is.
+    """
+    (site, _), authority = opened.laid.sites[0], opened.laid.server.parent / "authority"
+    agreement = Agreed(site).agreement.model_copy(update={"server": opened.address})
+    connects = transport.of("websocket").site(agreement, 0, site)
+    (site / certificates.REVOKED).unlink()
+    connects(LIMIT).close()
+    now = dt.datetime.now(dt.UTC)
+    found = kit.revoke(authority, "site-1", now).read_bytes()
+    (site / certificates.REVOKED).write_bytes(found)
+    connects(LIMIT).close()
+    found = kit.revoke(authority, "server", now).read_bytes()
+    (site / certificates.REVOKED).write_bytes(found)
+    with pytest.raises(Stranger, match="revoked"):
+        connects(LIMIT)
+    kit.renew(authority, "server", opened.laid.server, now)
+    opened.hub.close()
+    opened.__post_init__()
+    agreement = agreement.model_copy(update={"server": opened.address})
+    transport.of("websocket").site(agreement, 0, site)(LIMIT).close()
+    (site / certificates.REVOKED).write_bytes(found[:200])
+    with pytest.raises(StudyError, match="cannot be used"):
+        transport.of("websocket").site(agreement, 0, site)
 
 
 def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: Open) -> None:

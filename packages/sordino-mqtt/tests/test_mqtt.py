@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import gc
+import shutil
 import socket
 import sys
 import time
@@ -20,12 +21,13 @@ from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.network import certificates, demo, kit
 from sordino.network import transport as transports
-from sordino.network.kit import read_agreement
-from sordino.network.transport import Lost, Stranger
+from sordino.network.kit import Agreed, read_agreement
+from sordino.network.transport import Lost, Mailbox, Stranger
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
 from sordino_mqtt.link import Link
 from sordino_mqtt.mqtt import MqttLine
+from sordino_mqtt.transport import MQTT
 
 pytestmark = NEEDED
 
@@ -258,6 +260,27 @@ def test_revoked_certificates_are_refused_when_the_broker_reads_the_list_again(
         (place.kits / "authority/revoked.pem").write_bytes(authority)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # paho drops a socket that it cannot use
+def test_server_and_sites_refuse_a_broker_that_is_on_the_list_in_their_kits(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sordino_mqtt.mqtt.WAITING", 0.1)
+    kits = shutil.copytree(place.kits, tmp_path / "kits")
+    agreement = Agreed(kits / "server").agreement
+    site = MQTT.site(agreement, 0, kits / "site-0")
+    hub = MQTT.server(agreement, kits / "server", "")
+    with pytest.raises(Lost, match="the server is not"):
+        site(LIMIT)
+    found = kit.revoke(kits / "authority", "broker", dt.datetime.now(dt.UTC)).read_bytes()
+    for name in ("site-0", "server"):
+        (kits / name / "revoked.pem").write_bytes(found)
+    with pytest.raises(Stranger, match="revoked"):
+        site(LIMIT)
+    with pytest.raises(StudyError, match="revoked"):
+        hub(LIMIT, Mailbox(), lambda who, why: None, print)
+    gc.collect()
+
+
 def test_connections_without_end_are_refused_and_named(place: Place) -> None:
     place.hub()
     good, bad = place.line("site-1"), place.link("site-0")
@@ -316,7 +339,6 @@ def test_settings_that_mosquitto_refuses_are_said(kits: Path, tmp_path: Path) ->
 
 
 def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) -> None:
-    assert not (kits / "server/revoked.pem").exists()
     now = dt.datetime.now(dt.UTC)
     for name, use in (
         ("broker", ExtendedKeyUsageOID.SERVER_AUTH),

@@ -200,14 +200,22 @@ def renew(
 @app.command()
 def revoke(
     authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
-    name: Annotated[str, typer.Argument(help="A site, or server.")],
+    name: Annotated[str, typer.Argument(help="A site, server, or broker.")],
 ) -> None:
-    """Revoke all certificates of a site so far."""
+    """Revoke all certificates so far of a site, the server or the broker."""
     from sordino.network import kit
     from sordino.network.kit import AGREEMENT, read_agreement
 
     path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
-    if kit.admits(read_agreement(authority / AGREEMENT)) == kit.BROKER:
+    admits = kit.admits(read_agreement(authority / AGREEMENT))
+    if name == admits:
+        say.people(
+            f"Send {path} to every site, for its kit (beside authority.pem)"
+            + (", and copy it into the server's kit" if name == kit.BROKER else "")
+            + f": each refuses the old certificate from its next connection on. Make a new one of "
+            f"the {name} with `sordino network renew`"
+        )
+    elif admits == kit.BROKER:
         say.people(f"Copy {path} into the broker's kit, and restart the broker: it reads it then")
     else:
         say.people(f"Copy {path} into the server's kit: a running server reads it at once")

@@ -2,7 +2,7 @@
 
 Keys are P-256. Nobody but the authority of this federation is trusted, on either side, and TLS 1.3
 is the lowest version that is spoken. Who a site is, its certificate says (common name). A revoked
-certificate stands in a list that the authority signs; the server looks at it at every connection.
+certificate stands in a list that the authority signs; both sides look at it at every connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below
+from sordino.base.files import MIB, read_below, there
 
 DAYS = 365
 AUTHORITY_DAYS = 3650
@@ -251,6 +251,9 @@ def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
 def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SSLContext:
     """Mutual TLS 1.3 for the server or a site, from its kit. By default sites connect and the
     server listens; with a broker the server connects as well.
+
+    Who connects makes one for each connection, and so refuses whoever listens with a certificate
+    that is on the list of revoked ones in its kit then. Kits of before have no list.
     """
     connects = kind == "site" if connects is None else connects
     side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
@@ -259,6 +262,9 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
     found.verify_mode = ssl.CERT_REQUIRED
     try:
         found.load_verify_locations(folder / "authority.pem")
+        if connects and there(folder, REVOKED):
+            found.load_verify_locations(folder / REVOKED)
+            found.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         found.load_cert_chain(folder / f"{kind}.pem", folder / f"{kind}.key")
     except (OSError, ssl.SSLError) as error:
         raise StudyError(

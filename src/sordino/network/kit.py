@@ -4,13 +4,13 @@
 
     authority/   authority.key, authority.pem, revoked.pem, serials.toml
     server/      agreement.toml, study.toml, server.pem, server.key, authority.pem, revoked.pem
-    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem
+    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem, revoked.pem
     broker/      mosquitto.conf, acl, broker.pem, broker.key, authority.pem, revoked.pem
 
 The authority's folder stays with who provisions; every site has a folder of its own. The broker's
-kit is there where the transport has a broker (``transport = "mqtt"``). The server's then has no
-list of revoked certificates, because it is the broker that admits. Where the server learns nothing
-but sums, every kit holds ``keys.pem`` as well: the public keys of all sites.
+kit is there where the transport has a broker (``transport = "mqtt"``). Whoever listens refuses
+revoked certificates of those who connect, and they its own. Where the server learns nothing but
+sums, every kit holds ``keys.pem`` as well: the public keys of all sites.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.
@@ -203,7 +203,7 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
             files = {"authority.pem": authority, **_named(BROKER, made)}
             limit = frames.limit(regime.network(agreement, study).widest())
             files |= travels.broker_files(agreement, limit)
-        _put(out / name, files | (empty if name == admits(agreement) else {}))
+        _put(out / name, files | empty)
     numbers = {SERIALS: tomli_w.dumps(serials).encode()}
     _put(out / AUTHORITY, {**shared, **empty, **numbers, "authority.key": key})
 
@@ -225,8 +225,8 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
 
 
 def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
-    """Revoke all certificates of a site so far; the list to copy into the kit of who
-    :func:`admits`.
+    """Revoke all certificates so far of a site, or of who listens; the list to copy into the kit of
+    who :func:`admits`, or into the kits of all others.
 
     Raises:
         StudyError: if the agreement does not know the name, or NVFlare admits.

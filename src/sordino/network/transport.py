@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -201,12 +202,13 @@ class WebSocket(Transport):
         )
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
-        context, websocket = certificates.context(kit, "site"), _websocket()
+        websocket, tls = _websocket(), partial(certificates.context, kit, "site")
+        tls()  # refuses a kit that cannot be used
         last: Line | None = None  # it may have left the beginning of a frame
 
         def connects(limit: int) -> Line:
             nonlocal last
-            last = websocket.WebSocketLine(agreement.server, context, limit, last)
+            last = websocket.WebSocketLine(agreement.server, tls(), limit, last)
             return last
 
         return connects

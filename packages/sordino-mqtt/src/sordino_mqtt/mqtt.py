@@ -7,7 +7,8 @@ the server asks again whoever comes back.
 
 Who has sent a message is what its topic says. That holds because the broker takes names from
 certificates and its access list lets a site write to its own topics alone: *the broker is trusted
-for identity*, and it reads what passes. Its list of revoked certificates is the broker's as well.
+for identity*, and it reads what passes. Its list of revoked certificates is the broker's as well; for the
+broker's own certificate, server and sites have one in their kits.
 
 The correlation data of a message say to which connection of a site it belongs, and of which server
 process a presence is. So messages that were on their way when a connection ended are told from
@@ -37,7 +38,7 @@ class MqttHub:
 
     Args:
         broker: where it is.
-        context: mutual TLS, as a client.
+        context: makes mutual TLS, as a client, for each connection.
         limit: bytes of a frame.
         sites: names that may connect.
         mailbox: where events go.
@@ -51,7 +52,7 @@ class MqttHub:
     def __init__(
         self,
         broker: Broker,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         limit: int,
         sites: frozenset[str],
         mailbox: Mailbox,
@@ -108,7 +109,7 @@ class MqttHub:
                 why = link.why
                 link.close()  # frees the socket
                 self._link = None
-            except (Lost, Stranger) as error:
+            except (Lost, Stranger, StudyError) as error:  # a list that is being copied
                 why, pause = str(error), min(2 * pause, LONGEST_PAUSE)
             if why != said and not self._stop.is_set():
                 said = why
@@ -117,7 +118,7 @@ class MqttHub:
     def _open(self) -> Link:
         self._link = None
         link = Link(
-            self._broker, SERVER, secrets.token_bytes(8), self._context, self._got, self._ended
+            self._broker, SERVER, secrets.token_bytes(8), self._context(), self._got, self._ended
         )
         link.subscribe(("up", "+"), ("there", "+"))
         with self._lock:

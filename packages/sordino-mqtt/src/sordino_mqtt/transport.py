@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from sordino.extend.network import (
@@ -33,15 +34,16 @@ class Mqtt(Transport):
                 "--host: with MQTT the server listens nowhere; it connects to the broker at "
                 f"{agreement.server}. Leave --host out"
             )
-        tls, where = context(kit, "server", connects=True), _broker(agreement)
+        tls, where = partial(context, kit, "server", connects=True), _broker(agreement)
         names = frozenset(agreement.names)
         return lambda limit, mailbox, refused, told: MqttHub(
             where, tls, limit, names, mailbox, refused, told
         )
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
-        tls, where = context(kit, "site"), _broker(agreement)
-        return lambda limit: MqttLine(where, agreement.names[index], tls, limit)
+        tls, where = partial(context, kit, "site"), _broker(agreement)
+        tls()  # refuses a kit that cannot be used
+        return lambda limit: MqttLine(where, agreement.names[index], tls(), limit)
 
     def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
         return broker.settings(agreement, limit)
