@@ -716,7 +716,7 @@ def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several
 def test_what_people_can_pay_for_is_said_by_the_plan_and_by_the_refusal(tmp_path: Path) -> None:
     file = saved(tmp_path, "people.csv", people(True))
     asked = [each.replace("FILE", str(file)) for each in (*DP_SGD, *SHARED)]
-    asked += ["privacy.epsilon=3.0", "data.person_rows=6"]
+    asked += ["privacy.epsilon=3.0", "data.person_rows=6", "privacy.noise_multiplier=2.0"]
     planned, _ = regimes.plan(study(tmp_path, SYNCHRONOUS, file, asked))
     cause = "data.person_rows = 6: up to 6 examples of one person share one budget"
     (said,) = [each for each in planned.warnings if cause in each]

@@ -358,28 +358,53 @@ def test_a_run_over_a_ledger_of_the_data_that_pays_for_tests_verifies(table: Pat
     assert verify(table / "run").problems
 
 
+def with_patients(table: Path, rows: int) -> None:
+    """Give each patient so many rows."""
+    lines = (table / "patients.csv").read_text().splitlines()
+    people = [f"{line},p{i // rows}" for i, line in enumerate(lines[1:])]
+    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+
+
 @pytest.mark.parametrize("share", ["private share", "public share"])
-def test_nobody_both_trains_and_tests(table: Path, share: str) -> None:
-    with pytest.raises(StudyError, match=r"would then both train and test.*test = 'file'"):
-        read(table, *data(f'test="{share}"', 'person="patient", person_rows=2'))
+@pytest.mark.parametrize("kept", [(), ("privacy.ledger=LEDGER",)])
+def test_nobody_both_trains_and_tests(table: Path, share: str, kept: tuple[str, ...]) -> None:
+    """A share is one of persons, by each person's name alone; a count has one row of each."""
+    with_patients(table, 2)
+    keys = data(f'test="{share}"', 'person="patient", person_rows=2')
+    ledger = (each.replace("LEDGER", str(table / "kept")) for each in kept)
+    study = read(table, *keys, *ledger, "privacy.noise_multiplier=9.0")
+    divided = federation(study)
+    train = np.concatenate([part.people[:, 0] for part in divided.parts if part.people is not None])
+    assert divided.test.people is not None
+    test = divided.test.people[:, 0]
+    assert not np.isin(test, train).any()
+    assert len(np.unique(test)) == len(test) / (2 if share == "public share" else 1)
+    assert 0.1 < len(np.unique(test)) / len(np.unique([*test, *train])) < 0.3
+    result = played(study, table / "run")
+    assert result.epsilon is not None
+    assert verify(table / "run").problems == []
+    about = json.loads((table / "run" / "run.json").read_text())
+    assert any("20 % of the file's persons" in each for each in about["assumptions"])
 
 
 def test_a_plan_says_that_persons_with_many_rows_spend_more(table: Path) -> None:
-    lines = (table / "patients.csv").read_text().splitlines()
-    people = [f"{line},p{i}" for i, line in enumerate(lines[1:])]
-    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
-    for most, warned in ((3, True), (1, False)):
-        planned, _ = build.plan(read(table, *data(f'person="patient", person_rows={most}')))
-        assert (
-            any("up to 3 examples of one person" in warning for warning in planned.warnings)
-            == warned
-        )
+    with_patients(table, 1)
+    noise = []
+    for most in (1, 3):
+        keys = data(f'person="patient", person_rows={most}')
+        planned, _ = build.plan(read(table, *keys))
+        noise.append(planned.noise_multiplier)
+        assert planned.steps == planned.used  # the calibrated noise pays for all steps
+        assert not any("of one person" in warning for warning in planned.warnings)
+    row, person = noise
+    assert person > 3 * row
+    keys += (f"privacy.noise_multiplier={row}",)
+    short, _ = build.plan(read(table, *keys))
+    assert any("up to 3 examples of one person" in warning for warning in short.warnings)
 
 
 def test_a_promise_to_persons_says_so(table: Path) -> None:
-    lines = (table / "patients.csv").read_text().splitlines()
-    people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]
-    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+    with_patients(table, 3)
     played(
         read(table, *data('person="patient", person_rows=3'), "privacy.noise_multiplier=8.0"),
         table / "run",

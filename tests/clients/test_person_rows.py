@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import sordino as so
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
@@ -81,6 +82,32 @@ def test_one_row_each_costs_what_a_row_costs(tmp_path: Path) -> None:
     assert spent(tmp_path / "b", several, "person_rows = 1") == pytest.approx(row)
     with pytest.raises(BudgetExceeded, match="up to 5 examples of one person share one budget"):
         spent(tmp_path / "c", several, "person_rows = 5")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "",
+        "privacy.noise_multiplier = 9.0",
+        "privacy.accountant = 'rdp'",
+        "method.name = 'ali-dpfl'",
+        "method.name = 'dynamic-dp-sgd'",
+        "privacy.epsilons = [3.0, 4.0]",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_plan_of_persons_is_what_the_run_does(tmp_path: Path, change: str) -> None:
+    """Noise, epsilon and steps: there is one price, and calibrated noise pays for all rounds."""
+    study(tmp_path, [i // 3 for i in range(180)], "person_rows = 3")
+    text = (tmp_path / "study.toml").read_text().replace("noise_multiplier = 2.0\n", "")
+    (tmp_path / "study.toml").write_text(text)
+    asked = so.Study.read(
+        tmp_path / "study.toml", *([change.replace(" = ", "=", 1)] * bool(change))
+    )
+    plan, run = so.plan(asked), so.run(asked, out=tmp_path / "run", progress=False)
+    assert len(run.rounds) >= 3
+    assert run.epsilon == pytest.approx(plan.epsilon, rel=1e-3)
+    assert "each person" in run.report.read_text()
 
 
 def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.run.reading import load
-from sordino.privacy import Budget, Charge, Ledger, LedgerSession, accountant
+from sordino.privacy import Budget, Charge, Ledger, LedgerSession, Selected, accountant
+from sordino.privacy.event import Composed
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
@@ -474,8 +476,12 @@ def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "mine.csv"}"'
     path = written(tmp_path, data + '\nperson = "who"\nperson_rows = 2')
     found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
-    with pytest.raises(BudgetExceeded, match="over the budget"):  # a person has two rows
-        private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)
+    study = studies.read(path)
+    assert 0.99 < found.epsilon / (study.privacy.epsilon or 0.0) <= 1.0  # of a person's two rows
+    assert isinstance(found.event, Selected)
+    dear = Selected(Composed((found.event.event,) * 4), found.trials)
+    with pytest.raises(BudgetExceeded, match="over the budget"):
+        private.tune(replace(found, event=dear), study, tmp_path / "out", lambda _: None)
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -192,6 +192,8 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         else ""
     )
     say.result(f"{study.name}: {study.method.name}{held}")
+    if study.of_persons:
+        say.result("protected: each person, with all their examples (data.person)")
     for warning in priced.warnings:
         say.warn(warning)
     for warning in uncovered(study):

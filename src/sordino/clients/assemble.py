@@ -210,13 +210,10 @@ class Assembly(Generic[H]):
             return None
         if not ledgers.run or self.study.form == "paper":
             return (steps,) * len(dict.fromkeys(self.units))
-        alone = (
-            self.study.data.person is None
-            and len(set(self.budgets)) == 1
-            and len(set(ledgers.names.values())) == len(ledgers.names)
-        )
-        schedule = self.regime.schedule(self.study, self.sizes)
-        left: Mapping[str, int | None] = schedule.affordable_in(ledgers, alone=alone)
+        names = list(ledgers.names.values())
+        alone = len(set(self.budgets)) == 1 and len(set(names)) == len(names)
+        schedule, rows = self.regime.schedule(self.study, self.sizes), self.study.rows_at_once
+        left: Mapping[str, int | None] = schedule.affordable_in(ledgers, rows, alone=alone)
         each = [left.get(unit) for unit in dict.fromkeys(self.units)]
         return tuple(steps if most is None else most for most in each)
 

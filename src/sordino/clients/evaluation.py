@@ -95,6 +95,10 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     )
     if wanted.person_rows is not None:
         found = replace(found, train=_capped(found.train, wanted.person_rows))
+        if study.pays_to_test:  # a count of right answers changes by one for a person
+            assert found.test.people is not None
+            kept = first_rows(found.test.people[:, 0], 1)
+            found = replace(found, test=found.test.take(kept))
     _notice_sizes(wanted, found.train)
     if study.privacy.unit != "none" and wanted.reads_classes:
         notice_classes(found.train.classes)

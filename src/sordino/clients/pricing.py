@@ -19,7 +19,7 @@ from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden, burdens
-from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.records.group import CLIENT, SAMPLE, grouped
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
 
@@ -187,7 +187,8 @@ def exposed(
         kept = true == claimed
     if kept or plan.used is None or privacy.delta is None:
         return plan
-    spent = asked.released(unit, true, sigma, plan.used)
+    released = asked.released(unit, true, sigma, plan.used)
+    spent = [(grouped(event, study.rows_at_once), count) for event, count in released]
     epsilon = accountant(privacy.accountant).epsilon(spent, privacy.delta)
     return plan.exposed(where, epsilon, in_words(true))
 
@@ -238,9 +239,8 @@ def with_balances(
 
     def affordable(burden: Burden) -> int | None:
         """By the least budget of those that hold these records."""
-        alone = len(burden.units) == 1 and study.data.person is None
         budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
-        return asked.affordable_by(burden, budget, alone=alone)
+        return asked.affordable_by(burden, budget)
 
     clients = list[tuple[Balance, Burden]]()
     for i, (unit, budget) in enumerate(asked.budgets.items()):
@@ -265,14 +265,11 @@ def with_balances(
     alike = None if asked.staged else event
     said = _remedy_of_spent(clients, asked, budget, alike, sigma)
     why = _of_persons(study)
-    if why and worst.steps is not None:
-        paid = f"{why}; it pays for"
-        if worst.steps >= wanted:
-            said.append(f"{paid} {wanted} {asked.charged}, which is all that is planned")
-        else:
-            ways = ", or ".join([*_more_noise(alike, sigma, wanted, (), budget), FEWER])
-            end = ", and the run is refused" if worst.steps == 0 else ""
-            said.append(f"{paid} {worst.steps} of {wanted} {asked.charged}{end}: {ways}")
+    if why and worst.steps is not None and worst.steps < wanted:
+        ways = ", or ".join([*_more_noise(alike, sigma, wanted, (), budget), FEWER])
+        end = ", and the run is refused" if worst.steps == 0 else ""
+        paid = f"it pays for {worst.steps} of {wanted} {asked.charged}"
+        said.append(f"{why}; {paid}{end}: {ways}")
     if any(len({budgets[i] for i in each.units}) > 1 for unit in before.values() for each in unit):
         said.append(f"privacy.epsilons: {ALIKE}")
     if takes_equal_rows_apart(study):

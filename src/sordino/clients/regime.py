@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.clients import pricing
 from sordino.clients.division import (
     Division,
@@ -101,12 +102,19 @@ class HorizontalRegime(Regime[H]):
         rates = self.rates(study, sizes)
         return pricing.schedule(study, rates, self.charged, ((1.0, self.wanted(study)),))
 
+    def promised(self, study: H, sizes: Sequence[int]) -> Schedule:
+        """Return the charges as they bound whom the study protects: all rows of a person."""
+        return self.schedule(study, sizes).for_group(study.rows_at_once)
+
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
         """Return the study with its noise filled in, for clients of these sizes."""
         privacy = study.privacy
         if privacy.unit == "none" or privacy.noise_multiplier is not None:
             return study
-        sigmas = tuple(self.schedule(study, sizes).calibrated().multipliers.values())
+        try:
+            sigmas = tuple(self.promised(study, sizes).calibrated().multipliers.values())
+        except StudyError as error:
+            raise StudyError(pricing.remedy(study, str(error))) from error
         update: dict[str, object] = {"noise_multiplier": max(sigmas)}
         if study.given_epsilons is not None:
             update["noise_multipliers"] = sigmas
@@ -121,9 +129,10 @@ class HorizontalRegime(Regime[H]):
         privacy, wanted = full.privacy, self.share(full)
         if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
             return self.unprotected(full, sizes)
-        asked, batch = self.schedule(full, sizes), self.batches(full, sizes)
+        asked, batch = self.promised(full, sizes), self.batches(full, sizes)
         unit = pricing.dearest(asked, wanted)
-        sigma, rate = asked.multipliers[unit], asked.noisy[unit].sampling_rate
+        sigma = asked.multipliers[unit]
+        rate = self.schedule(full, sizes).noisy[unit].sampling_rate
         most, budget = asked.most(unit), asked.budgets[unit]
         steps = most[budget.accountant]
         used = wanted if steps is None else min(wanted, steps)

@@ -204,6 +204,11 @@ class HorizontalStudy(Study):
         return self.data.person is not None and self.privacy.unit == "sample"
 
     @property
+    def rows_at_once(self) -> int:
+        """The rows that a promise covers together: the most of one person, or one."""
+        return (self.data.person_rows or 1) if self.of_persons else 1
+
+    @property
     def pays_to_test(self) -> bool:
         """Models are measured on private rows, which pay for it."""
         return self.data.testing == "private share"
@@ -282,12 +287,12 @@ TESTS = {
     "file": "The rows of the test file were declared public: models are measured on them exactly, "
     "and often.",
     "public share": (
-        "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public "
+        "{share} were set aside and DECLARED PUBLIC (data.test = 'public "
         "share'): models are measured on them exactly, and the people in these rows get no privacy "
         "guarantee."
     ),
     "private share": (
-        "{share} of the file's rows were set aside to measure models on. They are private: an "
+        "{share} were set aside to measure models on. They are private: an "
         "evaluation releases how many of them a model gets right, with Gaussian noise and at a "
         "price, charged to the unit 'test', and the promise holds for each of them."
     ),
@@ -357,4 +362,7 @@ def testing(study: HorizontalStudy) -> str:
     if study.data.file is None and not study.data.published:
         return OWN_TEST.format(name=study.data.name)
     share = study.data.test_share or SHARE
-    return TESTS[study.data.testing].format(share=f"{100 * share:.3g} %")
+    whose = "rows"
+    if study.data.person is not None:
+        whose = f"persons, each with {'one row' if study.pays_to_test else 'all rows'},"
+    return TESTS[study.data.testing].format(share=f"{100 * share:.3g} % of the file's {whose}")

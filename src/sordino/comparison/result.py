@@ -376,9 +376,10 @@ def difference(first: Member, other: Member, at: At) -> Difference:
 
 def inequalities(first: Member, other: Member, at: At) -> list[str]:
     """Why the two are not at equal privacy."""
-    a, b = first.side.study.privacy, other.side.study.privacy
-    if a.unit != b.unit:
-        return [f"not at equal privacy: unit {b.unit} against {a.unit}"]
+    study, against = other.side.study, first.side.study
+    if study.protected != against.protected:
+        return [f"not at equal privacy: unit {study.protected} against {against.protected}"]
+    a, b = against.privacy, study.privacy
     found = (
         []
         if a.unit == "none" or a.delta == b.delta

@@ -227,7 +227,8 @@ def _epsilon(value: float | None) -> str:
 
 
 def _terms(member: Member) -> list[str]:
-    privacy = member.side.study.privacy
+    study = member.side.study
+    privacy = study.privacy
     if privacy.unit == "none":
         return ["-", "-", "none"]
-    return [words.plain(privacy.delta), privacy.accountant, privacy.unit]
+    return [words.plain(privacy.delta), privacy.accountant, study.protected]

@@ -13,8 +13,9 @@ What must hold. Stages are charged in their order, so the first n charges of a u
 them, and epsilon grows with n: a search over n finds the most. The event of a single stage, or of
 an :data:`ENDLESS` last one, may be charged on and on. Other stages are all that is planned; between
 them whole rounds (``pace`` charges each) are paid for. Records that one charge reaches several
-times (rows of one person) have no such prefix: there the dearest event stands for all
-(:meth:`Schedule.affordable_by`).
+times (at several units) have no such prefix: there the dearest event stands for all
+(:meth:`Schedule.affordable_by`). All rows of a person at one unit are reached at once: they are a
+group, which has a schedule of its own (:meth:`Schedule.for_group`).
 
 >>> release = lambda sigma: Gaussian(noise_multiplier=sigma)
 >>> noisy = {"client:0": NoisyCharges(release=release, stages=((1.0, 10),))}
@@ -51,6 +52,7 @@ from sordino.privacy import (
 )
 from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden
+from sordino.privacy.records.group import grouped
 from sordino.privacy.rounding import epsilon_text
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
@@ -99,6 +101,17 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, sigma: float) -> Stages:
         """Return the stages at this noise multiplier."""
         return tuple((self.event(sigma * factor), count) for factor, count in self.stages)
+
+    def for_group(self, size: int) -> NoisyCharges:
+        """Return the charges as they bound ``size`` records that fall away together."""
+        sample, rate = grouped(PoissonSampled(self.sampling_rate, Nothing()), size), None
+        if isinstance(sample, PoissonSampled):  # a group that is too large has no price
+            rate = sample.sampling_rate
+        return NoisyCharges(
+            release=lambda sigma: grouped(self.release(sigma), size),
+            stages=self.stages,
+            sampling_rate=rate or self.sampling_rate,
+        )
 
     def calibrated(self, budget: Budget) -> float:
         """Return the smallest noise multiplier that keeps all charges within a budget.
@@ -152,6 +165,14 @@ class Schedule:
             stages={**self.stages, **stages},
             multipliers={**self.multipliers, **multipliers},
         )
+
+    def for_group(self, size: int) -> Schedule:
+        """Return the schedule as it bounds ``size`` records that fall away together."""
+        if size == 1:
+            return self
+        group = functools.cache(NoisyCharges.for_group)  # units are often alike
+        noisy = {unit: group(each, size) for unit, each in self.noisy.items()}
+        return replace(self, noisy=noisy).with_noise(self.multipliers)
 
     def calibrated(self) -> Schedule:
         """Return the schedule with the noise multipliers that its budgets ask for, filled in.
@@ -248,17 +269,17 @@ class Schedule:
         names = dict.fromkeys((*ACCOUNTANTS, self.budgets[unit].accountant))
         return {name: self.affordable(unit, by=name) for name in names}
 
-    def affordable_by(self, burden: Burden, budget: Budget, *, alone: bool) -> int | None:
+    def affordable_by(self, burden: Burden, budget: Budget) -> int | None:
         """Return the charges on all units alike that records can still pay for; None: any number.
 
         Args:
             burden: what the records have spent, and the places of the units that hold them.
             budget: what they may spend.
-            alone: whether one charge reaches each record once, so that stages can be told apart.
         """
         units = list(self.stages)
-        if self.staged and alone:
-            held = replace(self, budgets={**self.budgets, units[0]: budget})
+        if self.staged and len(burden.units) == 1:  # one charge reaches them once
+            ((_, rows),) = burden.groups
+            held = replace(self.for_group(rows), budgets={**self.budgets, units[0]: budget})
             return held.affordable(units[0], burden.spent)
 
         def reached(at: int) -> Callable[[int], Event]:
@@ -268,14 +289,21 @@ class Schedule:
             budget.remaining_steps(burden.of(reached(at)), burden.spent) for at in self._places
         )
 
-    def affordable_in(self, ledgers: LedgerSession, *, alone: bool) -> dict[str, int | None]:
+    def affordable_in(
+        self, ledgers: LedgerSession, rows: int, *, alone: bool
+    ) -> dict[str, int | None]:
         """Return the charges on all units alike that each unit in a ledger can still pay for.
 
-        ``alone`` as in :meth:`affordable_by`. Of units that are kept elsewhere nothing is said.
+        Of units that are kept elsewhere nothing is said.
+
+        Args:
+            rows: the most of one person.
+            alone: whether one charge reaches each person once, so that stages can be told apart.
         """
         if self.staged and alone:
+            held = self.for_group(rows)
             return {
-                unit: least(self.affordable(unit, spent) for spent in ledgers.histories(unit))
+                unit: least(held.affordable(unit, spent) for spent in ledgers.histories(unit))
                 for unit in self.stages
                 if unit in ledgers.names
             }

@@ -298,6 +298,16 @@ def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
     return np.sort(order[place < most]).astype(np.int64)
 
 
+def in_share(who: Words, fraction: float) -> npt.NDArray[np.bool_]:
+    """Tell for each row (n,) whether its person is in a share of all persons, which depends on
+    nobody else.
+
+    >>> in_share(np.array([7, 5, 7, 7, 5], np.uint64), 0.5).tolist()
+    [False, True, False, False, True]
+    """
+    return _mixed(who) < np.uint64(int(fraction * 2.0**64))
+
+
 def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The client (n,) at which each person has all rows: that of one of the person's rows, which
     depends on nobody else's.

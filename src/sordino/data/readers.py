@@ -177,9 +177,18 @@ def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
     if len(whole) < 2:
         raise DataError(f"{place}: one row cannot be both training and test set")
     y = whole.y
-    count = min(max(round(fraction * len(y)), 1), len(y) - 1)
-    cut = len(y) - count
-    chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
+    if whole.people is not None:  # all rows of a person
+        chosen = np.flatnonzero(identity.in_share(whole.people[:, 0], fraction))
+        if not 0 < len(chosen) < len(y):
+            raise DataError(
+                f"{place}: data.test sets {fraction:g} of the persons aside, who are chosen by "
+                f"their names, and {'all' if len(chosen) else 'none'} of these few are: give "
+                "another data.test_share, or data.test = 'file' with rows of other persons"
+            )
+    else:
+        count = min(max(round(fraction * len(y)), 1), len(y) - 1)
+        chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
+    cut = len(y) - len(chosen)
     # Test rows change places with the last rows, so that both sets are slices of the one copy in
     # memory.
     one, other = chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sordino.core import regimes
 from sordino.core.records import Refused, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import Fact
+from sordino.core.statements import PERSON, Fact
 from sordino.privacy.rounding import epsilon_text
 
 
@@ -191,6 +191,7 @@ def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
 UNITS = {
     "sample": "each single example of {a_client}'s data",
     "client": "each {client}, with all its data",
+    "person": "each person, with all their examples",
     "label": "each entity's label",
     "entity": "each entity: its label, and its features at every {client}",
 }
@@ -254,7 +255,8 @@ def terms(run: Run) -> list[tuple[str, str]]:
         return []
     about, words = run.about, run.vocabulary
     noise, clip = number(about.noise_multiplier), number(about.facts.clip)
-    unit = UNITS.get(str(about.unit), str(about.unit))
+    protected = "person" if known(about.adjacency) == PERSON else str(about.unit)
+    unit = UNITS.get(protected, protected)
     found = [
         ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
         ("neighbours differ by", known(about.adjacency) or "-"),

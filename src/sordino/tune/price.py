@@ -14,6 +14,7 @@ from sordino.core.statements import looked
 from sordino.privacy import Repeated, Selected, accountant
 from sordino.privacy.event import Composed, Trials
 from sordino.privacy.parts import expected, law, missed, name_of, named
+from sordino.privacy.records.group import grouped
 from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again
@@ -102,7 +103,7 @@ def price(
     events = tuple(
         Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
     )
-    delta = first.privacy.delta or 0.0
+    delta, rows = first.privacy.delta or 0.0, first.rows_at_once
     plain = calibrated(first).privacy.noise_multiplier
     return Price(
         studies=studies,
@@ -113,10 +114,13 @@ def price(
         event=events[0],
         own=events if studies[0].privacy.epsilons is not None else (),
         tested=_tested(studies[0], trials),
-        epsilon=max(base.epsilon([(event, 1)], delta) for event in set(events)),
+        epsilon=max(base.epsilon([(grouped(event, rows), 1)], delta) for event in set(events)),
         delta=delta,
         accountant=first.privacy.accountant,
-        one=max(base.epsilon(history, delta) for history in set(each)),
+        one=max(
+            base.epsilon([(grouped(event, rows), count) for event, count in history], delta)
+            for history in set(each)
+        ),
         noise=studies[0].privacy.noise_multiplier or 0.0,
         without=plain or 0.0,
         missed=missed(trials, len(candidates)),
@@ -181,10 +185,11 @@ def measured(study: HorizontalStudy) -> str:
 
 def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
     """Return the most that one run books: for each client where clients differ, else for all."""
-    asked, kinds, found = REGIME.schedule(study, ()), {}, list[Stages]()
+    asked, promised = REGIME.schedule(study, ()), REGIME.promised(study, ())
+    kinds, found = {}, list[Stages]()
     for first in asked.kinds.values():
         if first not in kinds:
-            steps, used = charges(study, asked.affordable(first))
+            steps, used = charges(study, promised.affordable(first))
             most = steps if looked(study) else used
             kinds[first] = tuple(asked.spending(first, most or 0))
         found.append(kinds[first])

@@ -360,6 +360,11 @@ class Study(Section):
         return False
 
     @property
+    def protected(self) -> str:
+        """Return whom the promise is for: a person, or the unit."""
+        return "person" if self.of_persons else self.privacy.unit
+
+    @property
     def pays_to_test(self) -> bool:
         """Return whether models are measured on private rows, at a price."""
         return False

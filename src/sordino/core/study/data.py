@@ -257,6 +257,8 @@ class Data(Table):
     * "private share": such a share, of which every evaluation releases how many it gets right, with
       noise and at a price.
 
+    With ``person`` a share is one of the persons, each with all rows; a private one with the first.
+
     Published data sets come with a public test set, and take none of these.
     """
 
@@ -269,7 +271,8 @@ class Data(Table):
         None,
         gt=0,
         lt=1,
-        description="share of the file's rows that are set aside; a fifth by default",
+        description="share of the file's rows, with person of its persons, that are set aside; a "
+        "fifth by default",
     )
     test_file: Path | None = Field(
         None, description="public rows, of the same form as file, that models are measured on"
@@ -406,12 +409,6 @@ class Data(Table):
         if self.test == "file" and not self.test_file and not inside:
             raise ValueError(
                 "test 'file' needs test_file, a second file of the same form, whose rows are public"
-            )
-        if shares and self.person is not None:
-            raise ValueError(
-                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that "
-                "several rows may be about one person, who would then both train and test: set "
-                "test = 'file' with rows of other people, or test = 'none'"
             )
         if self.test_share is not None and not shares:
             raise ValueError(

@@ -36,12 +36,12 @@ from sordino.clients.pricing import LOOKED_AT, Trial
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import BATCHES, SIZES, resting_on
 from sordino.core.method import Method
-from sordino.core.plan import Plan, Schedule, least
+from sordino.core.plan import NoisyCharges, Plan, Schedule, least
 from sordino.core.statements import Advice, Paragraph
 from sordino.core.world import Summing
 from sordino.mechanisms.kinds import NoiseRequest
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Event, Gaussian, noise_multiplier
+from sordino.privacy import Budget, Event, Gaussian
 from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous import report
@@ -118,7 +118,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
             used = None if tau is None else tau * rounds
             return Plan(rounds=rounds, used=used, curve=(math.inf,) * rounds, batches=batches)
-        schedule = self.schedule(full, sizes)
+        schedule = self.promised(full, sizes)
         # clients with the same epsilon and noise are of one kind, named by the first of them
         kinds = tuple(dict.fromkeys(schedule.kinds.values()))
         most = {unit: schedule.most(unit) for unit in kinds}
@@ -259,19 +259,16 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             raise StudyError(
                 "--advise weighs noise at a finite privacy.epsilon; this study has none"
             )
+        budget = Budget(privacy.epsilon, privacy.delta, privacy.accountant)
         total, rates = sum(sizes), sorted({*RATES, privacy.sampling_rate})
         cells: list[Cell] = []
         for tau, rate in product(TAUS, rates):
             seen(len(cells), len(TAUS) * len(rates))
             steps = tau * study.budget.rounds
-            sigma = noise_multiplier(
-                sampling_rate=rate,
-                steps=steps,
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
-                accountant=privacy.accountant,
-                release=release(sized),
+            charged = NoisyCharges(
+                release=release(sized), stages=((1.0, steps),), sampling_rate=rate
             )
+            sigma = charged.for_group(study.rows_at_once).calibrated(budget)
             compute = rate * steps * total / len(sizes)
             cells.append(Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
         return Advice(cells, report.advised(sized, cells))
