@@ -190,7 +190,7 @@ def refuse_text(series: pl.Series, place: str, hint: str = "") -> None:
     raise DataError(
         f"{place}: feature column {series.name!r} holds {series.dtype}, not numbers"
         f"{_first_word(series)}; list its values in data.categories, if they are public, drop it "
-        f"or encode it as numbers{hint}"
+        f"or encode it as numbers; if it says who a row is about, name it in data.person{hint}"
     )
 
 

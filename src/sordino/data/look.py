@@ -64,8 +64,9 @@ def proposed(path: Path, label: str, leave_out: tuple[str, ...] = ()) -> str:
         values = sorted(map(str, series.drop_nulls().unique().to_list()))
         if len(values) > FEW:
             lines.append(
-                f"# {key}: {len(values)} distinct values, such as {_text(values[0][:40])}. Leave "
-                "the column out of the file, or group its values"
+                f"# {key}: {len(values)} distinct values, such as {_text(values[0][:40])}. If it "
+                f"says who a row is about, set person = {key} and person_rows = 1. Otherwise "
+                "leave the column out of the file, or group its values"
             )
             continue
         gap = [""] if series.null_count() else []  # the empty category stands for a gap

@@ -266,7 +266,7 @@ def model_figures(run: Run) -> Iterator[Figure | Matrix]:
         ]
         yield Figure(
             key="by-class",
-            title="Recall of each class",
+            title="Recall and precision of each class",
             caption="Recall: of the test rows of a class, those that are taken for it. Precision: "
             "of the rows taken for it, those that are of it.",
             label="Recall and precision of each class",
