@@ -176,6 +176,7 @@ def test_momentum_average_equal_weights_and_stragglers_run(
         'method.weights="equal"',
         "participation.cohort=2",
         "participation.deadline=1.0",
+        "seed=2",
     ]
     world = 'world={latency={kind="lognormal", shape=1.5}, dropout=0.2}'
     outcome, folder = run(tmp_path, "run", *changes, world)
