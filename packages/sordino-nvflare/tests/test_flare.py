@@ -300,13 +300,6 @@ def test_a_job_holds_settings_and_no_code(kits: Path, tmp_path: Path) -> None:
         job.files(Agreed(kits / "websocket/kits/server"))
 
 
-def test_no_client_may_have_a_name_that_begins_with_that_of_a_site() -> None:
-    """Its signed name and token are those of the site with a longer token."""
-    job.refuse_prefixes(["west", "east"], ["west", "east", "admin", "wes"])
-    with pytest.raises(StudyError, match=r"'west-2' of NVFlare .* in the name of site 'west'"):
-        job.refuse_prefixes(["west", "east"], ["west", "east", "west-2"])
-
-
 def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
     shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
     found = kits / "nvflare/kits"

@@ -56,21 +56,26 @@ class Cell:
 
 @NEEDED
 @pytest.mark.parametrize(
-    ("origin", "name", "known"),
+    ("origin", "name", "token", "known"),
     [
-        ("north.job", "north", "north"),
-        ("relay.south.job", "south", "south"),
-        ("north.job", "south", None),
-        ("north.job", None, None),
-        ("south.job", "south", None),
-        ("north.other", "north", None),
-        ("north", "north", None),
-        ("server.job", "server_job", "server"),
-        ("server.job", "north", None),
+        ("north.job", "north", "token of north", "north"),
+        ("relay.south.job", "south", "token of south", "south"),
+        ("north.job", "south", "token of south", None),
+        ("north.job", None, None, None),
+        ("south.job", "south", "token of south", None),
+        ("north.other", "north", "token of north", None),
+        ("north", "north", "token of north", None),
+        ("server.job", "server_job", "job", "server"),
+        ("server.job", "north", "token of north", None),
+        # NVFlare signs "north-2" and "token" as it signs "north" and "-2token"
+        ("north.job", "north", "-2token", None),
+        ("north.job", "north", "token of south", None),
+        ("north.job", "north", None, None),
+        ("server.job", "server_job", "-2token", None),
     ],
 )
 def test_who_speaks_is_who_nvflare_has_certified(
-    origin: str, name: str | None, known: str | None
+    origin: str, name: str | None, token: str | None, known: str | None
 ) -> None:
     import msgspec
     from nvflare.apis.fl_constant import CellMessageAuthHeaderKey
@@ -81,7 +86,12 @@ def test_who_speaks_is_who_nvflare_has_certified(
     from sordino_nvflare.parts import CellPost
 
     cell, heard = Cell(), []
-    post = CellPost(cell, "job", {"north": "north", "south": "relay.south", SERVER: "server"})
+    peers = {
+        "north": ("north", "token of north"),
+        "south": ("relay.south", "token of south"),
+        SERVER: ("server", "job"),
+    }
+    post = CellPost(cell, "job", peers)
 
     def got(who: str, parcel: Parcel) -> None:
         heard.append(who)
@@ -91,6 +101,8 @@ def test_who_speaks_is_who_nvflare_has_certified(
     headers = {MessageHeaderKey.ORIGIN: origin}
     if certified is not None:
         headers[CellMessageAuthHeaderKey.CLIENT_NAME] = certified
+    if token is not None:
+        headers[CellMessageAuthHeaderKey.TOKEN] = token
     reply = cell.takes["up"](Message(headers, msgspec.msgpack.encode(Parcel(b"key"))))
     assert heard == ([] if known is None else [known])
     if known is None:

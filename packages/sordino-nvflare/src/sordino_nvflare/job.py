@@ -7,8 +7,6 @@ name, and the digest of what everybody has agreed to. Where kits and data are is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from itertools import product
 from pathlib import Path
 
 from sordino.extend.network import Agreed, StudyError
@@ -19,21 +17,6 @@ AGAIN = "submit the job to NVFlare again: everybody goes on where they were"
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
 """Names that NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""
-
-
-def refuse_prefixes(sites: Iterable[str], clients: Iterable[str]) -> None:
-    """Refuse clients of NVFlare whose names begin with that of a site: NVFlare signs a client's
-    name and token without anything between, so that such a client can speak as the site.
-
-    Raises:
-        StudyError: naming two.
-    """
-    for site, client in product(sites, clients):
-        if client != site and client.startswith(site):
-            raise StudyError(
-                f"the client {client!r} of NVFlare could speak in the name of site {site!r}, "
-                "because its name begins with it. Give them other names"
-            )
 
 
 def files(agreed: Agreed) -> dict[str, bytes]:
@@ -48,7 +31,6 @@ def files(agreed: Agreed) -> dict[str, bytes]:
             f"{agreed.folder}: this federation speaks {agreement.transport}. Say transport = "
             '"nvflare" in its file before you provision it'
         )
-    refuse_prefixes(agreement.names, agreement.names)
     given = {"federation": agreement.name, "digest": agreed.digest}
     meta = {
         "name": agreement.name,

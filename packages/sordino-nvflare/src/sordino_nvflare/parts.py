@@ -45,7 +45,7 @@ from sordino.extend.network import (
 from sordino.extend.runs import report
 from sordino_nvflare import local
 from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Got, Parcel, Quorum, Topic
-from sordino_nvflare.job import AGAIN, TASK, refuse_prefixes
+from sordino_nvflare.job import AGAIN, TASK
 
 WORDS, CHANNEL = "nvflare.txt", "sordino"
 LOOK = 0.1
@@ -60,13 +60,14 @@ class CellPost:
     Args:
         cell: of this job process.
         job: identifier of the job.
-        cells: qualified name of each other process's parent cell: of the server, or of the sites,
-            which differs from the site's name behind a relay.
+        peers: qualified name of each other process's parent cell (of the server, or of the sites,
+            which differs from the site's name behind a relay), and the token of that process.
     """
 
-    def __init__(self, cell: Any, job: str, cells: dict[str, str]) -> None:
+    def __init__(self, cell: Any, job: str, peers: dict[str, tuple[str, str]]) -> None:
         self._cell = cell.core_cell  # without the library's streams, which are slower
-        self._names = {FQCN.join([own, job]): name for name, own in cells.items()}
+        self._names = {FQCN.join([own, job]): name for name, (own, _) in peers.items()}
+        self._tokens = {name: token for name, (_, token) in peers.items()}
         self._cells = {name: own for own, name in self._names.items()}
 
     def on(self, topic: Topic, got: Got) -> None:
@@ -97,11 +98,15 @@ class CellPost:
 
     def _sender(self, message: Any) -> str | None:
         """The name of the process that a message is from, if it is one of this job: what the
-        sender's cell is called, and for a site also the name in the token that NVFlare's server
-        has checked.
+        sender's cell is called, the name that NVFlare's server has signed, and the token of that
+        process. NVFlare signs name and token without anything between: "west" with a token "-2..."
+        has the signature of a client "west-2", but not the token of west.
         """
         name = self._names.get(str(message.get_header(MessageHeaderKey.ORIGIN)))
         known = message.get_header(CellMessageAuthHeaderKey.CLIENT_NAME)
+        token = message.get_header(CellMessageAuthHeaderKey.TOKEN)
+        if name is None or token != self._tokens[name]:
+            return None
         return name if known == (AUTH_CLIENT_NAME_FOR_SJ if name == SERVER else name) else None
 
 
@@ -234,9 +239,9 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
                 "this NVFlare does not run in secure mode: nobody would certify who the sites are"
             )
         engine, names = fl_ctx.get_engine(), frozenset(agreed.agreement.names)
-        refuse_prefixes(names, [each.name for each in engine.get_clients()])
-        cells = {each.name: each.get_fqcn() for each in engine.get_clients() if each.name in names}
-        post = CellPost(engine.get_cell(), fl_ctx.get_job_id(), cells)
+        clients = [each for each in engine.get_clients() if each.name in names]
+        peers = {each.name: (each.get_fqcn(), each.token) for each in clients}
+        post = CellPost(engine.get_cell(), fl_ctx.get_job_id(), peers)
 
         def opens(
             limit: int,
@@ -302,8 +307,8 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
             raise StudyError(
                 f"{own.kit}: this is not the kit of {name}, as NVFlare calls this site"
             )
-        cell = fl_ctx.get_engine().get_cell()
-        post = CellPost(cell, fl_ctx.get_job_id(), {SERVER: FQCN.ROOT_SERVER})
+        cell, running = fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id()
+        post = CellPost(cell, running, {SERVER: (FQCN.ROOT_SERVER, running)})
         options = JoinOptions(
             kit=own.kit,
             data=own.data,
