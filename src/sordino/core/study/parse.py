@@ -50,7 +50,9 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     try:
         return shape.model_validate({"name": _named_after(table), **table})
     except ValidationError as error:
-        lines = dict.fromkeys(_explain(problem, table, shape) for problem in error.errors())
+        # a table of no known class first: other mistakes may follow from it
+        problems = sorted(error.errors(), key=lambda each: each["type"] != "registry")
+        lines = dict.fromkeys(_explain(problem, table, shape) for problem in problems)
         raise StudyError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
