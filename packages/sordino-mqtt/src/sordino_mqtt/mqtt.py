@@ -7,8 +7,8 @@ the server asks again whoever comes back.
 
 Who has sent a message is what its topic says. That holds because the broker takes names from
 certificates and its access list lets a site write to its own topics alone: *the broker is trusted
-for identity*, and it reads what passes. Its list of revoked certificates is the broker's as well; for the
-broker's own certificate, server and sites have one in their kits.
+for identity*, and it reads what passes. Its list of revoked certificates is the broker's as well;
+for the broker's own certificate, server and sites have one in their kits.
 
 The correlation data of a message say to which connection of a site it belongs, and of which server
 process a presence is. So messages that were on their way when a connection ended are told from
