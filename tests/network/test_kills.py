@@ -298,6 +298,29 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
     assert found.kernels[-1].count >= 200
 
 
+def test_a_journal_of_arrivals_is_cut_by_size_however_rare_its_rows_are(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed server goes on from a moment between two rows, to the same end as its journal."""
+    rare = ["execution.evaluate_every=400", "execution.checkpoint_every=1000"]
+    found = federate("asynchronous", ["budget.updates=400", *rare, "privacy.epsilon=1e6"])
+    monkeypatch.setattr(storage, "MOST_BYTES", 4_000)
+    longest, killed = [0], [False]
+
+    def told(kernel: Any) -> None:
+        longest[0] = max(longest[0], kernel.journal._bytes)
+        if kernel.count >= 200 and not killed[0]:
+            killed[0] = True
+            raise Killed
+
+    found.told = told
+    found.start()
+    found.wait(60)
+    assert killed[0]
+    assert longest[0] < 6_000  # and what stands in it when it begins anew
+    assert found.done["server"].rounds == 400
+
+
 def _run_id(folder: Path) -> str:
     from sordino.core.records import known
     from sordino.core.run import reading

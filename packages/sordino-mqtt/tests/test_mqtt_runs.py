@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import warm
 from mosquitto import NEEDED, Run
 from sordino.core.network import Agreement
 from sordino.core.run import session as sessions
-from sordino.network import site
+from sordino.network import demo, site
 from sordino.network.transport import Line
 from sordino_mqtt.transport import Mqtt
 
@@ -59,6 +61,30 @@ def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
     sessions.begin(run.study, tmp_path / "simulated", lambda row: None, lambda going: None)
     assert run.models() == {(tmp_path / "simulated/model.safetensors").read_bytes()}
     assert ("kills" in trouble) == any("connection to the broker" in text for text in run.words)
+
+
+def test_a_second_server_of_one_folder_is_refused_over_a_broker(tmp_path: Path) -> None:
+    """Two would take each other's answers, and write into one journal."""
+    run = Run(tmp_path, updates=200)
+    server, *_ = demo.commands(run.laid, scripted=False)
+    log, folder = tmp_path / "served", run.laid.server / "run"
+    with log.open("wb") as file:
+        first = warm.Popen(server, stdout=file, stderr=file)
+    try:
+        end = time.monotonic() + 60
+        while "waiting for" not in log.read_text():
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        before = (folder / "journal.bin").stat()
+        with log.open("ab") as file:
+            assert warm.Popen(server, stdout=file, stderr=file).wait(60) == 2
+        assert f"another process ({first.pid}) is running there" in log.read_text()
+        assert (folder / "journal.bin").stat() == before
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.wait()
+        run.place.stop()
 
 
 def test_a_run_whose_broker_is_killed_goes_on(tmp_path: Path, swift: None) -> None:

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +115,31 @@ def test_who_speaks_is_who_nvflare_has_certified(
             assert wrong.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
     post.tell("south", "down", Parcel(b"key"))
     assert cell.sent[-1][:2] == ("down", "relay.south.job")
+
+
+@NEEDED
+@pytest.mark.parametrize("why", ["the run was stopped: nobody is left", "all rounds are done"])
+def test_a_job_whose_study_was_stopped_fails_as_failed(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVFlare calls a job completed whose controller returns and does not panic."""
+    from sordino_nvflare import parts
+
+    nothing: Any = SimpleNamespace(kit=Path(), wait=1.0, agreement=SimpleNamespace(minimum=1))
+    monkeypatch.setattr(parts, "local", SimpleNamespace(read=lambda *_: nothing, ServerTable=None))
+    monkeypatch.setattr(parts, "_local", lambda context: Path())
+    monkeypatch.setattr(parts, "_agreed", lambda *_: nothing)
+    monkeypatch.setattr(parts, "resumable", nullcontext)
+    monkeypatch.setattr(parts, "report", SimpleNamespace(write=lambda folder: None))
+    serving: Any = parts.Serve("federation", "digest")
+    panics: list[str] = []
+    serving.broadcast = lambda task, *_, **named: setattr(task, "completion_status", "done")
+    serving.system_panic = lambda text, context: panics.append(text)
+    serving._serve = lambda *_: SimpleNamespace(run=".", why=why)
+    engine = SimpleNamespace(get_clients=list)
+    context = SimpleNamespace(get_engine=lambda: engine)
+    serving.control_flow(SimpleNamespace(triggered=False), context)
+    assert [text.startswith(why) for text in panics] == [True] * ("stopped" in why)
 
 
 class Demo:

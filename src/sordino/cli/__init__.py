@@ -16,7 +16,14 @@ import typer
 from typer.core import TyperGroup
 
 from sordino.base import VERSION, companions, companions_here, modules
-from sordino.base.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
+from sordino.base.errors import (
+    BudgetExceeded,
+    CutShort,
+    DiskFull,
+    Interrupted,
+    SordinoError,
+    StudyError,
+)
 from sordino.base.files import FULL
 from sordino.cli import audit, compare, ledger, network, plan, run, say, tune
 
@@ -77,7 +84,7 @@ app.add_typer(network.app, name="network")
 app.add_typer(plan.data, name="data")
 app.add_typer(ledger.app, name="ledger")
 
-STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (Interrupted, 130))
+STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (CutShort, 4), (Interrupted, 130))
 DEBUG = "SORDINO_DEBUG"
 """The environment variable that lets an exception in code that a study names, or of the system,
 end with its traceback.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -311,8 +311,11 @@ class World(Generic[S]):
         widest: numbers in the longest vector of a message, where it may be longer than the model.
         hands_out: whether sites are given the model when the run is over.
         continuous: whether tasks follow each other without a moment at which nobody works.
+        saves_anytime: whether a run can be saved between any two inputs, and not only where a row
+            is due.
     """
 
+    saves_anytime: ClassVar[bool] = False
     regime: RegimeRules[S]
     ledgers: LedgerSession
     widest: int = 0

@@ -17,6 +17,7 @@ from sordino.network.demo import DemoFederation as DemoFederation
 from sordino.network.demo import Process as Process
 from sordino.network.demo import end as end
 from sordino.network.demo import listens as listens
+from sordino.network.frames import cut_short as cut_short
 from sordino.network.kit import RUN as RUN
 from sordino.network.kit import Agreed as Agreed
 from sordino.network.kit import read_table as read_table

@@ -235,12 +235,18 @@ def of_site(certificate: x509.Certificate) -> bool:
 
 
 def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
-    """Refuse a certificate that has ended, with the remedy.
+    """Refuse a certificate that has ended, or has not begun, with the remedy.
 
     Raises:
         StudyError: if it has.
     """
-    ends = read_certificate(folder, name).not_valid_after_utc
+    found = read_certificate(folder, name)
+    begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
+    if now < begins:
+        raise StudyError(
+            f"{folder / name}: this certificate begins on {begins:%Y-%m-%d %H:%M} UTC, and by the "
+            f"clock of this machine it is {now:%Y-%m-%d %H:%M} UTC. Set the clock"
+        )
     if ends <= now:
         raise StudyError(
             f"{folder / name}: this certificate ended on {ends:%Y-%m-%d}. Ask for a new one: "

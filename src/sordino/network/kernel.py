@@ -280,9 +280,10 @@ class LiveKernel(NetworkKernel[S]):
         """Stand where the journal begins anew: with those that were there, and without the others,
         who may have left after the moment was packed.
         """
-        first = list(takewhile(lambda each: each.kind == "there", self._again))
+        first = list(takewhile(lambda each: each.kind in ("there", "answered"), self._again))
+        there = there_after(first)
         for site in range(len(self.session.names)):
-            if site not in self._there and all(each.site != site for each in first):
+            if site not in self._there and site not in there:
                 self._left(site)
         if not self._again:  # killed after a checkpoint, before the journal was cut
             self._cut()
@@ -305,6 +306,9 @@ class LiveKernel(NetworkKernel[S]):
             self.count, self.time = each.seq, each.time
             self.journal.enter([each])
             self._take(each)
+            ended = self.state.ended is not None
+            if self.world.saves_anytime and self.journal.large and not (self._again or ended):
+                self.save(self.moment())
             if self._saved == self.count and not self._again:
                 self._cut()
         self._reports(self)

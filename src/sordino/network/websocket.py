@@ -29,6 +29,7 @@ one (``https_proxy``).
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import hashlib
 import logging
 import re
@@ -55,7 +56,7 @@ from websockets.http11 import Request, Response
 from sordino.base.errors import StudyError
 from sordino.network.transport import Event, Lost, Mailbox, Stranger
 
-BEAT = 5.0
+BEAT = 2.5
 """Seconds between two pings; three times as long without a byte ends a connection."""
 OPENING, CLOSING = 5.0, 2.0
 QUEUED = 64
@@ -79,6 +80,8 @@ STRANGERS = 32
 DESCRIPTORS = 65536
 """Files and connections of a server at most; handshakes get half of those that there are."""
 _REFUSED = 4403
+NOT_YET = 9
+"""OpenSSL's number of the error that a certificate is not valid yet."""
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
 
 T = TypeVar("T")
@@ -218,7 +221,7 @@ class _Watched(Connection):
             self.set_connection_exc(TimeoutError(f"it has said nothing for {quiet:.0f} s"))
             self.transport.abort()
         elif not self.transport.is_closing():
-            self.loop.call_later(BEAT, self._look)
+            self.loop.call_later(3 * BEAT - quiet, self._look)
 
 
 class _ToServer(_Watched, ClientConnection):
@@ -492,10 +495,15 @@ class WebSocketLine:
             self._line = self._thread.run(self._connect(address, context, limit))
         except BaseException as error:
             self._thread.end()
+            if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == NOT_YET:
+                raise Lost(
+                    f"{address}: {error.verify_message}. By the clock of this machine it is "
+                    f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC: is the clock right?"
+                ) from error
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise Stranger(
                     f"{address}: its certificate is not that of the federation's server "
-                    f"({error.verify_message})"
+                    f"({error.verify_message}, at {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC)"
                 ) from error
             if isinstance(error, InvalidURI | ValueError):
                 raise Stranger(f"{address}: no address ({error})") from error

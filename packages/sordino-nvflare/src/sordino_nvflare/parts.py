@@ -37,6 +37,7 @@ from sordino.extend.network import (
     Outcome,
     Shown,
     StudyError,
+    cut_short,
     join,
     resumable,
     serve,
@@ -226,6 +227,9 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             return
         if work.error is not None:
             self.system_panic(f"{type(work.error).__name__}: {work.error}", fl_ctx)
+            return
+        if work.done is not None and cut_short(work.done.why):
+            self.system_panic(f"{work.done.why}. The study has ended; no job goes on", fl_ctx)
             return
         end = time.monotonic() + FAREWELL
         while task.completion_status is None and time.monotonic() < end:

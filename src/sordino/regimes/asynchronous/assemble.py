@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ class BlockSimulation(Simulation[State]):
 
     regime: Asynchronous
     task = Compute
+    saves_anytime: ClassVar[bool] = True
 
     @property
     def block(self) -> int:

@@ -1,0 +1,98 @@
+"""Processes in an operator's hands: services, clocks, and lines that are half-open."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from pathlib import Path
+
+import pytest
+
+import warm
+from federations import laid, study_of
+from sordino.network import demo, kit
+from sordino.network.transport import Lost, Mailbox
+
+from .slow import SlowLine
+from .test_websocket import Open
+
+
+def status(command: list[str], log: Path, seconds: float = 60.0) -> int | None:
+    with log.open("ab") as file:
+        return warm.Popen(command, stdout=file, stderr=file).wait(seconds)
+
+
+def test_a_study_that_was_stopped_has_a_status_of_its_own_however_often_it_is_started(
+    tmp_path: Path,
+) -> None:
+    """A service that is restarted on failure is not restarted after it: docs/federation.md."""
+    study = study_of(
+        tmp_path, "synchronous", ["budget.rounds=20000", "privacy.epsilon=1e6"], clients=1
+    )
+    found, log = demo.lay_out(study, tmp_path / "out", scripted=False), tmp_path / "log"
+    server, site = demo.commands(found, scripted=False)
+    with log.open("ab") as file:
+        serving = warm.Popen(server, stdout=file, stderr=file)
+    assert status([*site, "--epsilon-limit", "2.5"], log) == 4, log.read_text()
+    assert serving.wait(60) == 4
+    assert status(server, log) == 4
+    text = Path("docs/federation.md").read_text()
+    assert "RestartPreventExitStatus=2 3 4" in text
+
+
+def test_a_second_server_of_one_folder_is_refused(tmp_path: Path) -> None:
+    found, log = laid(tmp_path, "synchronous", scripted=False), tmp_path / "log"
+    server, *_ = demo.commands(found, scripted=False)
+    with log.open("ab") as file:
+        first = warm.Popen(server, stdout=file, stderr=file)
+    try:
+        end = time.monotonic() + 60
+        while "waiting for" not in log.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        before = (found.server / "run/journal.bin").stat()
+        assert status(server, log) == 2
+        assert f"another process ({first.pid}) is running there" in log.read_text()
+        assert (found.server / "run/journal.bin").stat() == before
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_a_half_open_line_is_noticed_in_eight_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = SlowLine(rate=1e6)
+    monkeypatch.setenv("https_proxy", line.url)
+    opened = Open(laid(tmp_path, "synchronous"))
+    site = opened.line()
+    event = opened.mailbox.get(5)
+    assert event is not None
+    time.sleep(3.0)  # so that a look at every so many seconds comes late
+    line.frozen.set()
+    began = time.monotonic()
+    event = opened.mailbox.get(30)
+    assert event is not None
+    assert event.kind == "closed"
+    assert time.monotonic() - began < 9.0
+    with pytest.raises(Lost):
+        next(site.frames())
+    site.close()
+    opened.hub.close()
+    line.frozen.clear()
+    line.close()
+
+
+def test_a_clock_that_is_slow_is_named_and_tried_again(tmp_path: Path) -> None:
+    found = laid(tmp_path, "synchronous")
+    ahead = dt.datetime.now(dt.UTC) + dt.timedelta(days=3)
+    kit.renew(found.server.parent / "authority", "server", found.server, ahead)
+    opened = Open(found, Mailbox())
+    with pytest.raises(Lost, match=r"not yet valid\. By the clock of this machine"):
+        opened.line()
+    opened.hub.close()
+    log = tmp_path / "log"
+    server, *_ = demo.commands(found, scripted=False)
+    assert status(server, log) == 2
+    assert "Set the clock" in log.read_text()
