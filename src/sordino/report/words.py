@@ -240,13 +240,13 @@ def _price(run: Run) -> Fact:
             bound(run.guaranteed),
             f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it",
         )
-    return (
-        "epsilon spent",
-        epsilon(run),
-        f"{'' if run.done else 'so far; '}budget {bound(run.budget)}"
-        if run.private
-        else "no guarantee",
-    )
+    exact, highest = run.spent, run.epsilon
+    if run.done and exact is not None and highest is not None and exact < highest:
+        told = f"; {bound(exact)} exactly: rounds are priced by a quick upper bound"
+    else:
+        told = "" if run.done else "; so far"
+    budget = f"budget {bound(run.budget)}{told}" if run.private else "no guarantee"
+    return "epsilon spent", epsilon(run), budget
 
 
 def terms(run: Run) -> list[tuple[str, str]]:
