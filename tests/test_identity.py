@@ -7,7 +7,10 @@ from __future__ import annotations
 import csv
 import lzma
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from sordino.core import study as studies
 from sordino.data import load
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding
+from sordino.data.identity import column
 from sordino.data.stream.opening import Opened, Rows, Wanted
 from sordino.data.table import ReadOptions, paired
 from sordino.privacy import Gaussian, LedgerSession, accountant
@@ -36,10 +40,10 @@ def table(file: Path, **how: Any) -> Dataset:
     return load("t", file=file, test_fraction=None, how=options).train
 
 
-def stream(file: Path, entity: str | None) -> Opened:
+def stream(file: Path, entity: str | None, classes: Sequence[str] = ("p", "q")) -> Opened:
     wanted = Wanted(
-        name=None, file=file, label="label", entity=entity, classes=("p", "q"), scale=1.0, seed=0,
-        events=4, identify=True, private=True,
+        name=None, file=file, label="label", entity=entity, classes=tuple(classes), scale=1.0,
+        seed=0, events=9, identify=True, private=True,
     )  # fmt: skip
     return Rows(kind="file").open(wanted)
 
@@ -48,10 +52,18 @@ SAID = [
     ["", " ", "NA", "N/A", "None", "NULL", "null", "#N/A", "<NA>", "-1.#IND", "NaN", "-nan", "NaT",
      "\\N", "nan", "#N/A N/A", "?", "(null)"],
     ["3.5", "3,5", " 3.50 ", "0.35e1", "3,5E0"],
-    ["2020-01-01", "2020-01-01 00:00:00", "2020-01-01T00:00:00.000000", "2020-01-01T00:00Z"],
-    ["2020-01-01T12:30:00", "2020-01-01 12:30:00.000", "2020-01-01 12:30"],
+    ["2020-01-01", "2020-01-01 00:00:00", "2020-01-01T00:00:00.000000", "2020-01-01T00:00Z",
+     "2020-01-01 UTC"],
+    ["2020-01-01T12:30:00", "2020-01-01 12:30:00.000", "2020-01-01 12:30",
+     "2020-01-01 12:30:00 UTC", "2020-01-01 13:30:00+01:00"],
+    ["12:30:00", "12:30:00.000000000", "12:30:00.000000", "12:30"],
+    ["00:00:01", "0:00:01", "0 days 00:00:01", "1000000"],
+    ["-1 day, 23:59:59", "-1 days +23:59:59"],
+    ["2 days", "2 days, 0:00:00", "2 days 00:00:00"],
+    ["0.345703125", "0.3457", "0.34570312"],
     ["7", "7.0", "007"],
     ["red", " red "],
+    ["a\r\nb", "a\nb"],
     ["-0.0", "0", "false", "False"],
 ]  # fmt: skip
 
@@ -83,28 +95,66 @@ def test_what_says_the_same_is_one_value_however_it_is_written(tmp_path: Path) -
         assert len({int(np.asarray(part)[0, 0]) for part in parts}) == 1
 
 
-@pytest.mark.parametrize("labels", ["pq", "01"])
-def test_a_row_is_known_whoever_asks(tmp_path: Path, labels: str) -> None:
-    """Whatever column names a client, a person or an entity, in a table, a stream or a link."""
-    file = tmp_path / "t.csv"
-    rows = [f"{i}.25,{i}.75,{10 + i},{labels[i % 2]}\n" for i in range(4)]
-    file.write_text("u,v,site,label\n" + "".join(rows))
-    named: dict[str, dict[str, str]] = {
-        "plain": {},
-        "client": {"client_column": "site"},
-        "person": {"person": "site"},
-    }
-    named["both"] = named["client"] | named["person"]
-    found = (
-        {name: table(file, **how).words for name, how in named.items()} if labels == "pq" else {}
-    )
-    found |= {f"stream {entity}": stream(file, entity).rows for entity in (None, "site")}
-    found["link"] = paired(file, file, None)[0]
-    for one in found.values():
-        for other in found.values():
-            assert one is not None
-            assert other is not None
-            assert all(np.isin(a, b).any() for a, b in zip(one, other, strict=True))
+def share(one: Any, other: Any) -> bool:
+    """Whether each row has a word that the row at its place has, too."""
+    return all(np.isin(a, b).any() for a, b in zip(one, other, strict=True))
+
+
+def test_a_row_is_known_whoever_asks(tmp_path: Path) -> None:
+    """Whatever column names a client, a person or an entity, however labels are coded, columns
+    called and ordered, in each kind of table, in a stream and in a link: all of it changed at once.
+    """
+    columns = {"u": [0.25, 1.25], "v": [0.75, 1.75], "site": [10, 11], "ward": [20, 21]}
+    roles = [None, "site", "ward"]
+    found: list[Any] = []
+    for labels in (["p", "q"], ["0", "1"]):
+        options = ReadOptions(identify=True, classes=labels)
+        frame = pl.DataFrame(columns | {"label": labels})
+        turned = frame.select("label", *reversed(columns)).rename({"u": "w", "v": "u"})
+        for ending in ("csv", "parquet"):
+            for i, each in enumerate((frame, turned)):
+                file = tmp_path / f"{labels[0]}{i}.{ending}"
+                getattr(each, f"write_{ending}")(file)
+                for client, person in product(roles, roles):
+                    how = replace(options, client_column=client, person=person)
+                    found.append(load("t", file=file, test_fraction=None, how=how).train.words)
+                found += [stream(file, entity, labels).rows for entity in roles]
+                found.append(paired(file, file, None)[0])
+        for client, person in product(roles, roles):
+            named = [*filter(None, dict.fromkeys((client, person)))]
+            arrays = {} if client is None else {"client": frame[client].to_numpy()}
+            array = "client" if person == client else person
+            arrays |= {array: frame[person].to_numpy()} if person and array else {}
+            file = tmp_path / "t.npz"
+            x = frame.drop("label", *named).to_numpy()
+            np.savez(file, x=x, y=np.array(labels), **arrays)  # type: ignore[arg-type]
+            how = replace(options, person=array if person else None)
+            found.append(load("t", file=file, test_fraction=None, how=how).train.words)
+    assert len(found) == 2 * (2 * 2 * 13 + 9)
+    assert all(share(one, other) for one, other in combinations(found, 2))
+    every = np.concatenate(found, axis=1)
+    assert not np.intersect1d(every[0], every[1]).size
+
+
+def test_half_precision_is_known_by_the_text_that_pandas_writes(tmp_path: Path) -> None:
+    """0.345703125 as float16 is 0.3457 in its CSV file, and 0.34570312 as float32."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)]
+    said = column([str(each) for each in every])
+    assert (column(every)[:, 0] == said[:, 0]).all()
+    assert (column(every.astype(np.float64))[:, 0] == said[:, 0]).all()
+    half = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float16)
+    y = np.array(["p", "q"] * 3)
+    np.savez(tmp_path / "half.npz", x=half, y=y)
+    named = dict(zip("abcd", half.T.astype(np.float32), strict=True))
+    pl.DataFrame(named | {"label": y}).write_parquet(tmp_path / "single.parquet")
+    rows = [",".join([*map(str, row), label]) for row, label in zip(half, y, strict=True)]
+    (tmp_path / "text.csv").write_text("\n".join(["a,b,c,d,label", *rows]))
+    files = [tmp_path / name for name in ("half.npz", "single.parquet", "text.csv")]
+    found = [table(file).words for file in files]
+    found += [stream(file, None).rows for file in files[1:]]
+    found.append(table(files[2], encoding=Encoding({"a": ("x",)}, unknown="other")).words)
+    assert all(share(one, other) for one, other in combinations(found, 2))
 
 
 def test_public_rows_of_several_parts_need_not_have_gaps_alike(tmp_path: Path) -> None:
@@ -138,6 +188,9 @@ FILES = {
     "rows": cells(1),
     "clients": cells(2),
     "people": "who,f,label\n007,3.05,p\nA1,3.15,q\n5e-1,3.25,p\nB2,3.35,q\n",
+    "times": "g,d,f,label\n12:30:00.000000000,2020-01-01 00:00:00 UTC,6.05,p\n"
+    "0 days 00:00:01,x,6.15,q\n1:05:00,z,6.25,p\n2 days,0.345703125,6.35,q\n",
+    "numbers": "a,b,label\n0.345703125,16388,p\n0.25,7.05,q\n",
     "stream": "u,v,station,label\n4.05,5.05,10,p\n4.15,5.15,11,q\n4.25,5.25,12,p\n4.35,5.35,13,q\n",
 }
 RELEASE = Gaussian(noise_multiplier=4.0)
@@ -152,9 +205,9 @@ def spent(folder: Path, records: Records, name: str = "again") -> float:
     return found
 
 
-@pytest.mark.parametrize("version", ["1", "2", "3"])
+@pytest.mark.parametrize("version", ["1", "2", "3", "4"])
 def test_ledgers_of_versions_before_still_know_their_rows(tmp_path: Path, version: str) -> None:
-    """Versions of 23 November, 19:35, and of 24 November, 11:03 and 13:40 UTC."""
+    """Versions of 23 November, 19:35, and of 24 November, 11:03, 13:40 and 17:10 UTC."""
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o700)
     content = lzma.decompress((STORED / f"{version}.sqlite.xz").read_bytes())
@@ -176,6 +229,11 @@ def test_ledgers_of_versions_before_still_know_their_rows(tmp_path: Path, versio
     people = table(tmp_path / "people.csv", person="who")
     for i in range(4):
         assert spent(anew(), division.records(people.take([i]), "x", "sample", 1)) == ONCE
+    if version == "4":
+        for name, how in (("times", {"encoding": RULES}), ("numbers", {})):
+            examples = table(tmp_path / f"{name}.csv", **how)
+            for i in range(len(examples)):
+                assert spent(anew(), division.records(examples.take([i]), "x", "sample")) == ONCE
     opened = stream(tmp_path / "stream.csv", "station")
     assert opened.rows is not None
     assert spent(anew(), Records("x", "entity", opened.rows, opened.people)) == ONCE

@@ -2,20 +2,25 @@ r"""Words that tell records apart, whatever the file they stand in looks like.
 
 A budget belongs to records, and a record comes along in another order of rows or columns, under
 other column names, with its label coded otherwise, in another file format, at another client. So a
-row becomes two words of 64 bits that know none of that:
+row becomes three words of 64 bits that know none of that:
 
-    all(row)        sum over all its columns, the label and the owner too, of h(value)   mod 2^64
-    features(row)   the same sum over its features alone
+    all(row)         sum over all its columns, label and owners too, of h(value)   mod 2^64
+    features(row)    the same sum over its features alone
+    unlabelled(row)  the same sum over all its columns but the label
 
 A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash
 functions"). h mixes the bits of a value as a 32-bit float, so that 3 in an integer column, 3.0 in
 another and "3" in a CSV file are one value; text that is no number is hashed as text. A row is
-recognised where either word is: ``all`` where another column became the label, ``features`` where
-the label was coded anew. Images are rows of pixels.
+recognised where any word is, whichever of the two rows it is a word of: ``all`` where another
+column became the label, ``features`` where a column of owners was coded anew or left out, and
+``unlabelled`` where the label was coded anew, whatever columns name clients, persons or entities in
+either run. Without such columns it is ``features``. Images are rows of pixels.
 
 **One value however it is written** (:func:`readings`): a gap is NaN, whether a file leaves the cell
-empty, quotes it, or has one of the words that other programs write there; 3,5 is 3.5; a time at
-midnight is its day. Whoever takes two values for one only pays too much.
+empty, quotes it, or has one of the words that other programs write there; 3,5 is 3.5; a moment at
+midnight is its day; a time of day or a duration is its microseconds; and a number that half
+precision holds is the shortest text that says it there, for so pandas writes it. Whoever takes two
+values for one only pays too much.
 
 **Versions before** read some cells otherwise, and their ledgers know rows by what came of it. So
 each column adds several words: today's, and then those of versions before, (n, w); where all are
@@ -37,6 +42,8 @@ Shapes: features (n, ...), what columns add (n, w), words (n, 2 m) in pairs.
 True
 >>> len({int(word) for word in column([None, "", "NA", "#N/A", "None", float("nan")])[:, 0]})
 1
+>>> bool(column(np.array([0.345703125]))[0, 0] == column(["0.3457"])[0, 0])
+True
 """
 
 from __future__ import annotations
@@ -66,12 +73,18 @@ NOTHING = np.zeros((1, 1), np.uint64)
 """The sum of no columns, for any number of rows."""
 
 _AT_ONCE = 1 << 16  # values mixed at once
+_BEFORE = 4  # versions that read cells otherwise than today's
 _LONGEST = 400
 _GAP = re.compile(  # as R, pandas, Julia, SAS, Excel, C and databases write it
     r"|[.?]|--?|[+-]?nan|nat|n/a|n\.a\.|\\n|[<(\[]?(na|null|nil|none|missing|blank)[>)\]]?"
     r"|#(n/?a|n/a n/a|nv|n/d|null!|value!|ref!|name\?|num!|div/0!)|-?1\.#(ind|qnan|snan)",
     re.ASCII | re.IGNORECASE,
 )
+_CLOCK = re.compile(  # with days, as Python and pandas write them, and hours as Excel does
+    r"(?:([+-]?\d{1,9}) days?)?(?:,? ?([+-]?)(\d{1,9}):([0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_ZONE = re.compile(r" (UTC|GMT)$", re.ASCII)
 _COMMA = re.compile(r"^([+-]?\d*),(\d+)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -84,28 +97,67 @@ def _mixed(bits: Words) -> Words:
     return z ^ (z >> np.uint64(31))
 
 
-def _numbers(values: npt.NDArray[Any]) -> Words:
-    """h of numbers, of the same shape."""
+def _numbers(values: npt.NDArray[Any]) -> tuple[Words, Words]:
+    """h of numbers, of the same shape: as they are read today, and before; one array if alike."""
     found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
-    return _mixed(found.view(np.uint32).astype(np.uint64))
+    bits = found.view(np.uint32)
+    before = _mixed(bits.astype(np.uint64))
+    shorter, changed = _halves()
+    places = np.flatnonzero(changed[bits >> _TAIL] & (bits & ((1 << _TAIL) - 1) == 0))
+    if not places.size:
+        return before, before
+    today = before.copy()
+    short = shorter[bits.reshape(-1)[places] >> _TAIL]
+    today.reshape(-1)[places] = _mixed(short.view(np.uint32).astype(np.uint64))
+    return today, before
 
 
-_NAN = _numbers(np.array([math.nan]))[0]
+_TAIL = 13  # bits of a float32 that a float16 lacks at its end
+
+
+@lru_cache(1)
+def _halves() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """By the bits of a float32 without its tail, which is 0: what the shortest text says that half
+    precision reads as the same number, where it has it; and whether that is another number.
+    """
+    exact = (np.arange(1 << (32 - _TAIL), dtype=np.uint32) << _TAIL).view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = exact.astype(np.float16)
+        held = np.isfinite(exact) & (half == exact) & (exact != 0)
+    wide, half = np.abs(exact[held].astype(np.float64)), np.abs(half[held])
+    short = wide.copy()
+    for digits in range(4, -1, -1):  # behind the first; four are always enough
+        places = digits - np.floor(np.log10(wide))
+        up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+        scaled = wide * up / down
+        for whole in (np.floor(scaled + 0.5), np.rint(scaled)):  # of two as near, the even one
+            rounded = whole / up * down
+            with np.errstate(over="ignore"):
+                same = rounded.astype(np.float16) == half
+            short[same] = rounded[same]
+    shorter = exact.copy()
+    shorter[held] = np.copysign(short, exact[held])
+    return shorter, held & (shorter != exact)
+
+
+_NAN = _mixed(np.array([math.nan], np.float32).view(np.uint32).astype(np.uint64))[0]
 
 
 def features(x: npt.NDArray[Any]) -> Words:
     """The sums over the features of every row, (n, w)."""
-    flat = x.reshape(len(x), -1)
+    flat = x.reshape(len(x), math.prod(x.shape[1:]))
     if flat.dtype.kind == "f" and np.isnan(flat).any():
         return columns(*flat.T)
-    out = np.empty((len(flat), 1), dtype=np.uint64)
+    out = np.empty((len(flat), 2), dtype=np.uint64)
     rows = max(1, _AT_ONCE // max(1, flat.shape[1]))
-    table = _numbers(np.arange(256)) if flat.dtype == np.uint8 else None
+    table = _numbers(np.arange(256))[0] if flat.dtype == np.uint8 else None
     for start in range(0, len(flat), rows):
         block = flat[start : start + rows]
-        words = table[block] if table is not None else _numbers(block)
-        out[start : start + rows, 0] = words.sum(axis=1, dtype=np.uint64)
-    return out
+        today, before = _numbers(block) if table is None else (words := table[block], words)
+        sums = out[start : start + rows]
+        sums[:, 1] = before.sum(axis=1, dtype=np.uint64)
+        sums[:, 0] = sums[:, 1] if today is before else today.sum(axis=1, dtype=np.uint64)
+    return _narrow(np.repeat(out, [1, _BEFORE], axis=1))
 
 
 def series(values: pl.Series) -> Words:
@@ -125,11 +177,9 @@ def columns(*several: Cells) -> Words:
 def column(values: Cells) -> Words:
     """h of one column, (n, w): of numbers, where NaN is a gap, or of other cells, where None is."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "buif":
-        first, gaps = _numbers(values), np.isnan(values)
-        if not gaps.any():
-            return first[:, None]
-        today = np.where(gaps, _NAN, first)  # 0/0 has its sign bit set on x86
-        return _narrow(np.stack([today, today, first, first], axis=1))
+        (today, first), gaps = _numbers(values), np.isnan(values)
+        filled = [np.where(gaps, _NAN, each) for each in (today, first)]  # -NaN is what x86 makes
+        return _narrow(np.stack([*filled, filled[1], first, first], axis=1))
     return _looked_up(values, _cells)
 
 
@@ -138,9 +188,12 @@ def _cells(distinct: Sequence[object]) -> list[list[int]]:
     read = list(map(readings, distinct))
     several = dict.fromkeys(each for found in read for each in found)
     numbers = [each for each in several if isinstance(each, float)]
-    known: dict[Reading, int] = {each: _hashed(each) for each in several if isinstance(each, str)}
-    known.update(zip(numbers, _numbers(np.array(numbers)).tolist(), strict=True))
-    return [[known[each] for each in found] for found in read]
+    texts: dict[Reading, int] = {each: _hashed(each) for each in several if isinstance(each, str)}
+    today, before = (
+        texts | dict(zip(numbers, words.tolist(), strict=True))
+        for words in _numbers(np.array(numbers))
+    )
+    return [[today[first], *(before[each] for each in others)] for first, *others in read]
 
 
 def _looked_up(values: Cells, words_of: Callable[[Sequence[Any]], list[list[int]]]) -> Words:
@@ -158,17 +211,20 @@ def _narrow(words: Words) -> Words:
     return words[:, :1] if (words == words[:, :1]).all() else words
 
 
-def readings(cell: object) -> tuple[Reading, Reading, Reading, Reading]:
+def readings(cell: object) -> tuple[Reading, Reading, Reading, Reading, Reading]:
     """What a cell says, a text or a number, of which NaN is a gap: as it is read today, as versions
-    read it from 2026-11-24 on, from the 23rd on, and before.
+    read it on 2026-11-24 from 14:32 UTC on, that day before, on the 23rd from 15:53 on, and before.
 
-    >>> readings("-NaN")[:2], readings("3,5"), readings("2020-01-01T00:00:00Z")[0]
-    ((nan, nan), (3.5, 3.5, '3,5', '3,5'), '2020-01-01')
+    >>> readings("-NaN")[:3], readings("3,5"), readings("2020-01-01T00:00:00Z")[0]
+    ((nan, nan, nan), (3.5, 3.5, 3.5, '3,5', '3,5'), '2020-01-01')
+    >>> readings("0:00:01")[:2], readings("1 days 00:00:00.5")[0], readings("2020-01-01 UTC")[0]
+    ((1000000.0, '0:00:01'), 86400500000.0, '2020-01-01')
     """
     text = "nan" if cell is None else str(cell).rstrip("\0").strip()
     first = _number(text)
     second = _number(pointed(text)) if text and first == first else math.nan
-    return _today(written(cell), second), second, first, "" if cell is None else first
+    third = _third(written(cell), second)
+    return _today(third), third, second, first, "" if cell is None else first
 
 
 def written(cell: object) -> str:
@@ -181,14 +237,35 @@ def written(cell: object) -> str:
     return "" if text is None else str(text).replace("\0", " ").strip()
 
 
-def _today(text: str, before: Reading) -> Reading:
-    """What a text says, that was read as ``before``."""
+def _today(before: Reading) -> Reading:
+    """What a cell says, that was read as ``before``."""
+    if isinstance(before, float):
+        return before
+    if (clock := _CLOCK.fullmatch(before)) is None:
+        return _moment(_ZONE.sub("", "\n".join(before.splitlines())))
+    days, sign, hours, minutes, seconds, fraction = (each or "0" for each in clock.groups())
+    time = 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+    part = 10**6 * time + int(fraction[:6].ljust(6, "0"))
+    return float(86400 * 10**6 * int(days) + (-part if sign == "-" else part))
+
+
+def _third(text: str, before: Reading) -> Reading:
+    """What a text said to the third version, that was read as ``before``."""
     if isinstance(before, float):
         return before
     if _GAP.fullmatch(text):
         return math.nan
     if isinstance(number := _number(text.replace(",", ".", 1)), float):
         return number
+    return _moment(text)
+
+
+def _moment(text: str) -> str:
+    """The one way that a moment is written; other text stays as it is.
+
+    >>> _moment("2020-01-01T12:30+0100"), _moment("20")
+    ('2020-01-01 11:30:00', '20')
+    """
     try:
         moment = datetime.fromisoformat(text if text[:1].isdigit() else "")
         if moment.tzinfo is not None:
@@ -322,18 +399,22 @@ def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return found
 
 
-def words(own: Words, *others: Words) -> Words:
+def words(own: Words, label: Words, owners: Words = NOTHING, *former: Words) -> Words:
     """Pairs of words, (n, 2 m): of all columns, and of the features alone. First today's pair, and
-    then every other by which versions before knew a row.
+    then every other by which versions before knew a row; last, where columns name owners, of all
+    columns but the label, and of the features.
 
     Args:
         own: the sum of h of the features, (n, w).
-        others: that of all other columns, as today's version takes them, and as others took them.
+        label: that of the label.
+        owners: that of all columns that say whose a row is.
+        former: that of label and owners, as versions before took them.
     """
     pairs: list[Words] = []
-    for other in others:
-        whole = own + other
+    for whole in (own + owners + label, *(own + other for other in former)):
         for one in np.stack([whole, np.broadcast_to(own, whole.shape)], axis=2).swapaxes(0, 1):
             if not any(np.array_equal(one, pair) for pair in pairs):
                 pairs.append(one)
+    if owners is not NOTHING:
+        pairs.append(np.concatenate([(own + owners)[:, :1], own[:, :1]], axis=1))
     return np.concatenate(pairs, axis=1)

@@ -30,10 +30,11 @@ length takes a few bytes. What a single page inside claims is known to the libra
 for up to 2 GiB for one: that is not looked at here. CSV may be compressed, and has as many columns
 as its first line has commas.
 
-**Two files about the same people** (:func:`paired`). In a table all words of a row are over all of
-its columns, whichever of them a study takes for the label; gaps are no fault there, for a study may
-have rules for them. In an npz file a study reads the array that names people only where it asks for
-it: there one word is over the features alone, which every study reads.
+**Two files about the same people** (:func:`paired`). In a table one word of a row is over all of
+its columns, and one over all but ``label``, whichever columns a study gives a role; gaps are no
+fault there, for a study may have rules for them. In an npz file a study reads the array that names
+people only where it asks for it: there one word is over the features alone, which every study
+reads.
 """
 
 from __future__ import annotations
@@ -212,9 +213,9 @@ def _made(
     """Examples, once their features are numbers; ``words`` are what features add to theirs."""
     found = people = None
     if how.identify:
-        others = [each for each in (client, None if who is client else who) if each is not None]
+        owners = [each for each in (client, None if who is client else who) if each is not None]
         own = identity.features(x) if words is None else words
-        found = identity.words(own, identity.columns(y, *others))
+        found = identity.words(own, identity.column(y), identity.columns(*owners))
         people = None if who is None else identity.persons(who)
     if x.dtype != np.uint8:
         divisor = constants(how.scale, x.shape[1:], f"{place}: data.scale")
@@ -702,12 +703,14 @@ def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:
     also = [] if on is None else [on]
     if ending(path) == ".npz":
         found: Collection[str] = (arrays := _arrays(path, (*ARRAYS[:3], *also)))
-        others = identity.columns(*(values for name, values in arrays.items() if name != "x"))
-        words = identity.words(identity.features(arrays["x"]), others)
+        owners = identity.columns(*(arrays[name] for name in arrays if name not in ("x", "y")))
+        words = identity.words(identity.features(arrays["x"]), identity.column(arrays["y"]), owners)
     else:
         frame = _filled_frame(path, also)
-        found, whole = frame.columns, sum(map(identity.series, frame), identity.NOTHING)
-        words = identity.words(whole, identity.NOTHING)
+        found = frame.columns
+        others = frame.drop("label", strict=False)  # as most studies call it
+        label = identity.series(frame["label"]) if "label" in found else identity.NOTHING
+        words = identity.words(sum(map(identity.series, others), identity.NOTHING), label)
     if on is None:
         return words, words[:, 0]
     if on not in found:

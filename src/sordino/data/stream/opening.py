@@ -224,12 +224,12 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
     if not wanted.private or (published_rows and not wanted.identify):
         return None, None
     stream, none = _table(wanted), np.empty((0, 1), np.uint64)
-    found, people = [(none, none, none)], [none]
+    found, people = [(none,) * (3 if wanted.entity is None else 4)], [none]
     classes = identity.column(stream.classes)
 
     def seen(x: NDArray[np.float32], y: NDArray[np.int64], others: Sequence[list[str]]) -> None:
         # versions until 2026-11-24 took classes for labels as written, and left the entity out
-        found.append((identity.features(x), identity.columns(*others), classes[y]))
+        found.append((identity.features(x), classes[y], *map(identity.column, others)))
         people.extend(map(identity.persons, others[1:]))
 
     stream.seen = seen if wanted.identify else None
@@ -247,7 +247,10 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
         )
     if not wanted.identify:
         return None, None
-    rows = identity.words(*(stacked(each)[: wanted.events] for each in zip(*found, strict=True)))
+    own, former, label, *owner = (
+        stacked(each)[: wanted.events] for each in zip(*found, strict=True)
+    )
+    rows = identity.words(own, label, *(owner or [identity.NOTHING]), former)
     return rows, None if wanted.entity is None else stacked(people)[: wanted.events]
 
 

@@ -1,15 +1,15 @@
 r"""Records by keyed digests of what stands in their rows, and their membership of sets.
 
 A reader of data (:mod:`sordino.data.identity`) boils a row down to words of 64 bits: one over all
-of its values, one over its features, and with ``data.person`` one for the person; and more, by
-which the ledgers of versions before know it, where those are others. Here they become digests under
-a key of the ledger's own: SipHash-2-4 (Aumasson and Bernstein 2012), a keyed pseudorandom function.
-Without the key a digest says nothing about a value. The key stands in the ledger: whoever has the
-whole file can try out guesses, so it is to be kept like the data.
+of its values, one over its features, one over all but the label, and with ``data.person`` one for
+the person; and more, by which the ledgers of versions before know it, where those are others. Here
+they become digests under a key of the ledger's own: SipHash-2-4 (Aumasson and Bernstein 2012), a
+keyed pseudorandom function. Without the key a digest says nothing about a value. The key stands in
+the ledger: whoever has the whole file can try out guesses, so it is to be kept like the data.
 
 **Collisions over-count.** Two rows with one digest are taken for one record, whose price is then
-that of both. Among n rows some two that differ share a digest with probability below 2 n^2 / 2^64
-(two digests a row): 1.1 10^-5 for ten million.
+that of both. Among n rows some two that differ share a digest with probability below 4.5 n^2 /
+2^64 (three digests a row): 2.5 10^-5 for ten million.
 
 Shapes: words of rows (n, 2 m), of persons (n, w). Who shares a word with another is the same.
 
@@ -50,7 +50,8 @@ class Records:
     Attributes:
         unit: its name in the run, such as "client:3".
         kind: what a charge on it protects: "sample", "client", "entity" or "label".
-        rows: pairs of words of all values and of the features, (n, 2 m); today's pair is the first.
+        rows: pairs of words of all values, or all but the label, and of the features, (n, 2 m);
+            today's pair of all values is the first.
         people: words of persons, (n, w), or None; then every row is a person's of its own.
         most: rows that one person may have here: a public bound, at which everybody is priced. A
             price by the rows that somebody has would tell how many these are.

@@ -65,8 +65,8 @@ from sordino.privacy.records.store import Index, Set, connected
 #
 # Four things, from the outside to the inside:
 #
-#     row, person   what data holds. A row becomes two keyed digests (of all its values, and of
-#                   its features), a person one.
+#     row, person   what data holds. A row becomes keyed digests (of all its values, of its
+#                   features, of all but the label), a person one.
 #     entity        all rows and persons that digests or links say are one. Two that turn out to
 #                   be one are merged; an entity is never split.
 #     class         a history. Entities with equal histories share one, so that ten million entities

@@ -5,7 +5,7 @@ Arrays are kept in pieces, so that no value is larger than SQLite likes.
 **The index** leads from digests to entities to classes, as sorted arrays: 28 bytes a record, 12
 more for a person's.
 
-A row leads to an entity by its digests, of all its values and of its features; each is enough.
+A row leads to an entity by its digests (:mod:`sordino.privacy.records.identity`); each is enough.
 Rows that share one are one entity, and so are all that hang together that way (the components of
 the graph of digests). A person's digests lead to an entity of its own, likewise.
 
