@@ -5,6 +5,7 @@ failures. A site that is only slow comes back. Frames that come twice, or late, 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from federations import Federation, read_incidents
 from memory import MemoryLine, Net
 from sordino.core.kernel import Kernel
-from sordino.mechanisms.secure.messages import Shares, decode, encode
+from sordino.mechanisms.secure.messages import Shares, Unopened, decode, encode
 from sordino.mechanisms.secure.secrets import SEALED
 from sordino.network import frames, server, sums
 from sordino.network.storage import Journal
+from sordino.privacy import Ledger
 from sordino.regimes.synchronous.records import SynchronousRound
 
 from .conftest import Makes
@@ -181,6 +183,63 @@ def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
     assert min(back()) > missed[2] + 3
     assert found.kernels[-1].session.sites[3].out == ""
     assert any("asked for nothing for 2 s" in each.detail for each in read_incidents(found.server))
+
+
+def _paused(found: Federation) -> set[str]:
+    path = found.server / "incidents.jsonl"
+    noted = read_incidents(found.server) if path.exists() else []
+    return {each.site for each in noted if "asked for nothing" in each.detail}
+
+
+def test_a_site_that_makes_each_sum_void_in_good_manners_stops_the_booking(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes every step and declines its task: after three void sums the others wait for it, and
+    book no more.
+    """
+    found = federate("shared", ["budget.rounds=12"], minimum=1, clients=4)
+    send, found.failed = MemoryLine.send, Expected()
+
+    def sends(own: MemoryLine, frame: bytes) -> None:
+        said = frames.to_server(frame)
+        if own._name == HOSTILE and isinstance(said, frames.Say):
+            frame = frames.encode(frames.Stepped(said.number, 2, b"", "not now"))
+        send(own, frame)
+
+    monkeypatch.setattr(MemoryLine, "send", sends)
+    monkeypatch.setattr(server, "FAREWELL", 0.2)
+    found.start()
+    found.until(lambda: _paused(found) == {HOSTILE})
+    time.sleep(1.0)
+    rows = [row for row in found.rows["server"] if isinstance(row, SynchronousRound)]
+    assert len(rows) <= sums.FAILURES
+    with Ledger.open(found.folder("site-0") / "ledger.sqlite", readonly=True) as ledger:
+        assert sum(each.count for each in ledger.entries()) <= sums.FAILURES
+
+
+def test_no_more_sites_than_may_collude_have_another_left_out(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of nine (c = 2) say in each round that site-0's shares fail them, and so make it void:
+    they are asked for nothing for a while, and site-0 takes part to the end.
+    """
+    changes = ["privacy.honest=6", "privacy.fewest=8", "budget.rounds=14", "privacy.epsilon=500"]
+    found = federate("shared", changes, minimum=1, clients=9)
+    send, found.failed = MemoryLine.send, Expected()
+
+    def sends(own: MemoryLine, frame: bytes) -> None:
+        said, index = frames.to_server(frame), int(own._name.removeprefix("site-"))
+        if index >= 7 and isinstance(said, frames.Say):
+            body = encode(Unopened(index, said.number, (0,)))
+            frame = frames.encode(frames.Stepped(said.number, 2, body, "shares do not open"))
+        send(own, frame)
+
+    monkeypatch.setattr(MemoryLine, "send", sends)
+    monkeypatch.setattr(server, "FAREWELL", 0.2)
+    found.start()
+    found.until(lambda: _paused(found) == {"site-7", "site-8"})
+    assert "shares" not in {each.what for each in read_incidents(found.server)}
+    assert found.kernels[-1].session.sites[0].there
 
 
 def test_frames_that_come_twice_or_again_do_no_harm(

@@ -269,7 +269,7 @@ class LiveKernel(NetworkKernel[S]):
         if self.count:
             self._return()
         while self.state.ended is None:
-            if self._closed and len(self._there) >= self._minimum:
+            if self._closed and len(self._there) >= self._minimum and not self._waits:
                 self.begin()
             else:
                 self.next()
@@ -289,6 +289,11 @@ class LiveKernel(NetworkKernel[S]):
             self._cut()
         for _ in first:
             self.next()
+
+    @property
+    def _waits(self) -> bool:
+        """True where something else comes before the next round, whoever is there."""
+        return False
 
     def begin(self) -> None:
         """As the simulator's, without those that are not there: a moment that was kept may count
@@ -393,7 +398,7 @@ class LiveKernel(NetworkKernel[S]):
                 self.tell(Joined(site))
             case "ahead":
                 self._ahead(site, each.number)
-            case "down":
+            case "down" | "late":
                 self._gone(site)
             case "answered":
                 self.session.answered(site, each.number)

@@ -66,6 +66,7 @@ Kind = Literal[
     "step",
     "up",
     "down",
+    "late",
     "there",
     "booked",
     "refused",
@@ -84,10 +85,10 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         seq: its number, from 1.
         time: seconds since the run began.
         kind: a message of a site; its step in a secure sum, empty where it takes part in it no
-            more; a site that has come, or is gone; one that was there when the
-            journal began anew; one that has booked a round; one that refused a task; an alarm; that
-            too few sites are left; that tasks were forgotten; the digest of what came before; the
-            last task that a site had answered when the journal began anew.
+            more; a site that has come, or is gone, or is left out for a while; one that was there
+            when the journal began anew; one that has booked a round; one that refused a task; an
+            alarm; that too few sites are left; that tasks were forgotten; the digest of what came
+            before; the last task that a site had answered when the journal began anew.
         site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
@@ -115,7 +116,7 @@ def there_after(inputs: Sequence[Input]) -> set[int]:
     for each in inputs:
         if each.kind in ("up", "there"):
             found.add(each.site)
-        elif each.kind in ("down", "refused"):
+        elif each.kind in ("down", "late", "refused"):
             found.discard(each.site)
     return found
 

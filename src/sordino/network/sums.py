@@ -80,7 +80,10 @@ class Sums:
     Attributes:
         failures: sums that a site has failed: with a step that cannot be used, or with shares that
             are to blame that the sum is void.
-        slow: sums of which a site has missed a step, times :data:`GRACE`, less complete ones.
+        slow: sums of which a site has missed a step, times :data:`GRACE`, less complete ones. A
+            step is missed that has not come in time; and in a void sum whatever step was not taken,
+            also where the site declined it or was gone.
+        voids: void sums in a row.
         seconds: that a step is waited for.
         missed: sites that have missed a step, and are asked again in the next round; ``tardy`` ones
             are to be left out for a while.
@@ -97,6 +100,8 @@ class Sums:
         self.failures: Counter[int] = Counter()
         self.slow: Counter[int] = Counter()
         self.missed, self.tardy = set[int](), set[int]()
+        self.voids, self._late = 0, set[int]()
+        self.inputs = set[int]()
         self.opening: Open | None = None
         session.steps = self.answered
 
@@ -218,6 +223,7 @@ class Sums:
         for site in self.waiting:
             self._session.step(site, None)
         self.sum, self.tasks, self.opening = None, {}, None
+        self._late, self.inputs = set(), set()
 
     def summed(self, done: Opened | Void) -> Summed:
         """Return what the regime is told."""
@@ -232,17 +238,32 @@ class Sums:
             self._session.note(site, "secure sum", why)
         if isinstance(done, Void):
             self._session.noted("", "void sum", done.why)
-            self._failed(done.blamed)
+            self._void(done.blamed)
+        else:
+            self.voids = 0
 
     def unopened(self) -> None:
         """The round is over before its inputs were counted."""
-        if self.sum is not None and self.phase == INPUTS:
-            self._failed(self.sum.blamed())
+        if self.sum is not None and self.phase == INPUTS and self.opening is None:
+            self.sum = replace(self.sum, inputs=frozenset(self.inputs))
+            self._void(self.sum.blamed())
 
-    def _failed(self, sites: Iterable[int]) -> None:
-        for site in sites:
+    def _void(self, blamed: Iterable[int]) -> None:
+        """Count a void sum: whoever takes no step of it costs the others what they have booked."""
+        assert self.sum is not None
+        self.voids += 1
+        for site in blamed:
             self._session.note(site, "shares", "its shares are to blame for a void sum")
             self.failures[site] += 1
+        self.late({*self.sum.missing(self.tasks.keys())} - {*blamed})
+
+    def late(self, sites: Iterable[int]) -> None:
+        """Count a missed step of the open sum, once for each of these sites."""
+        for site in {*sites} - self._late:
+            self._late.add(site)
+            self.slow[site] += GRACE
+            if self.slow[site] >= FAILURES * GRACE:
+                self.tardy.add(site)
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
         self._session.step(site, frames.Step(number, phase, body))
@@ -286,8 +307,10 @@ class LiveSums(LiveKernel[S]):
         elif each.kind == "step":
             self._sums.heard(each.site, each.body)
         else:
+            if each.kind == "message" and each.number == self._sums.round:
+                self._sums.inputs.add(each.site)
             super()._take(each)
-        if each.kind == "down":
+        if each.kind == "late":
             self._sums.tardy.discard(each.site)
         for site in self._sums.waiting - self._there:
             self._sums.without(site)
@@ -301,9 +324,7 @@ class LiveSums(LiveKernel[S]):
             return
         for site in sorted(self._sums.waiting if tag == self._tag else ()):
             self.session.note(site, "slow", "its step of a secure sum has not come in time")
-            self._sums.slow[site] += GRACE
-            if self._sums.slow[site] >= FAILURES * GRACE:
-                self._sums.tardy.add(site)
+            self._sums.late([site])
             self._sums.without(site)
 
     def _heard(self) -> Input | None:
@@ -315,11 +336,28 @@ class LiveSums(LiveKernel[S]):
                 why = f"it has failed {times} secure sums, and is left out"
                 self.session.exclude(site, why)
                 return self._noted("refused", why.encode(), site)
-            if site in self._sums.tardy and len(self._there) > self._minimum:
-                again = self._sums.slow[site] // GRACE - FAILURES
-                self.session.pause(site, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
-                return self._noted("down", site=site)
+        if not self._replaying and (late := self._tardy) is not None:
+            again = self._sums.slow[late] // GRACE - FAILURES
+            self.session.pause(late, PAUSE * self._sums.seconds * 2.0 ** min(again, MOST))
+            return self._noted("late", site=late)
         return super()._heard()
+
+    @property
+    def _waits(self) -> bool:
+        """True where a site is left out for a while before the next round begins, by now or as the
+        journal says: nobody books a round that it would make void.
+        """
+        return self._again[0].kind == "late" if self._again else self._tardy is not None
+
+    @property
+    def _tardy(self) -> int | None:
+        """Whom to leave out now. After void sums in a row that is done also where the others are
+        too few: they wait.
+        """
+        enough = len(self._there) > self._minimum or self._sums.voids >= FAILURES
+        if not self._closed or not enough:
+            return None
+        return min(self._sums.tardy & self._there, default=None)
 
     def _advance(self) -> None:
         """End a step that everybody has taken who is left."""

@@ -9,7 +9,7 @@ left, the sum is :class:`Void`: nothing of it was released.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -228,14 +228,38 @@ class Sum:
         return found if self.phase == PHASES.index(MaskedInput) else found.without(message.client)
 
     def blamed(self) -> tuple[int, ...]:
-        """The clients between whom and the most others shares have failed. Honest clients have no
-        doubts about each other: an honest one is in a pair with dishonest ones alone, and a
-        dishonest one whose shares fail so many that the sum is void is in more pairs than it.
+        """The clients between whom and the most others shares have failed: more than may be
+        dishonest. Honest clients have no doubts about each other, so an honest
+        one is in no more pairs than there are dishonest ones, whatever these say.
         """
-        pairs = {*self.doubts, *((other, one) for one, other in self.doubts)}
-        count = Counter(one for one, other in pairs if one != other)
+        count = Counter(one for pair in self._pairs for one in pair)
         most = max(count.values(), default=0)
-        return tuple(sorted(each for each, times in count.items() if times == most))
+        if most <= self.setting.dishonest:
+            return ()
+        return tuple(sorted(one for one, times in count.items() if times == most))
+
+    def missing(self, invited: Set[int]) -> tuple[int, ...]:
+        """Clients of the ``invited`` ones that have not taken this phase's step, whatever they say,
+        and not because of shares of who is :meth:`blamed`.
+        """
+        blamed = {*self.blamed()}
+        excused = {one for pair in self._pairs if pair & blamed for one in pair}
+        return tuple(sorted(invited - self.answered - excused))
+
+    @property
+    def _pairs(self) -> set[frozenset[int]]:
+        return {frozenset(pair) for pair in self.doubts if pair[0] != pair[1]}
+
+    @property
+    def answered(self) -> Set[int]:
+        """Who has taken this phase's step."""
+        return (
+            self.keys.keys(),
+            self.shares.keys(),
+            self.inputs,
+            self.signatures.keys(),
+            self.revealed.keys(),
+        )[self.phase]
 
     def _keys(self, message: Keys) -> Sum:
         check_keys(self.setting, message, self.verify)
@@ -289,13 +313,7 @@ class Sum:
 
     def closed(self) -> tuple[Sum, Mapping[int, FromServer]] | Opened | Void:
         """End the phase: what each client is told next, or what came of the sum."""
-        answered = (
-            self.keys.keys(),
-            self.shares.keys(),
-            self.inputs,
-            self.signatures.keys(),
-            self.revealed.keys(),
-        )[self.phase]
+        answered = self.answered
         few = self.setting.least if self.phase < 3 else self.setting.threshold
         if len(answered) < few:
             what = PHASES[self.phase].__name__
