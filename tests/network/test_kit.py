@@ -7,6 +7,7 @@ import datetime as dt
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -440,3 +441,15 @@ def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> Non
     found = federation.read(tmp_path)
     assert (found.number, found.ended) == (3, "the round budget is used up")
     assert (found.sites[0].epsilon, found.sites[0].asked) == (0.5, None)
+
+
+def test_a_kit_does_not_say_where_a_ledger_is_kept(tmp_path: Path) -> None:
+    """A site without --ledger kept one of its data in the folder that a changed kit named."""
+    found = laid(tmp_path, "synchronous")
+    for folder in (found.server, found.sites[0][0]):
+        path = folder / "study.toml"
+        written = path.read_text()
+        path.write_text(re.sub(r"(?m)^ledger = .*$", f'ledger = "{tmp_path / "there"}"', written))
+        assert path.read_text() != written
+        with pytest.raises(StudyError, match=r"a kit does not say where a ledger is kept"):
+            Agreed(folder)

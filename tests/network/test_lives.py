@@ -191,7 +191,9 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
     why = site.inner.regime.objection(index, task)
     site.ledgers.close()
-    assert why == f"it asks for {most + 1} local steps, and this client's budget pays for {most}"
+    assert why == (
+        f"it asks for {most + 1} local steps, and this client's own budget does not pay for them"
+    )
 
 
 def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:

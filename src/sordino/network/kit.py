@@ -28,7 +28,7 @@ from typing import Any
 import tomli_w
 
 from sordino.base import modules as code
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, printable
 from sordino.base.files import MIB, Malformed, read_below, there, toml_of
 from sordino.core import regimes
 from sordino.core import study as studies
@@ -98,6 +98,11 @@ class Agreed:
         self.folder = folder
         self.agreement = read_agreement(folder / AGREEMENT)
         self.study: Study = studies.read(folder / STUDY, as_written=True)
+        if self.study.privacy.ledger != "run":
+            raise StudyError(
+                f"{folder / STUDY}: privacy.ledger = {printable(self.study.privacy.ledger)!r}: a "
+                "kit does not say where a ledger is kept. Each site does, with --ledger"
+            )
         self._same_code()
         self.keys = read_keys(folder) if there(folder, KEYS) else ()
         found = hashlib.sha256()

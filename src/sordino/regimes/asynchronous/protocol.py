@@ -282,7 +282,7 @@ class Asynchronous(Rules[State]):
             return f"it asks for {type(task).__name__}, and edges are asked for gradients"
         most = None if self.budget is None else self.budget[client]
         if most is not None and task.task > most:
-            return f"it is task {task.task}, and this edge's budget pays for {most}"
+            return f"this edge's own budget does not pay for task {task.task}"
         if task.task < 1 or not 0 <= task.version < self.terms.updates:
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip

@@ -487,10 +487,12 @@ class Synchronous(Rules[State]):
         if self.adder is not None and not self.adder.whole:
             most = 1
         if not task.steps >= 1 or (most is not None and task.steps > most):
-            # the budget may be a site's own, below that of the study
+            # the budget may be a site's own, below that of the study: how much is left stays there
             own = method.fixed_tau is None and most == terms.steps
-            bound = "this client's budget pays for" if own else "the study has"
-            return f"it asks for {task.steps} local steps, and {bound} {most}"
+            bound = (
+                "this client's own budget does not pay for them" if own else f"the study has {most}"
+            )
+            return f"it asks for {task.steps} local steps, and {bound}"
         if (why := self.wants.refusal(task)) is not None:
             return why
         if task.order != (terms.order if method.adapts_noise else None):
