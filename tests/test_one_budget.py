@@ -4,9 +4,12 @@ codings, files, partitions and regimes.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,9 @@ from sordino.core.run import session
 from sordino.core.run.environment import ENDED
 from sordino.core.run.folder import KEY
 from sordino.core.run.verify import priced, verify
-from sordino.privacy import Gaussian, PoissonSampled, accountant
+from sordino.data.notices import noticed
+from sordino.privacy import Gaussian, LedgerSession, PoissonSampled, accountant
+from sordino.privacy.records import Records
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -637,11 +642,62 @@ def test_rows_of_a_test_file_are_promised_nothing_later(tmp_path: Path, kind: st
         run(tmp_path, "two", other, *DP_SGD)
 
 
+def open_sets(folder: Path) -> list[str]:
+    """The runs that hold sets of a ledger of the data open."""
+    with closing(sqlite3.connect(folder / "kept" / "ledger.sqlite")) as ledger:
+        found = ledger.execute("SELECT runs FROM record_sets").fetchall()
+    return [name for (names,) in found for name in json.loads(names)]
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_a_run_that_cannot_be_begun_leaves_no_set_open_or_says_how_to_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, also: bool
+) -> None:
+    """Whether or not the ledger can be written when the folder cannot."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def broken(*_: object) -> bool:
+        raise LedgerError("disk is full")
+
+    told: list[str] = []
+    with monkeypatch.context() as patched, noticed(told.append):
+        patched.setattr("sordino.core.files.take", full)
+        if also:
+            patched.setattr("sordino.privacy.records.close_sets", broken)
+        with pytest.raises(OSError, match="No space"):
+            run(tmp_path, "one", saved(tmp_path, "one.csv", plain()), *DP_SGD)
+    assert not (tmp_path / "one").exists()
+    warnings = [text for text in told if "ledger end" in text]
+    if also:
+        command = warnings[0].split("`sordino ")[1].rstrip("`").split()
+        assert set(open_sets(tmp_path)) == {command[-1]}
+        assert CliRunner().invoke(app, command).exit_code == 0
+    else:
+        assert warnings == []
+    assert open_sets(tmp_path) == []
+
+
+def test_a_run_that_never_began_can_be_ended(tmp_path: Path) -> None:
+    """One that was killed while it prepared: it holds sets, and there is no note of it."""
+    rows = Records("client:0", "sample", np.array([[1, 2]], np.uint64))
+    with LedgerSession.for_data(tmp_path / "kept", "0123456789abcdef", [rows]):
+        pass
+    assert open_sets(tmp_path) == ["0123456789abcdef"]
+    command = ["ledger", "end", str(tmp_path / "kept"), "0123456789abcdef"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert open_sets(tmp_path) == []
+    assert isinstance(CliRunner().invoke(app, command).exception, StudyError)
+
+
 def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(
     tmp_path: Path,
 ) -> None:
     file = saved(tmp_path, "one.csv", pl.concat([plain(), plain()]))
-    with pytest.raises(StudyError, match=r"look the same as rows that are declared public"):
+    # not how many they are, which would say more about private rows
+    said = r"one.csv: rows that train, or test at a price, look the same as rows that are declared"
+    with pytest.raises(StudyError, match=said):
         run(tmp_path, "one", file, *DP_SGD, 'data.test="public share"')
     assert not (tmp_path / "kept").exists()
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(3))

@@ -209,9 +209,8 @@ def end(
     if not path.is_file():
         raise StudyError(f"{folder}: there is no data ledger here")
     with Ledger.open(path) as ledger:
-        if ledger.noted(BEGIN, _clean(run)) is None:
+        if not close_sets(ledger, _clean(run)) and ledger.noted(BEGIN, _clean(run)) is None:
             raise StudyError(f"{path}: no run {_clean(run)} began in this ledger")
-        close_sets(ledger, _clean(run))
     say.result(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
 
 

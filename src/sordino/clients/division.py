@@ -248,16 +248,19 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         StudyError: if a row that is declared public looks like one that is not, or is about the
             same person.
     """
-    alike = 0
-    for other in others:
-        same = np.isin(other.rows, public.rows).any(axis=1)
-        if other.people is not None and public.people is not None:
-            same |= np.isin(other.people, public.people).any(axis=1)
-        alike += int(same.sum())
-    if alike:
+    alike = any(
+        np.isin(other.rows, public.rows).any()
+        or (
+            other.people is not None
+            and public.people is not None
+            and np.isin(other.people, public.people).any()
+        )
+        for other in others
+    )
+    if alike:  # how many would say more about private rows
         raise StudyError(
-            f"{study.data.file or study.data.name}: {alike} rows that train, or test at a price, "
-            "look the same as rows that are declared public, or are about the same people "
+            f"{study.data.file or study.data.name}: rows that train, or test at a price, look the "
+            "same as rows that are declared public, or are about the same people "
             f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
             f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would be "
             "public forever. Set data.test = 'private share' or 'none', and no validation; or "

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
-from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError
+from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError, SordinoError
 from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
 from sordino.base.settings import tune
@@ -67,7 +67,9 @@ from sordino.core.statements import (
 )
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
-from sordino.privacy import Budget, Charge, LedgerSession, NonPrivate, accountant
+from sordino.data.notices import notice
+from sordino.privacy import Budget, Charge, Ledger, LedgerSession, NonPrivate, accountant
+from sordino.privacy.session import NAME
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -146,9 +148,9 @@ def _new_folder(
         folder = files.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
+    run, built = secrets.token_hex(8), None
     try:
         held.enter_context(files.locked(draft))  # and the folder that it becomes
-        run = secrets.token_hex(8)
         built = build(study, draft, run, None)
         full, affordable = built.study, built.simulation.affordable_steps
         if affordable is not None and max(affordable) < 1:
@@ -175,8 +177,29 @@ def _new_folder(
     except BaseException:
         held.close()
         shutil.rmtree(draft, ignore_errors=True)
+        _close_sets(study, run, opened=built is not None)
         raise
     return folder, about
+
+
+def _close_sets(study: Study, run: str, *, opened: bool) -> None:
+    """Close the sets in a ledger of the data of a run of which no folder stays; ``opened`` says
+    whether it has any for certain.
+    """
+    from sordino.privacy.records import close_sets  # arrays take a while to import
+
+    folder = Path(study.privacy.ledger).expanduser()
+    if study.privacy.ledger == "run" or not (folder / NAME).is_file():
+        return
+    try:
+        with Ledger.open(folder / NAME) as ledger:
+            close_sets(ledger, run)
+    except (OSError, SordinoError):  # what stopped the run may stop this, too
+        if opened:
+            notice(
+                f"warning: {folder / NAME}: a run that has no folder could not be ended there, and "
+                f"holds sets of records open. Write `sordino ledger end {folder} {run}`"
+            )
 
 
 def resume(

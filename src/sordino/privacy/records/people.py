@@ -216,17 +216,17 @@ def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
     return bytes.fromhex(kept)
 
 
-def close_sets(ledger: Ledger, run: str) -> None:
-    """A run has ended: freeze what was booked on sets that nobody else holds open."""
+def close_sets(ledger: Ledger, run: str) -> bool:
+    """A run has ended: freeze what was booked on sets that nobody else holds open; whether it held
+    any.
+    """
     with ledger.transaction() as db:
         if not store.knows_records(db) or not store.meta(db, "key"):
-            return  # a run's own ledger has no later run
+            return False  # a run's own ledger has no later run
         ledger.refuse_changed_records()
-        for one in store.sets(db):
-            if run in one.runs:
-                store.put_set(
-                    db, replace(one, runs=tuple(other for other in one.runs if other != run))
-                )
+        held = [one for one in store.sets(db) if run in one.runs]
+        for one in held:
+            store.put_set(db, replace(one, runs=tuple(each for each in one.runs if each != run)))
         sets = {one.number: one for one in store.sets(db)}
         done = {one.number for one in sets.values() if one.live and not one.runs}
         known, _ = store.classes(db)
@@ -240,7 +240,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
         }:
             done -= shared  # a group of alternatives is frozen as a whole, or not at all
         if not done:
-            return
+            return bool(held)
         totals = since(ledger, sets)
         before, pool = store.index(db), Pool()
         numbers = np.array(
@@ -249,6 +249,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
         for number in done:
             store.put_set(db, replace(sets[number], live=False, before=()))
         _keep(ledger, replace(before, classes=numbers[before.classes]), before, pool)
+    return bool(held)
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
