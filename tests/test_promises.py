@@ -496,3 +496,95 @@ def test_a_plan_says_that_equal_rows_are_two_peoples(tmp_path: Path) -> None:
         planned, _ = regimes.plan(study)
         for each in (planned.warnings, assumptions(study)):
             assert said == any("for two people's" in one for one in each)
+
+
+def twins(folder: Path, other: int | None) -> Path:
+    """Rows at three clients of 20, 25 and 35, one of which looks like row ``other``."""
+    folder.mkdir()
+    frame = pl.concat([rows(), rows(1).head(20)])
+    places = [index if index != 7 or other is None else other for index in range(len(frame))]
+    where = pl.Series("where", np.repeat(["a", "b", "c"], [20, 25, 35]))
+    saved(folder / "at three.csv", frame[places].with_columns(where))
+    return saved(folder / "rows.csv", frame[places])
+
+
+TWINS = 'classes=["0", "1"]'
+AT_THREE = f'clients=3, client_column="where", partition="column", {TWINS}'
+SHARE = f'clients=2, test="private share", test_share=0.4, {TWINS}'
+PAID = 'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling_rate=0.2, entropy="system"'
+STEPWISE = (SYNC, "budget.rounds=12", "execution.evaluate_every=1")
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        (
+            AT_THREE,
+            (
+                'method={name="mapa", batch=6}',
+                'privacy={unit="sample", epsilon=2.0, delta=1e-3, entropy="system"}',
+                "budget={updates=60}",
+            ),
+        ),
+        (SHARE, (*STEPWISE, PAID + "}")),
+        (SHARE, (*STEPWISE, PAID + ", evaluation_epsilon=1.5}")),
+    ],
+    ids=["mapa", "share", "share with its epsilon"],
+)
+def test_whether_two_rows_of_a_run_look_the_same_shows_nowhere(
+    tmp_path: Path, data: str, changes: tuple[str, ...]
+) -> None:
+    """Payable [20, 10, 20], a third of the updates less, or a run that ended half-way said it."""
+    found = []
+    for other in (None, 30, 40, 50, 60):
+        folder = tmp_path / str(other)
+        file = twins(folder, other)
+        text = ASYNCHRONOUS if data == AT_THREE else SYNCHRONOUS
+        file = folder / "at three.csv" if data == AT_THREE else file
+        study = read(folder, f'file="{file}", {data}', *changes, text=text)
+        planned, _ = regimes.plan(study)
+        outcome = played(study, folder / "run")
+        assert verify(folder / "run").problems == []
+        about = json.loads((folder / "run" / "run.json").read_text())
+        log = (folder / "run" / "rounds.jsonl").read_text().splitlines()
+        about["result"].pop("seconds")
+        about["result"].pop("accuracy", None)  # has noise of its own
+        with so.Ledger.open(folder / "kept") as ledger:
+            spent = [ledger.epsilon(1e-3), sorted(ledger.epsilon(1e-3, u) for u in ledger.units)]
+        told = about["payable"], about["result"], about["warnings"], len(log), outcome.why
+        found.append([planned.warnings, planned.left, spent, *told])
+    for each in found[1:]:
+        assert each == found[0]
+
+
+def test_a_choice_on_private_rows_does_not_tell_of_equal_ones(tmp_path: Path) -> None:
+    """Tuning was refused before its first trial if a row of the test share looked like another."""
+    for other in (None, 30, 40, 50, 60):
+        folder = tmp_path / str(other)
+        file = twins(folder, other)
+        asked = (SYNC, "budget.rounds=2", PAID.replace("4.0", "8.0") + "}")
+        study = read(folder, f'file="{file}", {SHARE}', *asked)
+        (folder / "study.toml").write_text(studies.write(study))
+        tuning = ["tune", str(folder / "study.toml"), "--on", "private"]
+        more = ["--vary", "privacy.clip=0.5,1", "--out", str(folder / "tuned")]
+        done = CliRunner().invoke(app, [*tuning, *more])
+        assert done.exit_code == 0, done.output
+
+
+def test_clients_with_the_same_rows_have_a_budget_each_in_this_run(tmp_path: Path) -> None:
+    """Who knew all rows of a client but one, and guessed this one right, had the same set."""
+    found = []
+    for name, frame in (("apart", rows()), ("same", pl.concat([rows().head(1)] * ROWS))):
+        folder = tmp_path / name
+        folder.mkdir()
+        file = saved(folder / "rows.csv", frame)
+        study = read(
+            folder, f'file="{file}", clients=2, {TWINS}', SYNC, PAID + "}", "budget.rounds=9"
+        )
+        planned, _ = regimes.plan(study)
+        played(study, folder / "run")
+        about = json.loads((folder / "run" / "run.json").read_text())
+        about["result"].pop("seconds")
+        found.append([planned.left, about["payable"], about["result"]])
+        assert verify(folder / "run").problems == []
+    assert found[0] == found[1]

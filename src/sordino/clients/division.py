@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -225,7 +225,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
         if part.words is not None or not divided.remote
     ]
     if study.pays_to_test:
-        found.append(records(divided.test, UNIT, SAMPLE))
+        found.append(replace(records(divided.test, UNIT, SAMPLE), aside=True))
     if study.privacy.ledger == "run" or study.data.published:
         return tuple(found)
     aside = [divided.validation, None if study.pays_to_test else divided.test]

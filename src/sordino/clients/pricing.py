@@ -232,10 +232,10 @@ def with_balances(
     if privacy.ledger != "run":
         path = data_ledger(Path(privacy.ledger).expanduser())
     if path is None or not path.exists():
-        before = burdens(None, known)
+        before = burdens(None, known, budgets)
     else:  # nothing is written to it
         with Ledger.open(path, readonly=True) as ledger:
-            before = burdens(ledger, known)
+            before = burdens(ledger, known, budgets)
 
     def affordable(burden: Burden) -> int | None:
         """By the least budget of those that hold these records."""

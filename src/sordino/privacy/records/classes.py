@@ -1,15 +1,20 @@
 r"""Classes: entities with equal histories, and what joining and merging them comes to.
 
 An entity is a record, or a person with several. Ten million of them have few different histories,
-so the ledger keeps a history for each *class* and a class for each entity. A history has two parts:
+so the ledger keeps a history for each *class* and a class for each entity. A history has three
+parts:
 
     frozen   what was booked in sets that nobody will charge any more:
              (event, kind, size) -> how often
+    ways     besides, one of these, it is not known which
     live     groups of sets that still can be charged: (sets, size)
 
 A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known
-which. What was charged on the sets since they were opened counts by its largest, event by event.
-Rows that look the same are told apart by nothing; each is in one set.
+which. Rows that look the same are told apart by nothing; each is in one set of a run. So an entity
+has a history for each way to choose a set of every group, and its price is the largest of theirs.
+A run that asks for one of its sets knows which: within a run, equal rows do not add up. Of a
+person, who may be in all sets of a group, what was charged on them counts by its largest, event by
+event.
 
 **size** is how many units of one release an entity is: rows of a person in one set, or clients that
 hold some of them.
@@ -21,10 +26,10 @@ smaller count in any column, and no fewer groups. Merging classes gives one that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any
 
 import numpy as np
@@ -50,6 +55,8 @@ Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
 
 Frozen = tuple[tuple[Column, int], ...]
+MOST_WAYS = 16
+"""Ways of one class; more become ones that cover them."""
 Counts = Counter[Column]
 """``|`` is the larger count, column by column, and ``+`` the sum."""
 
@@ -61,6 +68,7 @@ class Class:
     Attributes:
         frozen: sorted; see the chapter above.
         live: likewise.
+        ways: likewise; none, or several.
         person: whether all rows that lead to this entity are one person's.
         loose: whether it was in a set whose rows named no person.
         runs: bit i is set if it may have been in the i-th opening.
@@ -71,17 +79,28 @@ class Class:
     person: bool = False
     loose: bool = False
     runs: int = 0
+    ways: tuple[Frozen, ...] = ()
 
     @property
     def alike(self) -> tuple[object, ...]:
         """All that must be equal for two classes to be one: everything but in which openings they
         were."""
-        return self.frozen, self.live, self.person, self.loose
+        return self.frozen, self.ways, self.live, self.person, self.loose
 
     @property
     def counts(self) -> Counts:
         """The frozen part."""
         return Counter(dict(self.frozen))
+
+    @property
+    def several(self) -> list[Counts]:
+        """The frozen part, each way to have it."""
+        return [self.counts + Counter(dict(way)) for way in self.ways] or [self.counts]
+
+    @property
+    def most(self) -> Counts:
+        """Counts that cover every way."""
+        return reduce(or_, self.several)
 
     @property
     def owned(self) -> bool:
@@ -115,6 +134,25 @@ def frozen(counts: Counts) -> Frozen:
     return tuple(sorted((+counts).items(), key=place))
 
 
+Choice = tuple[tuple[int, ...], ...]
+"""Of each group of a class, in their order, the sets whose charges count; by the largest."""
+
+
+def choices(groups: Sequence[Group], person: bool, seen: Collection[int] = ()) -> list[Choice]:
+    """Return the ways to be in one set of each group; a person is in all of them.
+
+    ``seen`` are sets that the entity is known to be in; several of one group count together.
+    """
+    found: list[Choice] = [()]
+    for sets, _ in groups:
+        own = sets if person else tuple(each for each in sets if each in seen)
+        parts = [own] if own else [(each,) for each in sets]
+        if len(found) * len(parts) > MOST_WAYS:
+            parts = [sets]
+        found = [(*one, part) for one in found for part in parts]
+    return found
+
+
 def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
     """Return the counts of several groups, which add up; of a group the largest of its sets, event
     by event.
@@ -128,9 +166,26 @@ def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
     return found
 
 
-def history(of: Class, totals: Totals) -> Counts:
-    """All that an entity of this class was in."""
-    return of.counts + of_groups(of.live, totals)
+def of_live(
+    groups: Collection[Group], person: bool, totals: Totals, seen: Collection[int] = ()
+) -> list[Counts]:
+    """Return what an entity in these groups may have been charged since they were opened."""
+    ordered = sorted(groups)
+    sizes = [size for _, size in ordered]
+    found = [
+        of_groups(zip(choice, sizes, strict=True), totals)
+        for choice in choices(ordered, person, seen)
+    ]
+    return found if len(found) == 1 else maximal(found, MOST_WAYS)
+
+
+def histories(of: Class, totals: Totals, seen: Collection[int] = ()) -> list[Counts]:
+    """All that an entity of this class may have been in, each way; ``seen`` as of
+    :func:`choices`.
+    """
+    now = of_live(of.live, of.person, totals, seen)
+    found = [before + each for before in of.several for each in now]
+    return found if len(found) == 1 else maximal(found, MOST_WAYS)
 
 
 def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
@@ -138,11 +193,30 @@ def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
     done = {group for group in of.live if sets.issuperset(group[0])}
     if not done:
         return of
-    return replace(of, frozen=frozen(of.counts + of_groups(done, totals)), live=of.live - done)
+    before = replace(of, live=frozenset(done))
+    return replace(_of_ways(before, histories(before, totals)), live=of.live - done)
+
+
+def _of_ways(of: Class, ways: Sequence[Counts]) -> Class:
+    """The class with one of these histories as its frozen part."""
+    if len(ways) == 1:
+        return replace(of, frozen=frozen(ways[0]), ways=())
+    sure = reduce(and_, ways)
+    return replace(
+        of,
+        frozen=frozen(sure),
+        ways=tuple(sorted((frozen(each - sure) for each in ways), key=repr)),
+    )
+
+
+def covered(of: Class) -> Class:
+    """A class that covers this one, with one frozen part."""
+    return replace(of, frozen=frozen(of.most), ways=()) if of.ways else of
 
 
 def either(one: Class, other: Class) -> Class:
     """A class that covers both: for entities of one or of the other."""
+    one, other = covered(one), covered(other)
     return Class(
         frozen=frozen(one.counts | other.counts),
         live=one.live | other.live,
@@ -154,6 +228,7 @@ def either(one: Class, other: Class) -> Class:
 
 def bridged(one: Class, other: Class) -> Class:
     """For a record known under two names: it was in all that either was in, one row in each."""
+    one, other = covered(one), covered(other)
     return replace(either(one, other), frozen=frozen(one.counts + other.counts))
 
 
@@ -163,6 +238,7 @@ def joined(one: Class, other: Class) -> Class:
     Where both may have been in one release, of one set or of several that it is the sum of, their
     sizes add up.
     """
+    one, other = covered(one), covered(other)
     together = bool(one.runs & other.runs)
     counts = _raised(one, other) + _raised(other, one) if together else one.counts + other.counts
     live = _apart(one, other, together) | _apart(other, one, together)
@@ -220,14 +296,14 @@ def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], l
 
 
 def _place(of: Class) -> tuple[bool, bool, list[Group], float]:
-    return of.person, of.loose, sorted(of.live), weight(of.counts)
+    return of.person, of.loose, sorted(of.live), weight(of.most)
 
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
     strange = (
         (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
     )
-    return strange, abs(weight(one.counts) - weight(other.counts))
+    return strange, abs(weight(one.most) - weight(other.most))
 
 
 def weight(counts: Counts) -> float:

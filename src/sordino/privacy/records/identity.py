@@ -58,6 +58,7 @@ class Records:
         summed: whether one release is the sum over these rows and those of other units that say so;
             else the releases of each unit are its own. Whole clients are always taken for summed.
         units: how many units of the run hold exactly these rows; the ledger counts them.
+        aside: whether these rows only test: no promise to rows that train is held for them.
     """
 
     unit: str
@@ -67,6 +68,7 @@ class Records:
     most: int = 1
     summed: bool = False
     units: int = 1
+    aside: bool = False
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[1] % 2 or self.rows.dtype != np.uint64:

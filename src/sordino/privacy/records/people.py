@@ -7,8 +7,8 @@ against: :mod:`sordino.privacy.records.price`.
 
 A set is named by who is in it. A run that is resumed, or a later one that divides the same data
 alike, finds it again. While one run holds a set open, another gets a set of its own, named by the
-run as well. For a record that may be in one of several sets is in one of them *within a run*: there
-the largest counts, and what different runs were charged adds up.
+run as well. For a record that may be in one of several sets is in one of them *within a run*: its
+price is the largest of theirs, and what different runs were charged adds up.
 
 There are at most :data:`MOST_CLASSES` classes, however many records. What is over is merged into
 classes that cover it.
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.base.siphash import stacked
+from sordino.privacy.budget import Budget
 from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
@@ -37,7 +38,7 @@ from sordino.privacy.records.classes import (
     bridged,
     closed,
     frozen,
-    history,
+    histories,
     joined,
 )
 from sordino.privacy.records.group import ENTITY, LABEL, SAMPLE
@@ -91,8 +92,10 @@ from sordino.privacy.records.store import Index, Set, connected
 # What must hold, always: **the history of a class is at least that of each of its entities.**
 # Wherever something is not known, the larger is taken:
 #
-# * a record that may be in one of several sets of one run has the largest of their counts, column
-#   by column; in sets of different runs it has the sum;
+# * a record that may be in one of several sets of one run has a history for each, and its price is
+#   the largest of theirs; in sets of different runs it has the sum (``classes.histories``). A run
+#   that asks for one of its sets gets the histories of records that are in that one, so equal rows
+#   in two of its sets change nothing for it;
 # * rows with one digest are one entity, though they may be two;
 # * with too many classes the nearest are merged into one that covers both (``classes.coarser``);
 # * who joins two entities (a link, a person) adds their counts, and their sizes where one run may
@@ -133,11 +136,16 @@ def open_sets(
         key = key or _key(db, ledger)
     members: dict[str, str] = {}
     distinct: dict[str, Records] = {}
+    units = Counter[str]()
     for each in wanted:
         records = each.under(key)
         # a version before may have charged it under another name
         charged = (name for name in records.names if own_of(ledger, name))
-        name = members[each.unit] = next(charged, records.names[0])
+        name = next(charged, records.names[0])
+        units[name] += 1
+        if records.people is None:  # equal rows are two people's
+            name = store.nth(name, units[name] - 1, aside=records.aside)
+        members[each.unit] = name
         alike = 0 if name not in distinct else distinct[name].units
         distinct[name] = replace(records, units=alike + 1)
     if known:
@@ -177,12 +185,14 @@ def open_sets(
     return {unit: names[name] for unit, name in members.items()}
 
 
-def burdens(ledger: Ledger | None, wanted: Sequence[Records]) -> dict[str, tuple[Burden, ...]]:
+def burdens(
+    ledger: Ledger | None, wanted: Sequence[Records], budgets: Sequence[Budget] = ()
+) -> dict[str, tuple[Burden, ...]]:
     """Return what would bound the records of each unit if the sets of all of these units were
-    opened now; ``ledger`` stays as it is, and is None where there is none yet.
+    opened now, with these promises; ``ledger`` stays as it is, and is None where there is none yet.
     """
     with Ledger.scratch(ledger) as copy:
-        return Prices(copy).burdens(open_sets(copy, "plan", wanted))
+        return Prices(copy).burdens(open_sets(copy, "plan", wanted), budgets)
 
 
 def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
@@ -289,12 +299,14 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
             missing.setdefault(one.number, Counter())[entry.event] += entry.count
     numbers = []
     for each in tuple(pool.classes):
-        whole = history(each, totals)
+        whole = histories(each, totals)
         for one in sets.values():
             more = missing.get(one.number)
             spent = tuple((+own[one.number]).items())
-            if more and (one.number in each.sets or contains(whole, one.kind, spent)):
-                size = max((size for _, kind, size in whole if kind == one.kind), default=1)
+            alike = any(contains(way, one.kind, spent) for way in whole)
+            if more and (one.number in each.sets or alike):
+                kinds = (column for way in whole for column in way)
+                size = max((size for _, kind, size in kinds if kind == one.kind), default=1)
                 new = {(event, one.kind, size): count for event, count in more.items()}
                 each = replace(each, frozen=frozen(each.counts + Counter(new)))
         numbers.append(pool.put(each))

@@ -6,19 +6,23 @@ others is asked first: where it is within the budget, so are they. Only where it
 parts asked one by one. So a charge costs what it did before records were known, unless the budget
 is nearly spent.
 
+A set is held against what it was charged itself, and what *other runs* charged to its records: rows
+that look the same in two sets of a run are two people's, and whether there are any is nobody's
+business. Only where these two promise different epsilons is each held against what both were
+charged (:meth:`Prices._seen`), unless one of them only tests.
+
 A plan opens its sets in a copy of the ledger, and asks there what records have spent, and how a
 charge would count for them (:class:`Burden`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from operator import or_
 from typing import TypeVar
 
@@ -30,11 +34,13 @@ from sordino.privacy.event import Event, NonPrivate, encode
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import (
+    Choice,
     Class,
     Counts,
     Group,
     Totals,
-    history,
+    choices,
+    histories,
     maximal,
     of_groups,
 )
@@ -49,8 +55,10 @@ from sordino.privacy.records.group import (
 from sordino.privacy.records.store import Set
 
 K = TypeVar("K")
-Shared = Sequence[tuple[Counts, int]]
-"""Histories, and how many records share each."""
+T = TypeVar("T")
+Seen = Callable[[int, Collection[Group], bool], frozenset[int]]
+Shared = Sequence[tuple[Sequence[Counts], int]]
+"""Histories, of which records have one, it is not known which; and how many records these are."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
@@ -82,8 +90,8 @@ class _Tables:
 
     Attributes:
         classes: of each set, with the number of entities in each.
-        ways: of each set, by the groups that its classes are in, what is frozen of these classes,
-            and counts that cover all of that.
+        ways: of each set, by the groups that its classes are in and whether they are persons, what
+            is frozen of these classes, and counts that cover all of that.
         totals: of the sets, as the ledger is now.
     """
 
@@ -91,18 +99,20 @@ class _Tables:
     sets: dict[int, Set] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     classes: dict[int, list[tuple[Class, int]]] = field(default_factory=dict)
-    ways: dict[int, dict[frozenset[Group], tuple[list[Counts], Counts]]] = field(
+    ways: dict[int, dict[tuple[frozenset[Group], bool], tuple[list[Counts], Counts]]] = field(
         default_factory=dict
     )
     totals: Totals = field(init=False)
 
-    def ways_of(self, number: int) -> dict[frozenset[Group], tuple[list[Counts], Counts]]:
+    def ways_of(
+        self, number: int
+    ) -> dict[tuple[frozenset[Group], bool], tuple[list[Counts], Counts]]:
         """Return the ways to be in a set."""
         if number not in self.ways:
-            alike: dict[frozenset[Group], list[Counts]] = {}
+            alike: dict[tuple[frozenset[Group], bool], list[Counts]] = {}
             for one, _ in self.classes.get(number, ()):
-                alike.setdefault(one.live, []).append(one.counts)
-            self.ways[number] = {live: (each, reduce(or_, each)) for live, each in alike.items()}
+                alike.setdefault((one.live, one.person), []).extend(one.several)
+            self.ways[number] = {key: (each, reduce(or_, each)) for key, each in alike.items()}
         return self.ways[number]
 
 
@@ -163,23 +173,24 @@ class Prices:
         """
         tables = self._refreshed()
         for unit in budgets:
-            if run not in self._holders(unit):
+            if run not in store.holders(self.ledger.connection, unit):
                 raise LedgerError(
                     f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
                     f"charges nothing more on {names.get(unit, unit)}; stop its process"
                 )
         own = {tables.numbers[unit]: budget for unit, budget in budgets.items()}
+        seen = self._seen(own)
         sharing = [one.sets for number in own for one, _ in tables.classes.get(number, ())]
         for number in sorted({*own}.union(*sharing)):
             unit = tables.sets[number].unit
             if number in own:
-                self._within(number, own[number], names.get(unit, unit), own)
+                self._within(number, own[number], names.get(unit, unit), own, seen)
             for whose, budget in self._promises(unit).items():
                 if budget == own.get(number):
                     continue
                 name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
                 try:
-                    self._within(number, budget, name, own)
+                    self._within(number, budget, name, own, seen)
                 except BudgetExceeded as refusal:
                     if whose == run:
                         raise
@@ -196,23 +207,15 @@ class Prices:
             if number is None:
                 budget.admit(unit, self.ledger.spent(unit))
             else:
-                self._within(number, budget, unit, {number})
+                self._within(number, budget, unit, {number}, self._seen({}))
         except BudgetExceeded:
             return False
         return True
 
-    def _holders(self, unit: str) -> list[str]:
-        """The runs that hold a set open."""
-        (runs,) = self.ledger.connection.execute(
-            "SELECT runs FROM record_sets WHERE unit = ?", (unit,)
-        ).fetchone()
-        found: list[str] = json.loads(runs)
-        return found
-
     def _promises(self, unit: str) -> dict[str, Budget]:
         """The budgets that runs promised to a set which they hold open, by run."""
         found = {}
-        for run in self._holders(unit):
+        for run in store.holders(self.ledger.connection, unit):
             if run not in self._promised:
                 if (note := self.ledger.noted(BEGIN, run)) is None:
                     continue  # it has not begun, and promises nothing yet
@@ -224,8 +227,38 @@ class Prices:
                 found[run] = self._promised[run][unit]
         return found
 
-    def _within(self, number: int, budget: Budget, name: str, charged: Collection[int]) -> None:
-        """Hold a set's records that are in one of the charged sets against a budget.
+    def _seen(self, budgets: Mapping[int, Budget]) -> Seen:
+        """Return what says, of a set and of a class in it, in which sets its records are taken to
+        be: in this one, and in those of its group that promise them another epsilon; ``budgets``
+        are promises besides those of runs that have begun.
+
+        Rows that look the same in two sets of one run are two people's. Which of them two clients
+        with different epsilons hold is public.
+        """
+        tables = self._tables
+
+        @cache
+        def promised(number: int) -> Collection[Budget]:
+            own = budgets.get(number)
+            return self._promises(tables.sets[number].unit).values() if own is None else [own]
+
+        def seen(number: int, live: Collection[Group], person: bool) -> frozenset[int]:
+            if person or tables.sets[number].aside:
+                return frozenset({number})
+            instead = {each for sets, _ in live if number in sets for each in sets} - {number}
+            return frozenset({number}).union(
+                each
+                for each in instead
+                if not tables.sets[each].aside
+                and any(one != other for one in promised(number) for other in promised(each))
+            )
+
+        return seen
+
+    def _within(
+        self, number: int, budget: Budget, name: str, charged: Collection[int], seen: Seen
+    ) -> None:
+        """Hold a set's records against a budget, as far as a charged set raises their histories.
 
         Raises:
             BudgetExceeded: if the history of one exceeds it.
@@ -233,17 +266,25 @@ class Prices:
         tables = self._tables
         kind = tables.sets[number].kind
         if kind == CLIENT:
-            self._ask(budget, name, self._bounds(number))
+            self._ask(budget, name, self._bounds(number, seen=seen))
             return
-        for live, (frozen, upper) in tables.ways_of(number).items():
-            if not any(one in charged for group, _ in live for one in group):
-                continue
-            now = of_groups(live, tables.totals)
+        views: dict[tuple[tuple[Choice, ...], tuple[int, ...]], list[tuple[list[Counts], Counts]]]
+        views = {}
+        for (live, person), frozen in tables.ways_of(number).items():
+            ordered = sorted(live)
+            ways = choices(ordered, person, seen(number, live, person))
+            if any(each in charged for way in ways for sets in way for each in sets):
+                key = tuple(ways), tuple(size for _, size in ordered)
+                views.setdefault(key, []).append(frozen)
+        for (view, sizes), parts in views.items():
+            now = [of_groups(zip(way, sizes, strict=True), tables.totals) for way in view]
+            upper = reduce(or_, (each for _, each in parts)) + reduce(or_, now)
             try:
-                budget.admit(name, translated(upper + now, kind))
+                budget.admit(name, translated(upper, kind))
             except BudgetExceeded:
-                whole = maximal(frozen, len(frozen))
-                self._ask(budget, name, [translated(each + now, kind) for each in whole])
+                before = [each for frozen, _ in parts for each in frozen]
+                whole = maximal([one + other for one in before for other in now], len(before))
+                self._ask(budget, name, [translated(each, kind) for each in whole])
 
     def _ask(self, budget: Budget, name: str, histories: Sequence[Spent]) -> None:
         for spent in histories:
@@ -286,50 +327,66 @@ class Prices:
         if number is None or tables.sets[number].kind == CLIENT:
             (own,) = self.histories(unit)
             return budgets[unit].remaining_steps(composed(events[unit]), own)
-        kind, left = tables.sets[number].kind, []
-        for groups, classes, histories in self._shares(number, on):
-            whole, most = event_of(groups, on.__getitem__), set[Budget]()
-            for other in (tables.sets[each] for one in classes for each in one.sets):
-                if other.kind == kind:
-                    own_budget = {budgets[other.unit]} if other.unit in budgets else ()
-                    most.update(own_budget, self._promises(other.unit).values())
-            left += [budget.remaining_steps(whole, one) for one in histories for budget in most]
+        kind, left = tables.sets[number].kind, list[int | None]()
+        seen = self._seen({tables.numbers[name]: budgets[name] for name in events})
+        shares: dict[tuple[Group, ...], list[tuple[frozenset[Budget], Class, frozenset[int]]]] = {}
+        for one, _ in tables.classes.get(number, ()):
+            own_view = seen(number, one.live, one.person)
+            instead = {
+                each for sets, _ in one.live if number in sets and not one.person for each in sets
+            }
+            for other in sorted((one.sets - instead) | own_view):
+                held = tables.sets[other]
+                if held.kind == kind:
+                    own_budget = {budgets[held.unit]} if held.unit in budgets else set()
+                    most = frozenset(own_budget.union(self._promises(held.unit).values()))
+                    view = own_view | seen(other, one.live, one.person)
+                    key = _charged(one, on, view)
+                    shares.setdefault(key, []).append((most, one, view))
+        for groups, members in fewer(shares).items():
+            whole, known = event_of(groups, on.__getitem__), dict[frozenset[Budget], list[Counts]]()
+            for most, one, view in members:
+                known.setdefault(most, []).extend(histories(one, tables.totals, view))
+            left += [
+                budget.remaining_steps(whole, translated(counts, kind))
+                for most, each in known.items()
+                for counts in maximal(each, SHOWN)
+                for budget in most
+            ]
         return min((steps for steps in left if steps is not None), default=None)
 
-    def burdens(self, names: Mapping[str, str]) -> dict[str, tuple[Burden, ...]]:
-        """Return what bounds the records of each unit of a run; ``names`` are those of its sets."""
+    def burdens(
+        self, names: Mapping[str, str], budgets: Sequence[Budget] = ()
+    ) -> dict[str, tuple[Burden, ...]]:
+        """Return what bounds the records of each unit of a run; ``names`` are those of its sets,
+        ``budgets`` what each unit is promised.
+        """
         tables, places = self._now(), dict[int, tuple[int, ...]]()
         for i, name in enumerate(names.values()):
             number = tables.numbers[name]
             places[number] = (*places.get(number, ()), i)
-        found: dict[str, tuple[Burden, ...]] = {}
+        promised = {number: budgets[each[0]] for number, each in places.items() if budgets}
+        seen, found = self._seen(promised), dict[str, tuple[Burden, ...]]()
         for unit, name in names.items():
             number = tables.numbers[name]
             if tables.sets[number].kind == CLIENT:  # what a whole client is charged is its own
-                (spent,) = self._bounds(number)
+                (spent,) = self._bounds(number, seen=seen)
                 found[unit] = (Burden(spent, (((places[number],), 1),)),)
                 continue
+            shares: dict[tuple[Group, ...], list[Counts]] = {}
+            for one, _ in tables.classes.get(number, ()):
+                view = seen(number, one.live, one.person)
+                known = histories(one, tables.totals, view)
+                shares.setdefault(_charged(one, places, view), []).extend(known)
             found[unit] = tuple(
-                Burden(one, tuple((tuple(map(places.__getitem__, sets)), n) for sets, n in groups))
-                for groups, _, histories in self._shares(number, places)
-                for one in histories
+                Burden(
+                    translated(counts, tables.sets[number].kind),
+                    tuple((tuple(map(places.__getitem__, sets)), n) for sets, n in groups),
+                )
+                for groups, each in fewer(shares).items()
+                for counts in maximal(each, SHOWN)
             )
         return found
-
-    def _shares(
-        self, number: int, on: Collection[int]
-    ) -> Iterator[tuple[tuple[Group, ...], list[Class], list[Spent]]]:
-        """The records of a set by the groups of sets in ``on`` that hold them: groups, classes and
-        histories that cover theirs.
-        """
-        tables = self._tables
-        found: dict[tuple[Group, ...], list[Class]] = {}
-        for one, _ in tables.classes.get(number, ()):
-            groups = ((tuple(each for each in sets if each in on), size) for sets, size in one.live)
-            found.setdefault(tuple(sorted(group for group in groups if group[0])), []).append(one)
-        for key, classes in fewer(found).items():
-            whole = maximal([history(one, tables.totals) for one in classes], SHOWN)
-            yield key, classes, [translated(one, tables.sets[number].kind) for one in whole]
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
@@ -354,12 +411,18 @@ class Prices:
                 )
         return None
 
-    def _bounds(self, number: int, until: int | None = None) -> tuple[Spent, ...]:
+    def _bounds(
+        self, number: int, until: int | None = None, seen: Seen | None = None
+    ) -> tuple[Spent, ...]:
         """Histories of a set's records; of a client one: its own, and what its records were in."""
         tables, one = self._tables, self._tables.sets[number]
         own = own_of(self.ledger, one.unit, until) if one.kind == CLIENT else ()
         totals = tables.totals if until is None else since(self.ledger, tables.sets, until)
-        known = [(history(each, totals), size) for each, size in tables.classes.get(number, ())]
+        seen = self._seen({}) if seen is None else seen
+        known = [
+            (histories(each, totals, seen(number, each.live, each.person)), size)
+            for each, size in tables.classes.get(number, ())
+        ]
         return bound(one.kind, own, known)
 
     def _now(self) -> _Tables:
@@ -382,7 +445,19 @@ class Prices:
         return self._tables
 
 
-def fewer(ways: dict[tuple[Group, ...], list[Class]]) -> dict[tuple[Group, ...], list[Class]]:
+def _charged(one: Class, on: Collection[int], seen: Collection[int]) -> tuple[Group, ...]:
+    """The groups of a class in which a charge on all sets ``on`` counts; ``seen`` as of
+    :func:`choices`.
+    """
+    found = []
+    for sets, size in one.live:
+        own = () if one.person else tuple(each for each in sets if each in seen)
+        if here := tuple(each for each in own or sets if each in on):
+            found.append((here, size))
+    return tuple(sorted(found))
+
+
+def fewer(ways: dict[tuple[Group, ...], list[T]]) -> dict[tuple[Group, ...], list[T]]:
     """At most :data:`SHOWN` ways of being in sets, or two: one that covers all that share."""
     if len(ways) <= SHOWN:
         return ways
@@ -391,18 +466,34 @@ def fewer(ways: dict[tuple[Group, ...], list[Class]]) -> dict[tuple[Group, ...],
     sets = tuple(sorted({each for group, _ in shared for each in group}))
     one = all(len(key) == 1 for key in ways)
     cover = ((sets, size),) if one else tuple(((each,), size) for each in sets)
-    found: dict[tuple[Group, ...], list[Class]] = {}
-    for key, classes in ways.items():
+    found: dict[tuple[Group, ...], list[T]] = {}
+    for key, members in ways.items():
         alone = len(key) == 1 and len(key[0][0]) == 1
-        found.setdefault(key if alone else cover, []).extend(classes)
+        found.setdefault(key if alone else cover, []).extend(members)
     return found
 
 
 def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
-    """Return what a client of these members was charged, by any run."""
+    """Return what a client of these members was charged, by any run.
+
+    Of several in one run each has its own charges in this run, and may be any of them in others.
+    """
     alike = store.alike(ledger.connection, unit)
-    found = sum((_spent(ledger, each, until) for each in alike), Counter[Event]())
-    return tuple(found.items())
+    if not any(store.is_nth(each) for each in alike):
+        found = sum((_spent(ledger, each, until) for each in alike), Counter[Event]())
+        return tuple(found.items())
+    here = set(store.holders(ledger.connection, unit))
+    by_run: dict[str, dict[str, Counter[Event]]] = {}
+    for each in alike:
+        for entry in ledger.entries(each):
+            if until is None or entry.seq <= until:
+                run = by_run.setdefault(entry.key.partition("/")[0], {})
+                run.setdefault(each, Counter())[entry.event] += entry.count
+    parts = (
+        charged.get(unit, Counter[Event]()) if run in here else reduce(or_, charged.values())
+        for run, charged in by_run.items()
+    )
+    return tuple(sum(parts, Counter[Event]()).items())
 
 
 def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
@@ -423,22 +514,29 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     # a ledger of one run, which others see, does not say how many records are in a class
     unsaid = not store.meta(db, "key")
     known = [
-        (one, history(one, totals), max(size, 1))
+        (one, histories(one, totals), max(size, 1))
         for one, size in zip(*store.classes(db), strict=True)
         if (size or (unsaid and (one.sets or one.frozen))) and not one.owned
     ]
-    alike: dict[tuple[str, int | None, Spent], tuple[Spent, ...]] = {}
+    alike: dict[tuple[str, int | None, Spent, Spent], tuple[Spent, ...]] = {}
     found = {}
     for one in sets.values():
         own = own_of(ledger, one.unit) if one.kind == CLIENT else ledger.spent(one.unit)
-        key = one.kind, one.number if one.live else None, own
+        key = one.kind, one.number if one.live else None, own, ledger.spent(one.unit)
         if key not in alike:
             late()
             if one.live:
-                among = [(counts, size) for each, counts, size in known if one.number in each.sets]
-            else:
                 among = [
-                    (counts, size) for _, counts, size in known if contains(counts, one.kind, own)
+                    (histories(each, totals, {one.number}), size)
+                    for each, _, size in known
+                    if one.number in each.sets
+                ]
+            else:
+                inside = partial(contains, kind=one.kind, own=ledger.spent(one.unit))
+                among = [
+                    (found_in, size)
+                    for _, several, size in known
+                    if (found_in := [*filter(inside, several)])
                 ]
             most = SHOWN if len(alike) < SHOWN else 1
             alike[key] = bound(one.kind, own, among, most) or (own,)
@@ -483,5 +581,6 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
 def bound(kind: str, own: Spent, among: Shared, at_most: int = SHOWN) -> tuple[Spent, ...]:
     """Return histories that bound records of this kind, which share those in ``among``."""
     if kind == CLIENT:
-        return (of_client(own, among),)
-    return tuple(translated(one, kind) for one in maximal([counts for counts, _ in among], at_most))
+        return (of_client(own, [(reduce(or_, each), size) for each, size in among]),)
+    known = [counts for each, _ in among for counts in each]
+    return tuple(translated(one, kind) for one in maximal(known, at_most))

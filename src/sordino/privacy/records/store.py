@@ -20,13 +20,14 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.privacy.event import Event, decode, encode
-from sordino.privacy.records.classes import Class
+from sordino.privacy.records.classes import Class, Frozen
 from sordino.privacy.records.identity import KEY
 
 Words = npt.NDArray[np.uint64]
@@ -155,6 +156,9 @@ Array = np.ndarray[Any, Any]
 class Set:
     """One set.
 
+    Where one run holds several of the same members, the name of each but the first says which it
+    is: "(2)"; and that of rows that only test is "(test)".
+
     Attributes:
         number: its own.
         unit: its name in the ledger.
@@ -170,6 +174,11 @@ class Set:
     live: bool
     before: tuple[tuple[Event, int], ...]
     runs: tuple[str, ...]
+
+    @property
+    def aside(self) -> bool:
+        """Whether its rows only test."""
+        return ASIDE in self.unit.split(" ")
 
 
 def prepare(db: sqlite3.Connection, *, apart: bool = False) -> None:
@@ -243,6 +252,19 @@ def sets(db: sqlite3.Connection, *, live: bool = False) -> list[Set]:
     ]
 
 
+ASIDE = "(test)"
+
+
+def nth(name: str, units: int, *, aside: bool) -> str:
+    """The name of a set of which a run has so many already."""
+    return f"{name} {ASIDE}" if aside else f"{name} ({units + 1})" if units else name
+
+
+def is_nth(name: str) -> bool:
+    """Tell whether it is the name of a set of which a run has several."""
+    return any(word.startswith("(") for word in name.split(" "))
+
+
 def of_run(name: str, run: str) -> str:
     """The name of a set that a run opens for itself, while another holds ``name`` open."""
     return f"{name} {run}"
@@ -256,6 +278,12 @@ def alike(db: sqlite3.Connection, unit: str) -> list[str]:
         (base, f"{base} ", f"{base}!"),
     )
     return [name for (name,) in found]
+
+
+def holders(db: sqlite3.Connection, unit: str) -> list[str]:
+    """The runs that hold a set open."""
+    rows = db.execute("SELECT runs FROM record_sets WHERE unit = ?", (unit,))
+    return [run for (runs,) in rows for run in json.loads(runs)]
 
 
 def put_set(db: sqlite3.Connection, one: Set) -> None:
@@ -274,28 +302,49 @@ def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
     for _, size, person, loose, runs, kept, live in db.execute(
         "SELECT * FROM record_classes ORDER BY id"
     ):
-        counts = tuple(
-            ((events[event], str(kind), int(each)), int(count))
-            for event, kind, each, count in json.loads(kept)
+        rows = json.loads(kept)
+        one_way = not rows or (rows[0] and not isinstance(rows[0][0], list))
+        sure, *ways = (
+            tuple(
+                ((events[event], str(kind), int(each)), int(count))
+                for event, kind, each, count in part
+            )
+            for part in ([rows] if one_way else rows)
         )
         groups = frozenset((tuple(numbers), each) for numbers, each in json.loads(live))
-        found.append(Class(counts, groups, bool(person), bool(loose), int(runs, 16)))
+        found.append(
+            Class(
+                sure,
+                groups,
+                bool(person),
+                bool(loose),
+                int(runs, 16),
+                tuple(ways),
+            )
+        )
         sizes.append(int(size))
     return found, sizes
 
 
 def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence[int]) -> None:
-    """Write all classes anew."""
+    """Write all classes anew.
+
+    Of one with several ways its column has the part that is sure first, and then each way.
+    """
     events: dict[Event, int] = {
         decode(text): number for number, text in db.execute("SELECT id, event FROM record_events")
     }
     for one in wanted:
-        for (event, _, _), _ in one.frozen:
+        for (event, _, _), _ in (*one.frozen, *chain.from_iterable(one.ways)):
             if event not in events:
                 events[event] = len(events) + 1
                 db.execute(
                     "INSERT INTO record_events VALUES (?, ?)", (events[event], encode(event))
                 )
+
+    def rows(counts: Frozen) -> list[list[Any]]:
+        return [[events[event], kind, each, count] for (event, kind, each), count in counts]
+
     db.execute("DELETE FROM record_classes")
     db.executemany(
         "INSERT INTO record_classes VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -306,12 +355,7 @@ def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence
                 int(one.person),
                 int(one.loose),
                 f"{one.runs:x}",
-                json.dumps(
-                    [
-                        [events[event], kind, each, count]
-                        for (event, kind, each), count in one.frozen
-                    ]
-                ),
+                json.dumps([*map(rows, (one.frozen, *one.ways))] if one.ways else rows(one.frozen)),
                 json.dumps(sorted([list(numbers), each] for numbers, each in one.live)),
             )
             for number, (one, size) in enumerate(zip(wanted, sizes, strict=True))
