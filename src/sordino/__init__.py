@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from sordino.base import VERSION
 
 # An operation of torch that warns from C++ prints a line for each batch, past Python's filters: the
-# lines would count batches that are not empty. Torch reads this when it is imported first.
+# lines would count batches that are not empty. Torch reads this when it is imported; where it was
+# imported before, sordino.training.graph tells it.
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 if TYPE_CHECKING:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -16,7 +18,7 @@ import sordino as so
 from sordino.base.errors import LedgerError, StudyError
 from sordino.deployment import check, document
 from sordino.deployment.questions import QUESTIONS, template
-from sordino.network import proof
+from sordino.network import certificates, proof
 from sordino.network.site import JoinOptions, opened
 
 from .conftest import Makes
@@ -132,12 +134,13 @@ CHANGES = {
         "has spent epsilon",
     ),
     "a site's figure": (_set("sites.0.epsilon", 0.01), "signed statement says something else"),
-    "a site's name": (_set("sites.0.name", "other"), "signed statement says something else"),
+    "a site's name": (_set("sites.0.name", "other"), "its sites are not those"),
     "another run": (_set("run", "0" * 16), "signed statement says something else"),
     "a site twice": (lambda r: r["sites"].append(r["sites"][0]), "stands in it twice"),
     "an answer": (_set("questions.0.answer", "x"), "its signature does not hold"),
+    "the sentence": (_set("guarantee", "(epsilon = 0.1, delta"), "different guarantees"),
     "a point": (_set("points.0.state", "holds"), "its signature does not hold"),
-    "a site left out": (lambda r: r["sites"].pop(), "its signature does not hold"),
+    "a site left out": (lambda r: r["sites"].pop(), "its sites are not those"),
     "a proof left out": (lambda r: r["sites"][0].pop("proof"), "its signature does not hold"),
 }
 
@@ -151,6 +154,48 @@ def test_what_is_changed_is_seen(played: Played) -> None:
         path.write_text(yaml.safe_dump(table))
         with pytest.raises(LedgerError, match=said):
             check.check(document.read(path), path, played[2])
+
+
+def test_what_a_site_has_spent_more_is_what_the_record_guarantees(played: Played) -> None:
+    """A site that was killed books more than the server knows of."""
+    server, sites, authority = played
+    path = sites[0] / proof.NAME
+    whole = json.loads(path.read_text())
+    pair = certificates.read_pair(sites[0].parent, "site")
+
+    def sign(epsilon: float | None) -> document.Record:
+        told = json.dumps({**json.loads(whole["statement"]), "epsilon": epsilon})
+        signature = base64.b64encode(certificates.signed(pair, told.encode())).decode()
+        path.write_text(json.dumps({**whole, "statement": told, "signature": signature}))
+        (sites[0] / "ledger.sqlite").unlink(missing_ok=True)
+        return so.record(server, proofs_of=sites)
+
+    made = sign(250.0)
+    assert (made.epsilon, made.odds[-1].after) == (250.0, 1.0)
+    assert "(epsilon = 250, delta" in made.guarantee
+    assert made.guarantee == made.registry.deployment.privacy_loss.privacy_parameters_details
+    none = sign(None)
+    assert (none.private, none.odds) == (False, ())
+    assert none.guarantee == "No privacy guarantee. A site's ledger has no bound."
+    with pytest.raises(StudyError, match="two proofs of one site"):
+        so.record(server, proofs_of=[*sites, sites[0]])
+    less = so.record(server, proofs_of=sites[1:])
+    assert check.check(less, server, authority)[0].startswith("1 of 3 sites have given no proof")
+    fewer = msgspec.structs.replace(less, sites=less.sites[1:])
+    with pytest.raises(LedgerError, match="its sites are not those of the agreement"):
+        check.check(check.signed(fewer, server.parent, "server"), server, authority)
+
+
+def test_parties_with_features_are_told_that_embeddings_tell(federate: Makes) -> None:
+    label = ["privacy.unit=label", "privacy.epsilon=3.0", "privacy.delta=1e-3"]
+    found = federate("events", label)
+    found.start()
+    found.wait()
+    made = so.record(found.laid.server / "run")
+    server = next(each for each in made.actors if each.who == "The server")
+    assert "embeddings of its features, without noise" in server.sees
+    assert "labels" in server.trusted
+    assert not any("clipped" in each.why for each in made.points)
 
 
 def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> None:
@@ -179,6 +224,7 @@ def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> 
         (b"format: [1", "no YAML"),
         (b"format: 1\nrun: x\n", "missing required field"),
         (b"\x00\x01", "no YAML"),
+        (b"format: !!int ''\n", "no YAML"),
         (b"!!python/object/apply:os.system ['true']", "no YAML"),
         (b"a: &a [1]\nb: [*a, *a]\nformat: 1\n", "unknown field"),
     ],

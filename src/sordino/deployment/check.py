@@ -13,9 +13,10 @@ from cryptography import x509
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import Record, Signature, Site, content
+from sordino.deployment.document import Record, Signature, Site, content, odds, stated
 from sordino.network import certificates
 from sordino.network import proof as proofs
+from sordino.network.kit import AGREEMENT, read_agreement
 from sordino.privacy.rounding import epsilon_text
 
 SERVER = "server"
@@ -60,6 +61,12 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
                 "federation's authority alone: give --authority authority.pem"
             )
     else:
+        agreed = authority.parent / AGREEMENT
+        single = [each.name for each in record.sites] == [signer(record)]
+        if agreed.is_file() and not single:  # the reader knows who should be there
+            names = read_agreement(agreed).names
+            if [each.name for each in record.sites] != list(names):
+                problems.append(f"its sites are not those of the agreement: {', '.join(names)}")
         for each in proved:
             problems += _proof(record, each, path, authority)
         if record.signature is not None:
@@ -68,6 +75,8 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
         raise LedgerError("\n".join(printable(f"{path}: {each}", 1000) for each in problems))
     if record.signature is None:
         remarks.append("Nobody has signed this record: anybody could have written or changed it")
+    elif [each.name for each in record.sites] == [signer(record)]:
+        remarks.append(f"It speaks of site {printable(signer(record), 80)} alone")
     if bare := [each.name for each in record.sites if each.proof is None]:
         remarks.append(
             f"{len(bare)} of {len(record.sites)} sites have given no proof: "
@@ -78,11 +87,16 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
 
 def _figures(record: Record) -> Iterator[str]:
     """Yield where the document contradicts itself."""
-    stated = record.registry.deployment.privacy_loss.privacy_parameters
-    if (record.epsilon, record.delta) != (stated.epsilon, stated.delta):
+    parameters = record.registry.deployment.privacy_loss.privacy_parameters
+    if (record.epsilon, record.delta) != (parameters.epsilon, parameters.delta):
         yield "the registry's part states another epsilon or delta than the record"
     if record.private != (record.epsilon is not None):
         yield "it states a guarantee without an epsilon, or an epsilon without a guarantee"
+    details = record.registry.deployment.privacy_loss.privacy_parameters_details
+    if details != record.guarantee or record.odds != odds(record.epsilon):
+        yield "its parts state different guarantees"
+    if record.epsilon is not None and stated(record.epsilon) not in record.guarantee:
+        yield "the sentence of the guarantee states another epsilon than the record"
     if len({each.name for each in record.sites}) < len(record.sites):
         yield "a site stands in it twice"
     if record.epsilon is None:
@@ -93,13 +107,16 @@ def _figures(record: Record) -> Iterator[str]:
     for each in record.sites:
         if each.proof is None:
             continue
-        if each.epsilon is None or not each.epsilon <= record.epsilon * (1 + 1e-9):
+        if each.epsilon is None or not 0 <= each.epsilon <= record.epsilon * (1 + 1e-9):
             yield (
                 f"site {each.name} has spent epsilon {epsilon_text(each.epsilon, 6)}, more than "
                 f"the record's {epsilon_text(record.epsilon, 6)}"
             )
         elif (each.delta, each.accountant) != (record.delta, record.accountant):
-            yield f"site {each.name} states another delta or accountant than the record"
+            yield (
+                f"site {each.name} states another delta or accountant than the record: leave its "
+                "proof out, and the record names it as a site without one"
+            )
 
 
 def _proof(record: Record, site: Site, path: Path, authority: Path) -> Iterator[str]:

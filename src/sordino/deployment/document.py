@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +13,11 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below
 from sordino.core.files import replace_file
 from sordino.network.proof import Proof
+from sordino.privacy.rounding import epsilon_text
 
 FORMAT = 1
 MOST = 8 * MIB
+PRIORS = (0.01, 0.1, 0.5)
 State = Literal["holds", "assumed", "open"]
 
 
@@ -209,6 +212,24 @@ class Record(Part, frozen=True, kw_only=True):
     signature: Signature | None = None
 
 
+def stated(epsilon: float) -> str:
+    """Return how a guarantee's sentence begins with its epsilon."""
+    return f"(epsilon = {epsilon_text(epsilon, 6)},"
+
+
+def odds(epsilon: float | None) -> tuple[Odds, ...]:
+    """The most that the probability of a record's presence can rise to.
+
+    By Bayes' rule, p e^eps / (1 - p + p e^eps), but for events of probability delta (Wasserman and
+    Zhou, 2010; Desfontaines, 2018).
+    """
+    if epsilon is None:
+        return ()
+    gain = math.exp(min(epsilon, 700.0))
+    after = (before * gain / (1.0 - before + before * gain) for before in PRIORS)
+    return tuple(Odds(p, math.ceil(1e4 * q) / 1e4) for p, q in zip(PRIORS, after, strict=True))
+
+
 def plain(record: Record) -> dict[str, object]:
     """The document as plain tables, ``format`` first."""
     found: dict[str, object] = msgspec.to_builtins(record)
@@ -238,7 +259,7 @@ def read(path: Path) -> Record:
         found = yaml.safe_load(read_below(path.parent, path.name, most=MOST))
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path}: there is no such record") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # the library fails in many ways on what is no YAML
         raise StudyError(f"{path}: this is no YAML that can be read ({error})") from error
     number = found.get("format") if isinstance(found, dict) else None
     if number != FORMAT:

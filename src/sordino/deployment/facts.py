@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sordino.base import VERSION
-from sordino.base.errors import LedgerError
+from sordino.base.errors import LedgerError, StudyError
 from sordino.core import regimes, statements
 from sordino.core.records import Place, known, number
 from sordino.core.run import reading
@@ -23,8 +23,8 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.report import words
 
 NOT_ANSWERED = "not answered"
-PRIORS = (0.01, 0.1, 0.5)
 SMALL = 1.0  # epsilon up to which an attacker's odds grow by less than e
+EPSILON = re.compile(r"\(epsilon = [^,]+,")
 UNITS = {
     "sample": "one example (row) of one {client}",
     "client": "one {client} with all its data",
@@ -84,6 +84,7 @@ def made(
     sites = _sites(given, None if own else agreed)
     epsilon = _epsilon(run, sites)
     private = epsilon is not None
+    sentence = _sentence(run, epsilon)
     said = {key: getattr(answers, key) or NOT_ANSWERED for key in QUESTIONS}
     place = known(run.about.ledger) or Place()
     unprotected = tuple(_unprotected(run, study))
@@ -97,13 +98,13 @@ def made(
         begun=known(run.about.begun) or "",
         ended=known(run.about.ended) or "",
         private=private,
-        guarantee=words.promise(run).sentence,
+        guarantee=sentence,
         epsilon=epsilon,
         delta=number(run.about.delta) if private else None,
         accountant=known(run.about.accountant) or "",
         entries=known(place.seq) or 0,
         head=known(place.digest) or "",
-        odds=tuple(_odds(epsilon, number(run.about.delta))),
+        odds=d.odds(epsilon),
         points=points,
         actors=actors,
         unprotected=unprotected,
@@ -111,13 +112,17 @@ def made(
         warnings=tuple(words.warnings(run)),
         questions=tuple(d.Answered(QUESTIONS[key], answer) for key, answer in said.items()),
         sites=sites,
-        registry=_registry(run, study, answers, said, epsilon, unprotected, actors, bool(agreed)),
+        registry=_registry(
+            run, study, answers, said, sentence, epsilon, unprotected, actors, bool(agreed)
+        ),
     )
 
 
 def _sites(given: Sequence[Given], agreed: Agreed | None) -> tuple[d.Site, ...]:
     """Return every site that is agreed or has given a proof, in the order of the agreement."""
     stated = {each.site: (proof, each) for _, proof, each in given}
+    if len(stated) < len(given):
+        raise StudyError("two proofs of one site were given: give the last one alone")
     names = agreed.agreement.names if agreed else tuple(stated)
     found = []
     for name in names:
@@ -152,22 +157,17 @@ def _epsilon(run: Run, sites: Sequence[d.Site]) -> float | None:
     return None if math.isinf(highest) else float(epsilon_text(highest, 6))
 
 
+def _sentence(run: Run, epsilon: float | None) -> str:
+    """Return the promise of the run's page, with the record's own epsilon."""
+    promise = words.promise(run)
+    if epsilon is None:
+        why = promise.sentence if not promise.private else "A site's ledger has no bound."
+        return f"No privacy guarantee. {why}"
+    return EPSILON.sub(d.stated(epsilon), promise.sentence)
+
+
 def _spent(site: d.Site) -> float:
     return math.inf if site.epsilon is None else site.epsilon
-
-
-def _odds(epsilon: float | None, delta: float | None) -> Iterator[d.Odds]:
-    """Yield the most that the probability of a record's presence can rise to.
-
-    By Bayes' rule, p e^eps / (1 - p + p e^eps), but for events of probability delta (Wasserman and
-    Zhou, 2010; Desfontaines, 2018).
-    """
-    if epsilon is None or delta is None:
-        return
-    for before in PRIORS:
-        gain = math.exp(min(epsilon, 700.0))
-        after = before * gain / (1.0 - before + before * gain)
-        yield d.Odds(before, math.ceil(1e4 * after) / 1e4)
 
 
 def _unprotected(run: Run, study: Study) -> Iterator[str]:
@@ -229,8 +229,18 @@ def _server(unit: str, shared: bool) -> tuple[str, str]:
             "With every single update: it adds the noise. The guarantee is about what it "
             "publishes.",
         )
+    if unit == "label":
+        return (
+            "All labels, and each party's embeddings of its features, without noise.",
+            "With all labels, which it holds, and with what embeddings tell of features.",
+        )
+    if unit == "entity":
+        return (
+            "All labels, which it holds; each party's embeddings, with noise.",
+            "With all labels.",
+        )
     if unit == "none":
-        return "Each site's updates, without noise.", "With everything that updates tell."
+        return "What sites send, without noise.", "With everything that it tells."
     return (
         "What sites send: each has noise already.",
         "Nothing for the guarantee; to carry out the method, so that the model is right.",
@@ -242,7 +252,6 @@ def _points(
 ) -> Iterator[d.Point]:
     """Yield the points of NIST SP 800-226, from the top of its pyramid to its base."""
     privacy, spoken = study.privacy, run.vocabulary
-    unit = privacy.unit
 
     def answered(point: str, key: str, before: str = "") -> d.Point:
         return d.Point(
@@ -252,57 +261,8 @@ def _points(
     if epsilon is None:
         yield d.Point("Size of epsilon", "open", "There is no guarantee: epsilon is infinite.")
     else:
-        most = math.exp(min(epsilon, 700.0))
-        yield d.Point(
-            "Size of epsilon",
-            "holds" if epsilon <= SMALL else "open",
-            f"epsilon = {epsilon_text(epsilon, 6)}: no single outcome becomes more than "
-            f"{most:.3g} times as likely by one unit, but for "
-            f"delta. Justification: {said['justification']}",
-        )
-    if (delta := number(run.about.delta)) is not None:
-        yield d.Point(
-            "Size of delta",
-            "assumed",
-            f"delta = {delta:g}: with this probability the bound may fail. It must be well below "
-            "one over the number of those who are protected.",
-        )
+        yield from _promised(run, study, said, epsilon)
     yield _unit(study)
-    yield d.Point(
-        "Comparison with other guarantees",
-        "holds",
-        f"Variant, relation and accountant are stated: (epsilon, delta), "
-        f"{known(run.about.adjacency) or statements.adjacency(study)}, "
-        f"{known(run.about.accountant) or '-'}. Compare it with guarantees of the same unit alone.",
-    )
-    yield d.Point(
-        "Several releases of the same data",
-        "holds" if privacy.ledger != "run" else "open",
-        f"{_counted(study)}. Uses outside of every ledger are asked below.",
-    )
-    yield d.Point(
-        "Bounds on contributions",
-        "holds" if epsilon is not None else "open",
-        "Each contribution is clipped to a bound that is public or was released itself; rounding "
-        "is inside a proved margin.",
-    )
-    simulated = getattr(getattr(privacy, "mechanism", None), "simulated", False)
-    yield d.Point(
-        "Floating-point numbers and noise",
-        "open" if simulated or epsilon is None else "holds",
-        "No proof covers how this noise is sampled on a computer."
-        if simulated
-        else "Releases lie on a public grid, with whole-number noise whose distribution is proved.",
-    )
-    secret = privacy.entropy == "system"
-    yield d.Point(
-        "Random numbers",
-        "holds" if secret else "open",
-        "AES-256 under a key of the operating system, destroyed at the end of the run."
-        if secret
-        else "Noise comes from the study's seed: whoever knows it can subtract the noise. This "
-        "protects nobody, and is for simulations.",
-    )
     exposed = statements.uncovered(study)
     yield d.Point(
         "Facts without noise",
@@ -330,7 +290,7 @@ def _points(
         "Model of trust",
         "assumed",
         f"{regimes.of(study).against(study)} The actors are listed in this record."
-        if unit != "none"
+        if privacy.unit != "none"
         else "Everybody who sees an update is trusted with it.",
     )
     if missing:
@@ -358,6 +318,79 @@ def _counted(study: Study) -> str:
     )
 
 
+def _promised(run: Run, study: Study, said: Mapping[str, str], epsilon: float) -> Iterator[d.Point]:
+    """Yield the points of a guarantee that there is."""
+    privacy = study.privacy
+    most = math.exp(min(epsilon, 700.0))
+    yield d.Point(
+        "Size of epsilon",
+        "holds" if epsilon <= SMALL else "open",
+        f"epsilon = {epsilon_text(epsilon, 6)}: no single outcome becomes more than "
+        f"{most:.3g} times as likely by one unit, but for "
+        f"delta. Justification: {said['justification']}",
+    )
+    if (delta := number(run.about.delta)) is not None:
+        yield d.Point(
+            "Size of delta",
+            "assumed",
+            f"delta = {delta:g}: with this probability the bound may fail. It must be well below "
+            "one over the number of those who are protected.",
+        )
+    yield d.Point(
+        "Comparison with other guarantees",
+        "holds",
+        f"Variant, relation and accountant are stated: (epsilon, delta), "
+        f"{known(run.about.adjacency) or statements.adjacency(study)}, "
+        f"{known(run.about.accountant) or '-'}. Compare it with guarantees of the same unit alone.",
+    )
+    yield d.Point(
+        "Several releases of the same data",
+        "holds" if privacy.ledger != "run" else "open",
+        f"{_counted(study)}. Uses outside of every ledger are asked below.",
+    )
+    bounds, noise, proved = _noise(study)
+    yield d.Point("Bounds on contributions", "holds" if proved else "open", bounds)
+    yield d.Point("Floating-point numbers and noise", "holds" if proved else "open", noise)
+    secret = privacy.entropy == "system"
+    yield d.Point(
+        "Random numbers",
+        "holds" if secret else "open",
+        "AES-256 under a key of the operating system, destroyed at the end of the run."
+        if secret
+        else "Noise comes from the study's seed: whoever knows it can subtract the noise. This "
+        "protects nobody, and is for simulations.",
+    )
+
+
+PROVED = ("gaussian", "haar")
+
+
+def _noise(study: Study) -> tuple[str, str, bool]:
+    """Return what bounds contributions, how noise is made, and whether both are proved."""
+    privacy = study.privacy
+    kind = getattr(getattr(privacy, "mechanism", None), "kind", None)
+    if privacy.unit == "none":
+        return "Nothing bounds what one record adds.", "There is no noise.", False
+    if privacy.unit == "label":
+        return (
+            "A label is changed by randomised response, which needs no bound.",
+            "Each answer is decided by whole random numbers.",
+            True,
+        )
+    if kind in (None, *PROVED) and study.form == "sound":
+        return (
+            "Each contribution is clipped to a bound that is public or was released itself; "
+            "rounding is inside a proved margin.",
+            "Releases lie on a public grid, with whole-number noise whose distribution is proved.",
+            True,
+        )
+    return (
+        "No proof of this program covers how contributions are bounded.",
+        "No proof of this program covers how this noise is sampled on a computer.",
+        False,
+    )
+
+
 def _unit(study: Study) -> d.Point:
     point = "Unit of privacy"
     adjacency = f"Neighbouring data sets differ in {statements.adjacency(study)}."
@@ -380,6 +413,7 @@ def _registry(
     study: Study,
     answers: Answers,
     said: Mapping[str, str],
+    sentence: str,
     epsilon: float | None,
     unprotected: Sequence[str],
     actors: Sequence[d.Actor],
@@ -417,7 +451,7 @@ def _registry(
                 privacy_unit=person.format(client=spoken.client),
                 privacy_unit_details=f"Adjacent: {statements.adjacency(study)}.",
                 privacy_parameters=d.Parameters(epsilon, delta),
-                privacy_parameters_details=words.promise(run).sentence,
+                privacy_parameters_details=sentence,
             ),
             deployment_model=d.Model(
                 model_name="Federated" if network else "Central",
@@ -438,8 +472,8 @@ def _registry(
             ),
             implementation=d.Implementation(
                 preprocessing_and_hyperparameter_tuning=f"{said['tuning']}\n\n{said['outside']}",
-                mechanisms=f"{run.method}, form {study.form}. {terms}. Sums and noise are whole "
-                f"numbers on a public grid; random numbers from "
+                mechanisms=f"{run.method}, form {study.form}. {terms}. "
+                f"{' '.join(_noise(study)[:2])} Random numbers from "
                 f"{'the operating system' if secret else 'a known seed'}. Sordino {VERSION}.",
                 justification=said["justification"],
             ),

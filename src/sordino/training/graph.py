@@ -38,12 +38,14 @@ and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -132,6 +134,17 @@ hold: what lies beside a tensor in memory may be other examples.
 """
 
 SHOWN = 200
+
+
+def _silent() -> None:
+    """Let torch print no warnings from C++: lines would count batches that are not empty."""
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    with suppress(OSError, ValueError):  # another build; TORCH_CPP_LOG_LEVEL says the same
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+        level.value = max(level.value, 2)
+
+
+_silent()
 
 Named = Mapping[str, Tensor]
 Function = Callable[..., Any]
