@@ -136,7 +136,10 @@ CHANGES = {
     "a site's figure": (_set("sites.0.epsilon", 0.01), "signed statement says something else"),
     "a site's name": (_set("sites.0.name", "other"), "its sites are not those"),
     "another run": (_set("run", "0" * 16), "signed statement says something else"),
-    "a site twice": (lambda r: r["sites"].append(r["sites"][0]), "stands in it twice"),
+    "a site twice": (
+        lambda r: r["sites"].append(dict(r["sites"][0], proof=dict(r["sites"][0]["proof"]))),
+        "stands in it twice",
+    ),
     "an answer": (_set("questions.0.answer", "x"), "its signature does not hold"),
     "the sentence": (_set("guarantee", "(epsilon = 0.1, delta"), "different guarantees"),
     "a point": (_set("points.0.state", "holds"), "its signature does not hold"),
@@ -226,7 +229,7 @@ def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> 
         (b"\x00\x01", "no YAML"),
         (b"format: !!int ''\n", "no YAML"),
         (b"!!python/object/apply:os.system ['true']", "no YAML"),
-        (b"a: &a [1]\nb: [*a, *a]\nformat: 1\n", "unknown field"),
+        (b"a: &a [1]\nb: [*a, *a]\nformat: 1\n", "no aliases"),
     ],
 )
 def test_what_is_no_record_is_one_message(content: bytes, said: str, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ import pytest
 import warm
 from federations import study_of
 from sordino.network import demo, frames
+from sordino.network.server_session import ServerSession
 from sordino.network.storage import OUTBOX, AnswerStore, Kept
 from sordino.privacy import Ledger
+
+from .conftest import Makes
 
 
 class Processes:
@@ -144,3 +147,27 @@ def test_a_welcome_with_nothing_to_say_is_what_it_was() -> None:
     assert frames.to_site(before) == frames.Welcome("run")
     later = frames.Welcome("run", 7)
     assert frames.to_site(frames.encode(later)) == later
+
+
+def test_a_server_that_lies_about_answers_has_nothing_booked(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site would book what was never asked, in one frame and past the end of the study."""
+    send = ServerSession._send
+
+    def lied(self: ServerSession, site: int, frame: bytes) -> None:
+        with suppress(Exception):
+            if isinstance(told := frames.to_site(frame), frames.Welcome):
+                frame = frames.encode(frames.Welcome(told.run, 10_000))
+        send(self, site, frame)
+
+    monkeypatch.setattr(ServerSession, "_send", lied)
+    found = federate("asynchronous")
+    found.start()
+    end = time.monotonic() + 20.0
+    while not found.failed and time.monotonic() < end:
+        time.sleep(0.02)
+    assert "the server is wrong, and nothing was booked" in str(list(found.failed.values()))
+    for name in found.names:
+        with Ledger.open(found.folder(name) / "ledger.sqlite", readonly=True) as ledger:
+            assert list(ledger.entries()) == []

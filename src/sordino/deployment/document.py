@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -249,6 +249,15 @@ def write(record: Record, path: Path) -> None:
     replace_file(path, text.encode())
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
+    """Reads YAML without aliases, by which a short text stands for a huge one."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("a record has no aliases")
+        return super().compose_node(parent, index)
+
+
 def read(path: Path) -> Record:
     """Read a document.
 
@@ -256,7 +265,7 @@ def read(path: Path) -> Record:
         StudyError: if there is none, or it is of another format, or damaged: it names the field.
     """
     try:
-        found = yaml.safe_load(read_below(path.parent, path.name, most=MOST))
+        found = yaml.load(read_below(path.parent, path.name, most=MOST), _Loader)
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path}: there is no such record") from None
     except Exception as error:  # the library fails in many ways on what is no YAML
@@ -267,6 +276,8 @@ def read(path: Path) -> Record:
             f"{path}: this is no record of format {FORMAT}; `sordino record RUN` writes one"
         )
     try:
-        return msgspec.convert(found, Record)
-    except msgspec.ValidationError as error:
+        record = msgspec.convert(found, Record)
+        content(record)
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise StudyError(f"{path}: {error}") from error
+    return record

@@ -88,7 +88,7 @@ def made(
     said = {key: getattr(answers, key) or NOT_ANSWERED for key in QUESTIONS}
     place = known(run.about.ledger) or Place()
     unprotected = tuple(_unprotected(run, study))
-    actors = tuple(_actors(study, agreed is not None))
+    actors = tuple(_actors(study, agreed))
     missing = any(each.proof is None for each in sites)
     points = tuple(_points(run, study, said, epsilon, missing))
     return d.Record(
@@ -183,10 +183,10 @@ def _unprotected(run: Run, study: Study) -> Iterator[str]:
         yield exposed
 
 
-def _actors(study: Study, network: bool) -> Iterator[d.Actor]:
+def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
     """Yield who takes part."""
     unit, shared = study.privacy.unit, getattr(study.privacy, "noise", "own") == "shared"
-    if not network:
+    if agreed is None:
         yield d.Actor(
             "Who runs the simulation, on one machine",
             "All raw data, all noise, all results.",
@@ -200,6 +200,12 @@ def _actors(study: Study, network: bool) -> Iterator[d.Actor]:
             "guarantees do not rest on it, but for what the assumptions say.",
         )
         yield d.Actor("The server", *_server(unit, shared))
+        if agreed.agreement.transport != "websocket":  # frames are open to who carries them
+            yield d.Actor(
+                f"Who carries frames ({agreed.agreement.transport})",
+                "What the server sees.",
+                "As much as the server.",
+            )
         yield d.Actor(
             "Who provisions (the authority)",
             "No data and no connection.",

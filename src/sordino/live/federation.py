@@ -197,9 +197,11 @@ def _label(text: str) -> str:
 
 
 def _ready(status: Status) -> str:
-    """Return why nothing goes on; empty while it does, or where all is done."""
+    """Return why nothing goes on; empty while it does."""
+    if status.ended is not None:
+        return f"ended: {status.ended}"
     present = sum(site.there for site in status.sites)
-    if status.ended is None and present < status.minimum:
+    if present < status.minimum:
         return f"{present} of {status.minimum} sites are there"
     return status.waiting or ""
 

@@ -279,6 +279,11 @@ class SiteSession:
             StudyError: if it cannot be booked.
         """
         kept, folder = self.answers.kept, self._site.folder
+        if answered > (last := self._site.agreed.study.horizon):  # it asks for no more than these
+            raise StudyError(
+                f"the server says that it has this site's answer to task {answered}, and the study "
+                f"ends with task {last}: the server is wrong, and nothing was booked"
+            )
         why = (
             f"the server has this site's answer to task {answered}, and the folder ends with task "
             f"{kept.number}"
