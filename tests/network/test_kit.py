@@ -362,6 +362,18 @@ def sign(path: Path, pair: certificates.Pair, statement: dict[str, Any]) -> None
     path.write_text(json.dumps(made))
 
 
+def test_words_of_a_kit_control_no_terminal(tmp_path: Path) -> None:
+    """Names of others stand on the page by which a site consents, and in messages."""
+    place, own = laid(tmp_path, "synchronous", scripted=False).sites[0]
+    study = place / "study.toml"
+    name = "name = " + json.dumps("x\x1b[2J\x9b1A\u202ey") + "\n"
+    study.write_text("".join([name, *study.read_text().splitlines(keepends=True)[1:]]))
+    shown = command.sordino(tmp_path, "join", str(place), "--data", str(own), "--plan")
+    told = shown.stdout + shown.stderr
+    assert "x?[2J?1A?y" in told
+    assert not {"\x1b", "\x9b", "\u202e"} & set(told)
+
+
 def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
     evil = "<script>alert(1)</script>"
     site = SiteStatus(evil, True, 3, 1.5, 0.25, 4.0, 10, 20, {evil: 2})

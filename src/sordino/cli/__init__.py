@@ -120,7 +120,7 @@ def main() -> None:
     except BaseException as error:
         if (failure := _failure(error)) is None:
             raise
-        sys.stderr.write(f"sordino: {failure[0]}\n")
+        say.people(f"sordino: {failure[0]}")
         sys.exit(failure[1])
 
 

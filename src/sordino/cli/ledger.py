@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,14 +24,12 @@ Run = Annotated[
 ]
 Seconds = Annotated[float, typer.Option(help="Time limit in seconds.", min=0.1)]
 
-_STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST = 120  # characters of a cell
 
 
-def _clean(text: str) -> str:
-    """Text that anybody may have written, as a terminal may show it."""
-    short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-    return _STRANGE.sub("?", short)
+def _short(text: str) -> str:
+    """Text that anybody may have written, on one line of a table."""
+    return " ".join((text if len(text) <= LONGEST else text[: LONGEST - 1] + "…").splitlines())
 
 
 @app.command()
@@ -68,8 +65,8 @@ def show(
                 _named(e.unit, labels.get(e.unit)),
                 str(e.round),
                 str(e.count),
-                _clean(event_text(e.event)),
-                _clean(e.digest[:12]),
+                _short(event_text(e.event)),
+                _short(e.digest[:12]),
             ]
             for e in chosen
         ]
@@ -81,17 +78,17 @@ def show(
     if as_json:
         say.machine(entries)
     if unit is not None and unit not in known:
-        listed = ", ".join(_clean(each) for each in sorted(known)[:10]) + (
+        listed = ", ".join(_short(each) for each in sorted(known)[:10]) + (
             ", ..." if len(known) > 10 else ""
         )
         raise StudyError(
-            f"--unit {_clean(unit)}: no such unit is kept here; there are {listed or 'none'}"
+            f"--unit {_short(unit)}: no such unit is kept here; there are {listed or 'none'}"
         )
 
 
 def _named(unit: str, label: str | None) -> str:
     """A unit by its name, and by what people call it where the study says so."""
-    return _clean(unit) if label is None else f"{_clean(label)} ({_clean(unit)})"
+    return _short(unit) if label is None else f"{_short(label)} ({_short(unit)})"
 
 
 @app.command()
@@ -141,15 +138,15 @@ def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
     for remark in remarks:
         say.result(remark + ".")
     if by:
-        say.result(f"Signed by {_clean(by)}; {proved} proofs of sites hold.")
+        say.result(f"Signed by {_short(by)}; {proved} proofs of sites hold.")
     say.result(
-        f"The record states epsilon {epsilon_text(record.epsilon)} for run {_clean(record.run)}. "
+        f"The record states epsilon {epsilon_text(record.epsilon)} for run {_short(record.run)}. "
         "Answers of people and the page beside it are not judged."
     )
 
 
 def _line(text: str) -> str:
-    return "\n".join(_STRANGE.sub("?", each) for each in text.splitlines()[:50])
+    return "\n".join(text.splitlines()[:50])
 
 
 def _show_verdict(verdict: Verdict) -> None:
@@ -209,9 +206,9 @@ def end(
     if not path.is_file():
         raise StudyError(f"{folder}: there is no data ledger here")
     with Ledger.open(path) as ledger:
-        if not close_sets(ledger, _clean(run)) and ledger.noted(BEGIN, _clean(run)) is None:
-            raise StudyError(f"{path}: no run {_clean(run)} began in this ledger")
-    say.result(f"Run {_clean(run)} has ended in this ledger; what it has spent stays spent.")
+        if not close_sets(ledger, _short(run)) and ledger.noted(BEGIN, _short(run)) is None:
+            raise StudyError(f"{path}: no run {_short(run)} began in this ledger")
+    say.result(f"Run {_short(run)} has ended in this ledger; what it has spent stays spent.")
 
 
 @app.command()

@@ -56,9 +56,21 @@ class Waiting:
             people(f"  {done} of {whole} {self.what}")
 
 
+SPACES = "\n\t\xa0\u2009\u202f"
+
+
+def shown(text: str) -> str:
+    r"""Text of which anybody may have written a part, so that it controls no terminal.
+
+    >>> shown("a\x1b[2Jb\nc")
+    'a?[2Jb\nc'
+    """
+    return "".join(each if each.isprintable() or each in SPACES else "?" for each in text)
+
+
 def people(text: str) -> None:
     """A line of progress."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(shown(text) + "\n")
 
 
 def warn(text: str) -> None:
@@ -79,17 +91,17 @@ def _results() -> TextIO:
     return sys.stderr if _json.get() else sys.stdout
 
 
-def result(text: str) -> None:
-    """A line of a result."""
+def result(text: str, codes: tuple[str, str] = ("", "")) -> None:
+    """A line of a result, between ``codes`` for the screen."""
     stream = _results()
-    stream.write(text + "\n")
+    stream.write(f"{codes[0]}{shown(text)}{codes[1]}\n")
     stream.flush()  # so that it keeps its place among what goes to standard error
 
 
 def alarm(text: str) -> None:
     """A line of a result, in red where the screen has colours."""
     red = _results().isatty() and "NO_COLOR" not in os.environ
-    result(f"\x1b[31m{text}\x1b[0m" if red else text)
+    result(text, ("\x1b[31m", "\x1b[0m") if red else ("", ""))
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -105,11 +117,13 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         )
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*map(Text, row))  # names come from files: square brackets are no markup
+        drawn.add_row(
+            *(Text(shown(cell)) for cell in row)
+        )  # names come from files: square brackets are no markup
     stream = _results()
     width = None if stream.isatty() else 120
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    console.print(Text(title, style="bold"))
+    console.print(Text(shown(title), style="bold"))
     console.print(drawn)
     stream.flush()
 
