@@ -22,6 +22,7 @@ def record(
     kit: Path | str | None = None,
     proofs_of: Sequence[Path | str] = (),
     out: Path | str | None = None,
+    modules: Path | str | None = None,
 ) -> Record:
     """Write ``record.yaml`` and ``record.html``: what a run released, and what that rests on.
 
@@ -37,6 +38,7 @@ def record(
             folder around ``folder``, where that is a kit.
         proofs_of: folders with the ``proof.json`` of sites.
         out: where both files go; the run folder unless given.
+        modules: where modules lie that the study names, if they were moved.
 
     Raises:
         StudyError: if something is missing or cannot be read.
@@ -55,7 +57,8 @@ def record(
     authority = home / "authority.pem"
     proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
     known_answers = questions.Answers() if answers is None else questions.read(Path(answers))
-    made = facts.made(folder, known_answers, proved, agreed)
+    code = None if modules is None else Path(modules)
+    made = facts.made(folder, known_answers, proved, agreed, code)
     if agreed is not None:
         kind = "server" if (home / "server.pem").is_file() else "site"
         made = check.signed(made, home, kind)

@@ -130,6 +130,9 @@ def record(
         typer.Option(metavar="DIR", help="A folder with the proof.json of a site. Give it often."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run.")] = None,
+    modules: Annotated[
+        Path | None, typer.Option(help="Folder of the modules that the study names, if moved.")
+    ] = None,
     questions: Annotated[
         bool, typer.Option("--questions", help="Print the questions as a file to fill in.")
     ] = False,
@@ -144,7 +147,7 @@ def record(
     if questions:
         say.result(template().rstrip())
         return
-    found = made(run, answers=answers, kit=kit, proofs_of=proof or (), out=out)
+    found = made(run, answers=answers, kit=kit, proofs_of=proof or (), out=out, modules=modules)
     if as_json:
         say.machine(plain(found))
         return

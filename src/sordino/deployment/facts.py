@@ -51,6 +51,7 @@ def made(
     answers: Answers,
     given: Sequence[Given],
     agreed: Agreed | None,
+    modules: Path | None = None,
 ) -> d.Record:
     """Make the record of a run that has ended, without a signature.
 
@@ -59,6 +60,7 @@ def made(
         answers: of who writes the record.
         given: folders of sites, with their proofs, checked, and what these state.
         agreed: what the federation has agreed to, if it is one.
+        modules: where modules lie that the study names, if they were moved.
 
     Raises:
         StudyError: if this is no run folder.
@@ -70,7 +72,7 @@ def made(
             f"{folder}: this run has not ended, so nobody knows what it will have released. "
             f"Resume it (`sordino run --resume {folder}`), then make the record"
         )
-    study = study_of(folder, known(run.about.modules))
+    study = study_of(folder, known(run.about.modules), modules)
     name = known(run.about.run) or ""
     own = [folder] == [each for each, _, _ in given]
     if own:  # a site's folder has a number of its own
