@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from memory import Killed, Net, Stopped
+from sordino.base.logs import log_to
 from sordino.base.message import Compute, Contribution, Gradient, Train, Update, decode, encode
 from sordino.core import study as studies
 from sordino.core.records import Row
@@ -261,7 +262,7 @@ class Federation:
             index=index,
             own=own,
             connects=self.net.connects(name),
-            told=lambda words: None,
+            log=log_to(lambda text: None),
         )
         return self._played(name, study, build)
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from sordino.base.logs import log_to
 from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
 from sordino.core.network import Agreement
@@ -174,8 +175,10 @@ class Run:
 
     def play(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Everybody to the end."""
-        own = Shown(row=self.rows.append, begin=lambda going: None, words=self.words.append)
-        site_shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
+        own = Shown(row=self.rows.append, begin=lambda going: None, log=log_to(self.words.append))
+        site_shown = Shown(
+            row=lambda row: None, begin=lambda going: None, log=log_to(lambda text: None)
+        )
 
         def serve() -> None:
             self.done["server"] = server.serve(

@@ -18,6 +18,7 @@ import torch
 from federations import Hand, laid
 from memory import Killed
 from sordino.base import residues
+from sordino.base.logs import log_to
 from sordino.base.message import Contribution, Derivative, Masked, Train, Turn, decode, encode
 from sordino.mechanisms.gaussian import Single
 from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, Signatures
@@ -73,7 +74,11 @@ class Lives:
         kit, data = self.laid.sites[site]
         _, index, study, own = opened(JoinOptions(kit=kit, data=data))
         build = prepare_site(
-            agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda words: None
+            agreed=Agreed(kit),
+            index=index,
+            own=own,
+            connects=_no_line,
+            log=log_to(lambda text: None),
         )
         folder = self.at(site, copy)
         folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +259,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     kit, data = laid(tmp_path, "shared-client", changes, scripted=False).sites[0]
     _, index, study, own = opened(JoinOptions(kit=kit, data=data, ledger=tmp_path / "ledger"))
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=_no_line, told=lambda _: None
+        agreed=Agreed(kit), index=index, own=own, connects=_no_line, log=log_to(lambda text: None)
     )
     desks, charged = [], SiteSession._charged
     for name in ("own", "copy"):

@@ -13,6 +13,7 @@ import pytest
 
 from federations import Federation, Hand
 from sordino.base.errors import BudgetExceeded, CutShort
+from sordino.base.logs import log_to
 from sordino.base.message import Labels, Passive, decode, encode
 from sordino.core import records
 from sordino.core.run import reading
@@ -232,13 +233,13 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
     found.until(lambda: found.kernels)
     kernel = found.kernels[-1]
     reporter = Reporter(
-        found.server, Agreed(found.laid.server), Incidents(found.server), words.append
+        found.server, Agreed(found.laid.server), Incidents(found.server), log_to(words.append)
     )
     found.until(lambda: len(kernel.session.missing()) == 2)
     reporter(kernel)
     told = "waiting for 1 more site; away: site-1, site-2"
     assert read(found.server).waiting == told
-    assert words == [told]
+    assert words == [told, "site-0 is there"]
     found.start("site-2")
     found.wait()
     assert found.done["server"].rounds == 8
@@ -353,7 +354,7 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
     found.wait(30)
     assert not (found.server / JOURNAL).exists()
     (found.server / JOURNAL).write_bytes(b"left by a kill")
-    shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda words: None))
     with pytest.raises(BudgetExceeded):
         serve(found.laid.server, shown, way=lambda *given: found.net)
     assert not (found.server / JOURNAL).exists()

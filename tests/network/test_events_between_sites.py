@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
+from sordino.base.logs import log_to
 from sordino.base.message import (
     Derivative,
     Embedding,
@@ -149,7 +150,7 @@ def joins(laid: demo.DemoFederation, index: int, connects: Any) -> tuple[Any, An
     part = agreed.network
     study = part.limited(index, None, None)
     own = part.read(data, index, study)
-    made = prepare_site(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
+    made = prepare_site(agreed=agreed, index=index, own=own, connects=connects, log=log_to(nothing))
     return study, made, kit / "run"
 
 

@@ -21,6 +21,7 @@ import torch
 from federations import laid
 from mutations import memory, mutated, nothing_executed
 from sordino.base.errors import RemoteProtocolError, StudyError
+from sordino.base.logs import log_to
 from sordino.base.message import (
     Compute,
     Contribution,
@@ -368,7 +369,7 @@ def opened(found: DemoFederation, folder: Path, index: int) -> Iterator[SiteSess
     folder.mkdir()
     nobody: Any = None
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=nobody, told=lambda words: None
+        agreed=Agreed(kit), index=index, own=own, connects=nobody, log=log_to(lambda text: None)
     )
     built = build(study, folder, "run", None)
     site: Any = built.simulation

@@ -18,6 +18,7 @@ import pytest
 
 from federations import Federation, Hand, digest, laid, read_incidents
 from sordino.base.errors import RemoteProtocolError
+from sordino.base.logs import log_to
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
 from sordino.network import frames, transport
@@ -392,7 +393,7 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
 
     monkeypatch.setattr(transport.WebSocket, "server", lambda *given: way)
     kit, words = laid(tmp_path, "synchronous").server, list[str]()
-    shown = Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(words.append))
     with pytest.raises(Enough):
         serve(kit, shown)
     lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / RUN)]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from federations import STUDIES, Federation, Hand
+from sordino.base.logs import log_to
 from sordino.core import records
 from sordino.core.records import Row
 from sordino.core.run import reading
@@ -66,7 +67,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
     """
     found = federate("client", ["privacy.sampling_rate=0.5"])
     found.told = Reporter(
-        found.server, Agreed(found.laid.server), Incidents(found.server), list[str]().append
+        found.server, Agreed(found.laid.server), Incidents(found.server), log_to(list[str]().append)
     )
     found.start()
     found.wait()

@@ -11,6 +11,7 @@ import pytest
 
 from federations import laid
 from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.base.logs import log_to
 from sordino.base.message import Compute, Train, encode
 from sordino.network import frames, transport
 from sordino.network.demo import DemoFederation
@@ -52,7 +53,7 @@ def life(
     kit, data = found.sites[0]
     _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
     built = build(study, folder, "run", None)
     site: Any = built.simulation
@@ -127,7 +128,7 @@ def test_in_a_rehearsal_the_same_bytes_are_booked_once(name: str, tmp_path: Path
     assert charges(folder) == once
 
 
-SHOWN = Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
+SHOWN = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda text: None))
 
 
 def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
     _, index, study, own = opened(JoinOptions(kit=kit, data=data, limit=2.0))
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
     (tmp_path / "run").mkdir()
     site: Any = build(study, tmp_path / "run", "run", None).simulation
@@ -202,7 +203,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     kit, data = found.sites[0]
     _, index, study, own = opened(JoinOptions(kit=kit, data=data))
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
     folder.mkdir()
     site: Any = build(study, folder, "run", None).simulation

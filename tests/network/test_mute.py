@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from federations import Federation, Hand, read_incidents
+from sordino.base.logs import log_to
 from sordino.live import federation
 from sordino.network import kernel as kernels
 from sordino.network.demo import KITS
@@ -92,7 +93,7 @@ def test_the_status_says_who_is_waited_for(
     found = federate("synchronous", minimum=2)
     said: list[str] = []
     reporter = Reporter(
-        found.server, Agreed(found.laid.server), Incidents(found.server), said.append
+        found.server, Agreed(found.laid.server), Incidents(found.server), log_to(said.append)
     )
     found.start("server")
     found.until(lambda: found.net.listens)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 
@@ -96,3 +98,38 @@ def test_a_clock_that_is_slow_is_named_and_tried_again(tmp_path: Path) -> None:
     server, *_ = demo.commands(found, scripted=False)
     assert status(server, log) == 2
     assert "Set the clock" in log.read_text()
+
+
+def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
+    """Neither numbers of rounds nor what the data has spent, nor the words of an error in a file of
+    rows: `--log-format` writes what may leave the machine.
+    """
+    study = study_of(tmp_path, "synchronous", ["budget.rounds=500"], clients=1)
+    found, log = demo.lay_out(study, tmp_path / "out", scripted=False), tmp_path / "log"
+    server, site = (
+        [*each, "--log-format", "json"] for each in demo.commands(found, scripted=False)
+    )
+    with log.open("ab") as file:
+        serving = warm.Popen(server, stdout=DEVNULL, stderr=file)
+    own = tmp_path / "site"
+    with own.open("ab") as file:
+        joined = warm.Popen([*site, "--epsilon-limit", "2.5"], stdout=DEVNULL, stderr=file)
+        assert (joined.wait(60), serving.wait(60)) == (4, 4)
+    for path, name in ((log, ""), (own, "site-0")):
+        lines = [json.loads(each) for each in path.read_text().splitlines()]
+        assert all(list(each) == ["time", "level", "study", "site", "message"] for each in lines)
+        assert {each["study"] for each in lines} == {study.name}
+        assert lines[0]["site"] == name
+        assert lines[-1]["level"] == "error"
+        assert not any("round 1/" in each["message"] for each in lines)
+    assert "site-0 is there" in log.read_text()
+    assert "own budget or ledger does not allow it" in own.read_text()
+    assert "epsilon" not in own.read_text()
+    rows = found.sites[0][1].with_suffix(".csv")
+    rows.write_text("a,label\nsecret,1\n")
+    refused = [str(each) if each != str(found.sites[0][1]) else str(rows) for each in site]
+    text = tmp_path / "text"
+    again = ["text" if each == "json" else each for each in refused]
+    assert status([*again, "--out", str(tmp_path / "again")], text) == 2
+    assert "error Rounds site-0: DataError: " in text.read_text()
+    assert "secret" not in text.read_text()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from federations import laid, plain, read_incidents
+from sordino.base.logs import log_to
 from sordino.base.message import Compute, Train, Update, encode
 from sordino.core.effect import Book
 from sordino.network import frames
@@ -82,7 +83,7 @@ def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     folder = tmp_path / "run"
     folder.mkdir()
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
     built = build(study, folder, "run", None)
     watch, outbox = Kept([]), AnswerStore(folder)

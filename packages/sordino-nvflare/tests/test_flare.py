@@ -17,6 +17,7 @@ import pytest
 from command import sordino
 from federations import study_of
 from sordino.base.errors import StudyError
+from sordino.base.logs import log_to
 from sordino.network import demo, kit
 from sordino.network.kit import Agreed
 from sordino.network.server import serve
@@ -301,7 +302,7 @@ def test_a_job_holds_settings_and_no_code(kits: Path, tmp_path: Path) -> None:
 
 
 def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
-    shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda words: None))
     found = kits / "nvflare/kits"
     with pytest.raises(StudyError, match=r"runs as a job of NVFlare.*docs/nvflare\.md"):
         serve(found / "server", shown)

@@ -19,8 +19,10 @@ from sordino.base import VERSION, companions, companions_here, modules
 from sordino.base.errors import (
     BudgetExceeded,
     CutShort,
+    DataError,
     DiskFull,
     Interrupted,
+    LedgerError,
     SordinoError,
     StudyError,
 )
@@ -34,6 +36,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was given."""
         say.for_machines(False)
+        say.log.set(None)
         with say.stoppable():
             return super().invoke(ctx)
 
@@ -85,6 +88,8 @@ app.add_typer(plan.data, name="data")
 app.add_typer(ledger.app, name="ledger")
 
 STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (CutShort, 4), (Interrupted, 130))
+PRIVATE = (DataError, BudgetExceeded, LedgerError)
+"""Errors whose messages may quote private rows, or tell what they have spent."""
 DEBUG = "SORDINO_DEBUG"
 """The environment variable that lets an exception in code that a study names, or of the system,
 end with its traceback.
@@ -118,10 +123,17 @@ def main() -> None:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
     except BaseException as error:
-        if (failure := _failure(error)) is None:
+        failure, log = _failure(error), say.log.get()
+        if log is None and failure is None:
             raise
-        say.people(f"sordino: {failure[0]}")
-        sys.exit(failure[1])
+        text, status = failure or ("", 1)
+        if log is None:
+            say.people(f"sordino: {text}")
+        elif failure is None or isinstance(error, PRIVATE) or isinstance(error.__cause__, PRIVATE):
+            log.error(f"{type(error).__name__}: without --log-format the same command says more")
+        else:
+            log.error(text)
+        sys.exit(status)
 
 
 def _failure(error: BaseException) -> tuple[str, int] | None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from contextlib import closing
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from sordino.base.errors import CutShort, StudyError
+from sordino.base.errors import CutShort, SordinoError, StudyError
+from sordino.base.logs import Format, Level, Lines, log_to
 from sordino.cli import say
 from sordino.cli.run import AsJson, Quiet, Set, StudyFile
 
 if TYPE_CHECKING:
-    from sordino.core.run.session import Outcome
-    from sordino.live.console import Running
+    from sordino.core.run.session import Going, Outcome
     from sordino.network.status import Shown
 
 
@@ -44,6 +46,13 @@ Out = Annotated[
     Path | None,
     typer.Option(help="The run folder, made or resumed. Default: the folder run in the kit."),
 ]
+LogFormat = Annotated[
+    Format | None,
+    typer.Option(
+        help="Write log lines in place of progress, with nothing that depends on private rows."
+    ),
+]
+LogLevel = Annotated[Level, typer.Option(help="The lowest level of messages that are shown.")]
 
 
 def serve(
@@ -70,17 +79,18 @@ def serve(
         float | None,
         typer.Option(help="Seconds in which a connected site answers. Default: as agreed."),
     ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = "info",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a study to its sites until it ends. Started again, it goes on."""
-    from sordino.live.console import Running
     from sordino.network import server
 
-    with closing(Running(quiet)) as progress:
+    with _shown(kit, log_format, log_level, quiet) as shown:
         outcome = server.serve(
             kit,
-            _shown(progress),
+            shown,
             out=out,
             host=host,
             test=test,
@@ -112,11 +122,12 @@ def join(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would be released, and connect to nobody.")
     ] = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = "info",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
-    from sordino.live.console import Running
     from sordino.network import site
 
     options = site.JoinOptions(
@@ -126,8 +137,8 @@ def join(
         for line in site.promised(options):
             say.result(line)
         return
-    with closing(Running(quiet)) as progress:
-        outcome = site.join(options, _shown(progress))
+    with _shown(kit, log_format, log_level, quiet) as shown:
+        outcome = site.join(options, shown)
     _conclude(outcome, as_json)
 
 
@@ -283,10 +294,40 @@ def proof(
         say.machine(statement)
 
 
-def _shown(progress: Running) -> Shown:
+def _names(kit: Path) -> tuple[str, str]:
+    """Return the study and the site of a kit, as far as it can be read; a server is no site."""
+    from sordino.network import certificates
+    from sordino.network.kit import AGREEMENT, read_agreement
+
+    study = site = ""
+    with suppress(SordinoError):
+        study = read_agreement(kit / AGREEMENT).name
+        site = certificates.common_name(certificates.read_certificate(kit, "site.pem"))
+    return study, site
+
+
+@contextmanager
+def _shown(kit: Path, form: Format | None, level: Level, quiet: bool) -> Iterator[Shown]:
+    """Progress and messages on a console; or log lines alone, errors of the command included."""
+    from sordino.core.records import known
+    from sordino.live.console import Running
     from sordino.network.status import Shown
 
-    return Shown(row=progress.row, begin=progress.begin, words=say.people)
+    if form is None:
+        with closing(Running(quiet)) as progress:
+            log = log_to(say.people, level=level)
+            yield Shown(row=progress.row, begin=progress.begin, log=log)
+        return
+    log = log_to(say.people, Lines(form, *_names(kit)), level)
+    say.log.set(log)
+    warnings.simplefilter("ignore")  # a library's may quote rows
+
+    def begin(going: Going) -> None:
+        log.info(f"run {known(going.about.run)} in {going.folder}")
+        for warning in known(going.about.warnings) or ():
+            log.warning(warning)
+
+    yield Shown(row=lambda row: None, begin=begin, log=log)
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
@@ -298,3 +339,5 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
         say.machine(outcome)
     if cut_short(outcome.why):
         raise CutShort(outcome.why)
+    if (log := say.log.get()) is not None:
+        log.info(f"ended: {outcome.why}")

@@ -7,6 +7,7 @@ error.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -76,6 +77,10 @@ def people(text: str) -> None:
 def warn(text: str) -> None:
     """A warning."""
     people(f"warning: {text}")
+
+
+log: ContextVar[logging.Logger | None] = ContextVar("log", default=None)
+"""Where a command was asked to write log lines, which hold nothing of private rows."""
 
 
 _json: ContextVar[bool] = ContextVar("json", default=False)

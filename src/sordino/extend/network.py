@@ -7,6 +7,7 @@ from sordino.base.errors import StudyError as StudyError
 from sordino.base.files import Malformed as Malformed
 from sordino.base.files import object_of as object_of
 from sordino.base.files import read_below as read_below
+from sordino.base.logs import log_to as log_to
 from sordino.base.registry import Section as Section
 from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable

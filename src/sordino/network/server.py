@@ -106,12 +106,12 @@ def serve(
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreement.transport)
     by = way or travels.server(agreement, folder, host)
-    incidents = Incidents(run, shown.words)
+    incidents = Incidents(run, shown.log)
     opened: list[Hub] = []
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
-        opened.append(by(limit, mailbox, incidents.connection, shown.words))
-        shown.words(
+        opened.append(by(limit, mailbox, incidents.connection, shown.log.info))
+        shown.log.info(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
         return opened[-1]
@@ -119,7 +119,7 @@ def serve(
     options = ServerOptions(
         agreed=agreed,
         opens=opens,
-        reports=Reporter(run, agreed, incidents, shown.words),
+        reports=Reporter(run, agreed, incidents, shown.log),
         noted=incidents.note,
         test=agreed.network.test(test),
         scripted=scripted,
@@ -128,12 +128,12 @@ def serve(
     )
     with nullcontext() if page is None else closing(Page(run, page)) as shows:
         if shows is not None:
-            shown.words(f"status: {shows.address}")
+            shown.log.info(f"status: {shows.address}")
         done = _served(run, options, shown, travels.again)
         with locked(run):
             if not opened:
                 heard = farewell(run, options)
-                shown.words(f"the run had ended; {heard} sites were told so")
+                shown.log.info(f"the run had ended; {heard} sites were told so")
             conclude(run, done.rounds, done.spent, done.why)
     return done
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import datetime as dt
+import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import DataError, StudyError
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
@@ -76,7 +77,7 @@ class Site:
         folder: of the run.
         every: tasks between two rows of the log.
         connects: opens a connection for frames of at most so many bytes.
-        told: told of what happens, in words.
+        log: told of what happens.
         secure: in secure sums, where there are any.
     """
 
@@ -90,7 +91,7 @@ class Site:
     folder: Path
     every: int
     connects: Connects
-    told: Callable[[str], None]
+    log: logging.Logger
     secure: SecureSumClient | None = None
 
     @property
@@ -117,7 +118,7 @@ class Site:
                     if session.moment.ended is not None:
                         break
                     pause = FIRST_PAUSE if session.heard else min(2 * pause, LONGEST_PAUSE)
-                    self.told(f"no connection to the server ({lost}); trying again")
+                    self.log.warning(f"no connection to the server ({lost}); trying again")
                     time.sleep(pause * (0.5 + random.random()))  # no secret
                 except Stranger as refusal:
                     raise StudyError(str(refusal)) from refusal
@@ -164,7 +165,7 @@ def prepare_site(
     index: int,
     own: Dataset,
     connects: Connects,
-    told: Callable[[str], None],
+    log: logging.Logger,
 ) -> PrepareRun:
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 
@@ -190,7 +191,7 @@ def prepare_site(
             folder=folder,
             every=study.stride,
             connects=connects,
-            told=told,
+            log=log,
             secure=secure,
         )
         return replace(
@@ -252,7 +253,10 @@ def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
     agreed = Agreed(options.kit)
     part, index = agreed.network, site_of(agreed)
     study = part.limited(index, options.ledger, options.limit)
-    return agreed, index, study, part.read(options.data, index, study)
+    try:
+        return agreed, index, study, part.read(options.data, index, study)
+    except StudyError as error:  # its message may quote rows
+        raise DataError(str(error)) from error
 
 
 def unchecked(agreed: Agreed, own: Dataset) -> str | None:
@@ -278,11 +282,11 @@ def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None
     agreed, index, study, own = opened(options)
     _refuse_known_noise(study, options)
     if (warning := unchecked(agreed, own)) is not None:
-        shown.words(warning)
+        shown.log.warning(warning)
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
     way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
-    build = prepare_site(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
+    build = prepare_site(agreed=agreed, index=index, own=own, connects=way, log=shown.log)
     if (options.folder / "run.json").exists():
         _refuse_another_promise(study, options.folder)
         done = session.resume(options.folder, shown.row, shown.begin, build=build, again=again)

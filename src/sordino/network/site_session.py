@@ -269,7 +269,7 @@ class SiteSession:
         if answered > kept.number and not self._world.remembers:
             self._recall(answered)
         self.welcomed = True
-        self._site.told("connected")
+        self._site.log.info("connected")
 
     def _recall(self, answered: int) -> None:
         """Book what this site has answered and forgotten. Its machine has failed, and the ledger
@@ -302,7 +302,7 @@ class SiteSession:
         if requests:
             why += ": it was put back from an older copy. What was answered since is booked again"
         self._incidents.note(SERVER, "older copy", why)
-        self._site.told(why)
+        self._site.log.warning(why)
         self.answers.keep(msgspec.structs.replace(kept, number=answered, task="", answer=None))
 
     def _asked(self, ask: frames.Ask) -> frames.FromSite | None:
@@ -493,9 +493,11 @@ class SiteSession:
         self._incidents.note(SERVER, what, why if details is None else details)
         if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
             self._refused.add((number, why))
-            told = why if details is None else details
-            self._site.told(f"refused: {told}")
-            row = records.Declined(round=number, client=self._site.index, why=told[:500])
+            owner = None if details is None else f"refused: {details}"
+            self._site.log.warning(f"refused: {why}", extra={"owner": owner})
+            row = records.Declined(
+                round=number, client=self._site.index, why=(details or why)[:500]
+            )
             if (shown := self._world.shown(row)) is not None:
                 self._watcher.row(shown)
         return frames.Refuse(number, why)

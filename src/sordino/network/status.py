@@ -11,6 +11,7 @@ is written, of so many different ones of each site; and no more than :data:`MOST
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import math
 import os
 import threading
@@ -47,11 +48,11 @@ FULL = "the log is full"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Listeners: of rows of the log, of the beginning, and of words."""
+    """Listeners: of rows of the run's log, of the beginning, and of messages."""
 
     row: Callable[[Row], None]
     begin: Callable[[Going], None]
-    words: Callable[[str], None]
+    log: logging.Logger
 
 
 class Reporter:
@@ -59,7 +60,7 @@ class Reporter:
 
     Args:
         incidents: connections that were refused are among them.
-        words: told when the run begins to wait for sites.
+        log: told when sites come and go, and when the run begins to wait for them.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Reporter:
         folder: Path,
         agreed: Agreed,
         incidents: Incidents,
-        words: Callable[[str], None],
+        log: logging.Logger,
     ) -> None:
         self._folder, self._agreed, self._incidents = folder, agreed, incidents
-        self._words, self._waited, self._next = words, "", 0.0
+        self._log, self._waited, self._next = log, "", 0.0
+        self._there: set[str] = set()
 
     def __call__(self, kernel: NetworkKernel[Any]) -> None:
         """After an input of the kernel, or a while without one."""
@@ -84,7 +86,13 @@ class Reporter:
         if waiting != self._waited:
             self._waited = waiting
             if waiting:
-                self._words(waiting)
+                self._log.warning(waiting)
+        there = {n for n, s in zip(session.names, session.sites, strict=True) if s.there}
+        for name in sorted(there ^ self._there):
+            self._log.info(
+                f"{name} is {'there' if name in there else 'gone'}", extra={"site": name}
+            )
+        self._there = there
         found = Status(
             format=1,
             name=self._agreed.agreement.name,
@@ -178,13 +186,13 @@ class Incidents:
     """The log of a run folder; made when there is something to say. Safe between threads.
 
     Args:
-        words: told of what is written down.
+        log: told of what is written down, and of the rest at the level debug.
     """
 
     def __init__(
-        self, folder: Path, words: Callable[[str], None] | None = None, *, most: int = MOST
+        self, folder: Path, log: logging.Logger | None = None, *, most: int = MOST
     ) -> None:
-        self._folder, self._words, self._most = folder, words, most
+        self._folder, self._log, self._most = folder, log, most
         self._seen: dict[str, Counter[tuple[str, str]]] = {}
         self._lock = threading.Lock()
         self._full = False
@@ -218,8 +226,10 @@ class Incidents:
             due = times & (times - 1) == 0
             if due and not self._full:
                 self._write(site, *key, times)
-        if due and self._words is not None:
-            self._words(f"refused {site or 'a connection'}: {detail}")
+        if self._log is not None:
+            level = logging.WARNING if due else logging.DEBUG
+            words = f"refused {site or 'a connection'}: {detail}"
+            self._log.log(level, words, extra={"site": site})
         return due
 
     def _write(self, site: str, what: str, detail: str, times: int) -> None:

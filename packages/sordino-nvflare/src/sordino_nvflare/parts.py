@@ -39,6 +39,7 @@ from sordino.extend.network import (
     StudyError,
     cut_short,
     join,
+    log_to,
     resumable,
     serve,
     site_of,
@@ -142,7 +143,7 @@ def _local(fl_ctx: Any) -> Path:
 
 
 def _shown(words: Callable[[str], None]) -> Shown:
-    return Shown(row=lambda row: None, begin=lambda going: None, words=words)
+    return Shown(row=lambda row: None, begin=lambda going: None, log=log_to(words))
 
 
 class Words:
