@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +130,42 @@ def test_what_is_paid_for_once_is_released_once(monkeypatch: pytest.MonkeyPatch)
     assert add_noise._here().steps == 9
     monkeypatch.setattr(os, "getpid", lambda: -1)  # a fork
     assert add_noise._here().steps == 0
+
+
+def test_threads_take_turns_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while another one pays takes what that has paid for."""
+    charges, both = list[int](), threading.Barrier(2)
+
+    def slow(own: Unpaid, event: so.privacy.Event, *, count: int, **terms: Any) -> None:
+        with suppress(threading.BrokenBarrierError):  # where nobody else pays meanwhile
+            both.wait(0.5)
+        charges.append(count)
+
+    monkeypatch.setattr(Unpaid, "charge", slow)
+    add_noise = made(noise_multiplier=1.0, steps=2)
+    rows = np.ones((3, 2))
+    threads = [threading.Thread(target=add_noise, args=[rows]) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert charges == [2]
+    add_noise(rows)
+    assert charges == [2, 2]
+
+
+def test_a_thread_that_cannot_charge_is_told_which_one_can(tmp_path: Path) -> None:
+    failed: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(so.LedgerError, match="in the thread that has opened it") as refusal:
+            add_noise(np.ones((3, 2)))
+        failed.append(str(refusal.value))
+
+    with so.Ledger.create(tmp_path / "a.sqlite", units=["a"]) as ledger:
+        add_noise = made(ledger=ledger, noise_multiplier=1.0)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert not ledger.entries()
+    assert failed

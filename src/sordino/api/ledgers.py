@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,11 +261,13 @@ class _Paid:
         steps: releases.
         sampled: whether a sample was drawn and its sum not released.
         process: its number; a fork has paid for nothing.
+        lock: held while a release is paid for: threads that share a mechanism take turns.
     """
 
     steps: int = 0
     sampled: bool = False
     process: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -286,7 +289,8 @@ class Mechanism:
     grid. Rows are bounded and added up in float64. For up to 2^20 rows that is off by 2^-12 C at
     most (gamma_n sum_i |v_i| with one row more and with one less), for which s = 1 - 2^-9 leaves
     room. A row that is not finite, or longer than 1e19, contributes nothing. Noise and samples come
-    from the operating system: nothing can be drawn twice.
+    from the operating system: nothing can be drawn twice. Threads may share a mechanism; only the
+    one that has opened the ledger can pay for more.
 
     One sum is charged for each sample: whatever you compute of a sample (gradients of all layers,
     counts) goes into one row of each example, side by side.
@@ -357,6 +361,28 @@ class Mechanism:
             object.__setattr__(self, "_paid", _Paid())
         return self._paid
 
+    def _pay(self) -> None:
+        """Take one release from what is paid for, and pay for more where nothing is left."""
+        paid = self._here()
+        with paid.lock:
+            if self.sampling_rate < 1 and not paid.sampled:
+                raise StudyError(
+                    "a sum is charged for a sample of its own: call sample() first, and give all "
+                    "that you compute of it in one matrix, a row for each example"
+                )
+            if not paid.steps:
+                self.ledger.charge(
+                    self.event,
+                    epsilon=self.epsilon,
+                    delta=self.delta,
+                    unit=self.unit,
+                    count=self.steps,
+                    why=self.why,
+                    accountant=self.accountant,
+                )
+                paid.steps = self.steps
+            paid.steps, paid.sampled = paid.steps - 1, False
+
     def __call__(self, rows: npt.ArrayLike | torch.Tensor) -> Any:
         """Return the noisy sum (d,), float32, of rows (n, d): an array, or a tensor of tensors.
 
@@ -375,24 +401,7 @@ class Mechanism:
                 f"give real numbers (n, d), one row for each record, at most {MOST:,} rows; got "
                 f"{held.dtype} {tuple(held.shape)}"
             )
-        paid = self._here()
-        if self.sampling_rate < 1 and not paid.sampled:
-            raise StudyError(
-                "a sum is charged for a sample of its own: call sample() first, and give all that "
-                "you compute of it in one matrix, a row for each example"
-            )
-        if not paid.steps:
-            self.ledger.charge(
-                self.event,
-                epsilon=self.epsilon,
-                delta=self.delta,
-                unit=self.unit,
-                count=self.steps,
-                why=self.why,
-                accountant=self.accountant,
-            )
-            paid.steps = self.steps
-        paid.steps, paid.sampled = paid.steps - 1, False
+        self._pay()
         held = held.double().contiguous()  # a norm's last bit would depend on other rows
         norms = torch.linalg.vector_norm(held, dim=1).nan_to_num_(nan=math.inf)
         held = held.where((norms <= LONGEST)[:, None], 0.0)

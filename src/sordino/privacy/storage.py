@@ -218,6 +218,7 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             "locked": "Another process is charging this ledger; try again when it is done",
             "readonly": "Make the file and its folder writable",
             "unable to open": "Make sure that its folder exists and is writable",
+            "same thread": "Charge in the thread that has opened it",
         }
         hint = next(
             (words for part, words in remedy.items() if part in text),
