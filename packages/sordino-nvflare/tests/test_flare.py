@@ -399,7 +399,10 @@ class Jobs:
         return f"job-{self.jobs}"
 
     def status(self, name: str) -> str:
-        return self.ends[self.jobs - 1]
+        return self.ends[self.jobs - 1].removesuffix(" of the study")
+
+    def over(self, name: str) -> bool:
+        return self.ends[self.jobs - 1].endswith(" of the study")
 
 
 @pytest.mark.parametrize(
@@ -409,10 +412,11 @@ class Jobs:
         (["FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL", "FINISHED:COMPLETED"], 3, True, 3),
         (["FINISHED:EXECUTION_EXCEPTION"] * 2, 2, False, 2),
         (["FINISHED:ABORTED", "FINISHED:COMPLETED"], 3, False, 1),
+        (["FINISHED:EXECUTION_EXCEPTION of the study", "FINISHED:COMPLETED"], 3, False, 1),
         (["LOST", "FINISHED:COMPLETED"], 3, True, 2),
     ],
 )
-def test_a_job_that_ends_early_is_submitted_again_unless_an_admin_ended_it(
+def test_a_job_that_ends_early_is_submitted_again_unless_an_admin_or_the_study_ended_it(
     ends: list[str], tries: int, done: bool, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "LOOK", 0.01)

@@ -2,6 +2,7 @@
 ``sordino.transports``; and what serves and joins a federation, for whoever starts the processes.
 """
 
+from sordino.base.errors import BudgetExceeded as BudgetExceeded
 from sordino.base.errors import SordinoError as SordinoError
 from sordino.base.errors import StudyError as StudyError
 from sordino.base.files import Malformed as Malformed

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.extend.network import StudyError
+from sordino_nvflare.job import ENDED
 
 LOOK = 1.0
 PATIENCE = 60.0
@@ -57,6 +58,13 @@ class Admin:
         runs = {each.job_id for each in self._do(lambda own: own.get_system_info()).job_info}
         return found if job in runs else LOST
 
+    def over(self, job: str) -> bool:
+        """Return whether the server's part of a job that has ended says that the study has, too."""
+        with suppress(StudyError):  # no log: the job is submitted again
+            found = self._do(lambda own: own.get_job_logs(job, "server"))
+            return ENDED in str(found["logs"])
+        return False
+
     def close(self) -> None:
         """End the session."""
         if self._session is not None:
@@ -92,9 +100,9 @@ def keep(
     tries: int,
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Submit a job, and again whenever it has ended otherwise than well; everybody goes on where
-    they were. Sites that were connected before are waited for, because NVFlare gives a job to those
-    that are there when it begins. Whether it has ended well.
+    """Submit a job, and again whenever it has ended before the study; everybody goes on where they
+    were. Sites that were connected before are waited for, because NVFlare gives a job to those that
+    are there when it begins. Whether it has ended well.
 
     Args:
         tries: how often at most.
@@ -115,6 +123,6 @@ def keep(
             time.sleep(LOOK)
             lost = lost + LOOK if status == LOST else 0.0
         tell(f"job {name}: {status}")
-        if status in (DONE, STOPPED):
+        if status in (DONE, STOPPED) or admin.over(name):
             return status == DONE
     return False

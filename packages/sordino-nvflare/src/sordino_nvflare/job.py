@@ -14,6 +14,8 @@ from sordino.extend.network import Agreed, StudyError
 TASK = "sordino"
 PARTS = "sordino_nvflare.parts"
 AGAIN = "submit the job to NVFlare again: everybody goes on where they were"
+ENDED = "The study has ended; no job goes on"
+"""Words in the log of a job's server by which an admin knows that to submit it again is no use."""
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
 """Names that NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""

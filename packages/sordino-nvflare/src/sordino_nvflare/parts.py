@@ -31,6 +31,7 @@ from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
 from sordino.extend.network import (
     RUN,
     Agreed,
+    BudgetExceeded,
     Hub,
     JoinOptions,
     Mailbox,
@@ -47,7 +48,7 @@ from sordino.extend.network import (
 from sordino.extend.runs import report
 from sordino_nvflare import local
 from sordino_nvflare.channel import SERVER, FlareHub, FlareLine, Got, Parcel, Quorum, Topic
-from sordino_nvflare.job import AGAIN, TASK
+from sordino_nvflare.job import AGAIN, ENDED, TASK
 
 WORDS, CHANNEL = "nvflare.txt", "sordino"
 LOOK = 0.1
@@ -227,10 +228,11 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
                 self.system_panic(f"{quorum}. {AGAIN}", fl_ctx)
             return
         if work.error is not None:
-            self.system_panic(f"{type(work.error).__name__}: {work.error}", fl_ctx)
+            over = f". {ENDED}" if isinstance(work.error, BudgetExceeded) else ""
+            self.system_panic(f"{type(work.error).__name__}: {work.error}{over}", fl_ctx)
             return
         if work.done is not None and cut_short(work.done.why):
-            self.system_panic(f"{work.done.why}. The study has ended; no job goes on", fl_ctx)
+            self.system_panic(f"{work.done.why}. {ENDED}", fl_ctx)
             return
         end = time.monotonic() + FAREWELL
         while task.completion_status is None and time.monotonic() < end:
