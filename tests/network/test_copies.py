@@ -25,11 +25,11 @@ from sordino.mechanisms.secure.messages import Included, Invitation, Revealed, S
 from sordino.mechanisms.secure.messages import decode as said
 from sordino.mechanisms.secure.messages import encode as packed
 from sordino.mechanisms.secure.server import Sum
-from sordino.network import demo, frames, secure_client
+from sordino.network import demo, frames, secure_client, storage
 from sordino.network.kit import Agreed
 from sordino.network.secure_client import SecureSumClient, setting
 from sordino.network.site import JoinOptions, opened, prepare_site
-from sordino.network.site_session import SiteSession
+from sordino.network.site_session import FORGOTTEN, SiteSession
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Ledger
 from sordino.privacy import encode as written
@@ -353,6 +353,36 @@ def test_that_a_party_hides_the_same_again_is_not_seen(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "copy", run)
         values = (np.frombuffer(slope(1).values, "<f4") * size).astype("<f4").tobytes()
         answers += lives(found, Turn(2, derivative=Derivative(0, 1, 32, values)))
+    assert answers[0] == answers[1] != answers[2]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(200), None])
+def test_a_party_whose_journal_is_lost_goes_on_with_another_history(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers nothing that it may have answered, however often it is started; then a copy that
+    is told something else has other noise.
+    """
+    monkeypatch.setattr(storage, "STEP", 2)
+    frozen = ENTITY.replace('updates="noisy"', 'updates="frozen"')
+    found = demo.lay_out(read(tmp_path, [frozen]), tmp_path / "federation", scripted=False)
+    run = found.sites[0][0] / "run"
+    lives(found, Turn(1))
+    if content is None:
+        (run / storage.JOURNAL).unlink()
+    else:
+        (run / storage.JOURNAL).write_bytes(content)
+    for _ in range(2):
+        assert lives(found, Turn(2, derivative=slope(1))) == [frames.Refuse(4, FORGOTTEN)]
+    assert isinstance(lives(found, Turn(3))[0], frames.Say)
+    shutil.copytree(run, tmp_path / "copy")
+    answers = []
+    for size in (1.0, 1.0, -1.0):
+        shutil.rmtree(run)
+        shutil.copytree(tmp_path / "copy", run)
+        values = (np.frombuffer(slope(3).values, "<f4") * size).astype("<f4").tobytes()
+        told = Turn(4, derivative=Derivative(0, 3, 32, values))
+        answers.append(lives(found, told, Turn(4, True))[-1])
     assert answers[0] == answers[1] != answers[2]
 
 

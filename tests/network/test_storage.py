@@ -58,15 +58,46 @@ def test_a_journal_with_a_changed_byte_ends_before_it(tmp_path: Path) -> None:
         assert "bytes are damaged" in journal.damage
 
 
-def test_a_journal_of_before_goes_on_without_a_history(tmp_path: Path) -> None:
-    """Noise of what it leads to was drawn over none; a new journal leads to the same again."""
+def test_a_journal_of_before_has_no_history_until_it_begins_anew(tmp_path: Path) -> None:
+    """Noise of what it leads to was drawn over none."""
     written(tmp_path)
+    for _ in range(2):
+        old = Journal(tmp_path, history=History())
+        assert old.history is None
+        old.append(Input(4, 2.0, "down", 1))
+        old.close()
     old = Journal(tmp_path, history=History())
-    assert old.history is None
-    old.cut(3, [])
+    old.cut(4, [])
+    assert old.history is not None
+    begun = old.history.digest
     old.close()
     with closing(Journal(tmp_path, history=History())) as again:
-        assert again.history is None
+        assert again.history is not None
+        again.enter(again.before(4))
+        assert again.history.digest == begun != b""
+
+
+@pytest.mark.parametrize("content", [b"", bytes(200), None])
+def test_a_journal_of_which_nothing_can_be_read_begins_another_history(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    """It is no journal of before, whose noise was drawn over none."""
+    digests, lost = [], []
+    for _ in range(2):
+        if content is None:
+            (tmp_path / NAME).unlink(missing_ok=True)
+        else:
+            (tmp_path / NAME).write_bytes(content)
+        for _ in range(2):
+            history = History()
+            journal = Journal(tmp_path, history=history, lost=lambda: lost.append(1))
+            journal.enter(journal.before(0))
+            journal.close()
+            assert journal.history is history
+            digests.append(history.digest)
+    assert len(lost) == 2
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert b"" not in digests
 
 
 def test_a_kill_leads_to_the_same_history(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ the end.
 # moment says which inputs it holds, so that a kill between save and cut skips them.
 #
 # Numbered noise must never meet another input. If the machine itself fails, the journal may have
-# lost its end, and the same event could come again on other weights. The replay guard's note is
-# on disk before that (storage.ReplayGuard): up to the noted number the site answers nothing that
-# its store does not hold, and says so; the server goes on with later events.
+# lost its end, and the same event could come again on other weights; so it could where the file is
+# damaged, emptied or missing. The replay guard's note is on disk before that (storage.ReplayGuard):
+# up to the noted number the site answers nothing that its store does not hold, and says so; the
+# server goes on with later events.
 #
 # Rounds that are charged to everybody are booked by _book, drawn or not, in order; a task below a
 # booked round is past. Secure sums put their own steps before the answer (secure_client): whether
@@ -63,6 +64,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -182,10 +184,15 @@ class SiteSession:
         self._priced: dict[Any, float] = {}
         secret = site.agreed.study.privacy.entropy == "system"
         history = self._world.regime.history if secret else None
-        remembers = self._world.remembers
-        self._tasks = Journal(site.folder, history=history) if remembers else None
-        if self._tasks is not None and self._tasks.damage:
-            self._incidents.note("", "journal", self._tasks.damage)
+        self._tasks: Journal | None = None
+        if self._world.remembers:
+            forget = None if self._ahead is None else partial(self._ahead.forget, moment.count)
+            self._tasks = Journal(site.folder, history=history, lost=forget)
+            if self._tasks.damage:
+                self._incidents.note("", "journal", self._tasks.damage)
+        if self._ahead is not None and self._ahead.lost:
+            why = f"what this site has answered up to task {self._ahead.lost} is lost"
+            self._incidents.note("", "forgotten", why)
         self._count, self._due = moment.count, False
         try:
             self._again(moment)

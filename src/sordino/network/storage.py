@@ -127,8 +127,11 @@ class Journal:
     Args:
         durable: whether each input waits for the disk, so that it also outlives a power failure. A
             killed process loses none in either case.
-        history: takes in every input that is acted on, and so is the same after a kill. A journal
-            of before has none, and goes on without: its noise was drawn over none.
+        history: takes in every input that is acted on, and so is the same after a kill. The journal
+            of a version without histories, whose first record is another one, goes on without until
+            it begins anew: the noise of what it leads to was drawn over none.
+        lost: called before anything is written where inputs may be missing that were acted on:
+            there are none, or some are damaged.
 
     Attributes:
         damage: what was left out, in words: a record that a kill or the disk has damaged, and all
@@ -136,21 +139,30 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, *, durable: bool = False, history: History | None = None
+        self,
+        folder: Path,
+        *,
+        durable: bool = False,
+        history: History | None = None,
+        lost: Callable[[], object] | None = None,
     ) -> None:
         self.folder, self.durable, self.history = folder, durable, history
         self._intact = 0
-        if history is not None and not there(folder, JOURNAL):
-            replace_file(folder / JOURNAL, _packed(Input(0, 0.0, "history")))
         self._before = list(self._read())
-        if not (self._before and self._before[0].kind == "history"):
-            self.history = None
         self._file = append_below(folder, JOURNAL)
         os.fchmod(self._file.fileno(), 0o600)
-        lost = os.fstat(self._file.fileno()).st_size - self._intact
-        self.damage = f"its last {lost} bytes are damaged, and left out" if lost else ""
+        left = os.fstat(self._file.fileno()).st_size - self._intact
+        self.damage = f"its last {left} bytes are damaged, and left out" if left else ""
+        if lost is not None and (left or not self._before):
+            lost()
         self._file.truncate(self._intact)
         self._count, self._bytes = len(self._before), self._intact
+        self._first_history = None
+        if history is not None and not self._before:
+            self._begin(0, ())
+            self._before = list(self._read())
+        elif history is not None and self._before[0].kind != "history":
+            self.history, self._first_history = None, history
 
     @property
     def large(self) -> bool:
@@ -214,9 +226,18 @@ class Journal:
         the history, which stands before them.
         """
         self._before = []
+        if self._first_history is not None:
+            self.history, self._first_history = self._first_history, None
+        self._begin(count, first)
+
+    def _begin(self, count: int, first: Sequence[Input]) -> None:
+        """Write a new file. A history that nothing was added to yet begins with a random number:
+        inputs that are lost were not a part of it.
+        """
         self._file.close()
         before = []
         if self.history is not None:
+            self.history.digest = self.history.digest or secrets.token_bytes(32)
             before = [Input(count, 0.0, "history", body=self.history.digest)]
         packed = [_packed(each) for each in (*before, *first)]
         replace_file(self.folder / JOURNAL, *packed)
@@ -409,6 +430,22 @@ class ReplayGuard:
             ) from error
         self._number = found.number
         self.lost = 0 if self._boot and found.boot == self._boot else found.number
+
+    def forget(self, count: int) -> None:
+        """Count all tasks up to the note as lost, now and until a later one is answered: of those
+        after the first ``count`` nothing is known.
+
+        Raises:
+            ResumeError: if there were tasks, and no note says how far they went.
+        """
+        if count and not self._number:
+            raise ResumeError(
+                f"{self._folder}: {JOURNAL} is lost or damaged, and {NOTE} is missing: nobody "
+                "knows what this site has answered. Restore the folder from a copy"
+            )
+        if self._number:
+            self.lost = self._number
+            replace_file(self._folder / NOTE, msgspec.json.encode(_Noted(self._number)))
 
     def reach(self, number: int) -> None:
         """Call before a task with this number is answered."""
