@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ PROTOCOL = 1
 GROUPS = ("sordino.attacks", "sordino.commands", "sordino.transports")
 
 
+@cache  # looks into every package that is installed, and a run asks several times
 def companions(*groups: str) -> tuple[EntryPoint, ...]:
     """Return what installed packages add by entry points of these groups, or of all."""
     from importlib.metadata import entry_points
@@ -26,6 +28,7 @@ def companions(*groups: str) -> tuple[EntryPoint, ...]:
     return tuple(each for group in groups or GROUPS for each in entry_points(group=group))
 
 
+@cache
 def companions_here() -> dict[str, str]:
     """The versions of these packages, by name."""
     found = {each.dist for each in companions() if each.dist is not None}
