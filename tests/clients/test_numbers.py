@@ -15,8 +15,6 @@ from sklearn.metrics import root_mean_squared_error
 
 from cases import METHODS, study_of
 from sordino.base.errors import StudyError
-from sordino.clients.study import HorizontalStudy
-from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.data import load
@@ -132,10 +130,3 @@ def test_constants_are_not_chosen_by_an_accuracy_that_is_none(tmp_path: Path) ->
     asked = ["method.name=dp-sgd", 'data.partition={kind="iid"}', *NUMBERS]
     with pytest.raises(StudyError, match="candidates are told apart by accuracy"):
         candidates(tmp_path / "study.toml", asked, ["method.learning_rate=0.5,1"])
-
-
-def test_networks_say_what_they_do_not_carry(tmp_path: Path) -> None:
-    study = study_of(METHODS["dp-sgd"], tmp_path, NUMBERS)
-    assert isinstance(study, HorizontalStudy)
-    with pytest.raises(StudyError, match="an agreement names classes"):
-        regimes.of(study).network.demo(study)

@@ -128,16 +128,18 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
+    from sordino.data.notices import noticed
     from sordino.network import site
 
     options = site.JoinOptions(
         kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
     )
     if plan:
-        for line in site.promised(options):
-            say.result(line)
+        with noticed(say.people):
+            for line in site.promised(options):
+                say.result(line)
         return
-    with _shown(kit, log_format, log_level, quiet) as shown:
+    with noticed(say.people), _shown(kit, log_format, log_level, quiet) as shown:
         outcome = site.join(options, shown)
     _conclude(outcome, as_json)
 

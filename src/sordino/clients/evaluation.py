@@ -33,7 +33,7 @@ from sordino.clients.records import TestSet
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
 from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
-from sordino.core.study.data import SHARE, Data
+from sordino.core.study.data import SHARE
 from sordino.data.dataset import Corpus, Dataset, Span
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
@@ -99,7 +99,8 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
             assert found.test.people is not None
             kept = first_rows(found.test.people[:, 0], 1)
             found = replace(found, test=found.test.take(kept))
-    _notice_sizes(wanted, found.train)
+    if wanted.file is not None:
+        notice_sizes(found.train)
     if study.privacy.unit != "none" and wanted.reads_classes:
         notice_classes(found.train.classes)
     if testing == "none":
@@ -139,9 +140,9 @@ def _capped(train: Dataset, most: int) -> Dataset:
     return train.take(kept)
 
 
-def _notice_sizes(wanted: Data, train: Dataset) -> None:
+def notice_sizes(train: Dataset) -> None:
     """Tell the owner of a table, and nobody else, that its columns differ in size."""
-    if wanted.file is None or not train.columns or not listening():
+    if not train.columns or not listening():
         return
     if (pair := uneven(train.x, train.columns)) is not None:
         most, least = map(shown_name, pair)

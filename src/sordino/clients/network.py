@@ -6,6 +6,7 @@ A process of the federation has its own part of the data, and stand-ins for the 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
-from sordino.clients.division import Federation, examples, federation, model
+from sordino.clients.division import Federation, examples, federation, model, records
+from sordino.clients.evaluation import notice_sizes
+from sordino.clients.pricing import balances
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
@@ -26,6 +29,7 @@ from sordino.core.network import (
     DemoFiles,
     NetworkRegime,
     Shape,
+    Standing,
     numbered,
     refuse_limit,
     stand_in,
@@ -38,6 +42,10 @@ from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
 from sordino.data.table import ReadOptions
+from sordino.privacy import Ledger, accountant
+from sordino.privacy.records import recognised
+from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.session import data_ledger
 
 RELEASED = {
     "sample": (
@@ -84,17 +92,6 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 "data.validation and data.client_validation set rows of all clients aside, and "
                 "here each site has its own. Leave them out"
             )
-        if study.data.span is not None:
-            raise StudyError(
-                "data.target = 'number': an agreement names classes, and labels of a network are "
-                "classes so far. Use `sordino run`"
-            )
-        if not study.data.encoding.plain:
-            raise StudyError(
-                "data.categories, data.ranges and data.missing: an agreement names the columns "
-                "that sites train on, and each site encodes its own file. Encode the columns by "
-                "the same public rules before, and leave the keys out"
-            )
 
     def calibrated(self) -> HorizontalStudy:
         agreement, study = self.agreement, self.study
@@ -108,6 +105,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, "
                 "which it names with `sordino join --ledger`. Leave the key out"
             )
+        self._refuse_other_form()
         study = with_secret_noise(agreement, study)
         have = divided(agreement, study)
         full: HorizontalStudy = self.regime.calibrate(self.regime.sized(study, have), have.sizes)
@@ -115,9 +113,29 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             summing.refuse_splitting()
         return full
 
+    def _refuse_other_form(self) -> None:
+        """Refuse an agreement about another kind of examples than the study has rules for.
+
+        Raises:
+            StudyError: naming the key.
+        """
+        shape, data = self.agreement.data, self.study.data
+        if data.span is None and not shape.classes:
+            raise StudyError("data.classes: name the classes in the agreement; they are public")
+        if data.span is not None and shape.classes:
+            raise StudyError(
+                "data.classes: labels are numbers in this study (data.target = 'number'). Leave "
+                "the key out of the agreement"
+            )
+        if not data.encoding.plain and (len(shape.shape) != 1 or shape.type != "float32"):
+            raise StudyError(
+                "data.categories, data.ranges and data.missing are rules for the columns of a "
+                f"table, and agreed are examples of shape {shape.shape} and type {shape.type}"
+            )
+
     def widest(self) -> int:
-        own, shape = self.study, self.agreement.data
-        made = model(own, own.data.seen(shape.shape), len(shape.classes))
+        like = stand_in(0, seen_shape(self.agreement, self.study), self.study.data.span)
+        made = model(self.study, like.shape, like.outputs)
         return sum(each.numel() for each in made.parameters())
 
     def server(
@@ -164,7 +182,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             person=study.data.person,
             identify=identify,
             columns=agreement.data.columns,
-            target="classes",  # the agreement names them
+            encoding=study.data.encoding,
+            **self._labels,
         )
         found = datasets.load(agreement.names[index], file=path, test_fraction=None, how=how).train
         wanted, rows = agreement.data, agreement.site[index].examples
@@ -174,10 +193,11 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"{list(wanted.classes)}: sites number them as agreed. Leave the key out of the "
                 "study"
             )
-        if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):
+        encoded = encoded_shape(agreement, study)
+        if found.shape != encoded or found.x.dtype != np.dtype(wanted.type):
             raise DataError(
                 f"{path}: its examples have shape {found.shape} and type {found.x.dtype}; agreed "
-                f"are {wanted.shape} and {wanted.type}"
+                f"are {encoded} and {wanted.type}"
             )
         most = study.data.person_rows
         if (
@@ -194,10 +214,27 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"{path}: it has {len(found)} examples, and this site agreed to have {rows}: sizes "
                 "are public, and the noise follows from them. Agree anew, or choose the agreed rows"
             )
-        own = replace(
-            found, y=numbered(found, wanted.classes, path), classes=wanted.classes, client=None
-        )
-        return featured(own, study.data.features)
+        notice_sizes(found)
+        return featured(replace(self._numbered(found, path), client=None), study.data.features)
+
+    @property
+    def _labels(self) -> dict[str, Any]:
+        """The settings for reading labels: as the study says what they are, and with the agreed
+        classes.
+        """
+        data, classes = self.study.data, self.agreement.data.classes
+        if data.span is not None:
+            return {"target": "number", "label_range": data.span}
+        if data.target == "binary":
+            return {"target": "binary", "classes": classes}
+        return {"target": "classes"}
+
+    def _numbered(self, found: Dataset, path: Path) -> Dataset:
+        """Return examples with labels as the federation numbers them; numbers stay as they are."""
+        if found.span is not None:
+            return found
+        classes = self.agreement.data.classes
+        return replace(found, y=numbered(found, classes, path), classes=classes)
 
     def test(self, path: Path | None) -> Dataset | None:
         own, shape = self.study, self.agreement.data
@@ -206,35 +243,45 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 return None
             found = datasets.load(own.data.name or "").test
         else:
-            how = ReadOptions(label=own.data.label, columns=shape.columns, target="classes")
-            found = datasets.load("test", file=path, test_fraction=None, how=how).train
-            labels = numbered(found, shape.classes, path)
-            found = replace(found, y=labels, classes=shape.classes)
-        if found.shape != shape.shape or found.classes != shape.classes:
+            how = ReadOptions(
+                label=own.data.label,
+                columns=shape.columns,
+                encoding=own.data.encoding,
+                **self._labels,
+            )
+            # as a test set: numbers outside of their range stay as they are
+            second = path if own.data.span is not None else None
+            read = datasets.load("test", file=path, test_file=second, test_fraction=None, how=how)
+            found = self._numbered(read.train if second is None else read.test, path)
+        encoded = encoded_shape(self.agreement, own)
+        if found.shape != encoded or found.classes != shape.classes:
             raise StudyError(
                 f"{path or own.data.name}: the test set has examples of shape {found.shape} and "
-                f"{len(found.classes)} classes; agreed are {shape.shape} and {len(shape.classes)}"
+                f"{len(found.classes)} classes; agreed are {encoded} and {len(shape.classes)}"
             )
         return featured(found, own.data.features)
 
     @classmethod
     def demo(cls, study: HorizontalStudy) -> DemoFiles:
         cls.refuse(study)
-        # sites read examples as they are, and apply the front end themselves
+        # sites read examples as they are, and apply the front end themselves; rules for columns are
+        # applied here
         found = federation(examples(study))
-        classes = found.test.classes
+        rules: dict[str, Any] = {"categories": {}, "ranges": {}, "missing": {}, "unknown": None}
+        encoded = study.data.model_copy(update={} if study.data.encoding.plain else rules)
         return DemoFiles(
             shape=Shape(
                 shape=found.test.shape,
                 type="uint8" if found.test.x.dtype == np.uint8 else "float32",
-                classes=classes,
+                classes=found.test.classes,
                 columns=found.test.columns,
             ),
+            study=study.model_copy(update={"data": encoded}),
             names=tuple(found.names or [""] * len(found.parts)),
             examples=tuple(len(part) for part in found.parts),
-            files=tuple(_arrays(part, classes) for part in found.parts),
+            files=tuple(map(_arrays, found.parts)),
             prints=tuple(part.fingerprint() for part in (*found.parts, found.test)),
-            test=_arrays(found.test, classes) if len(found.test) else None,
+            test=_arrays(found.test) if len(found.test) else None,
         )
 
     def plan(self, index: int, limited: HorizontalStudy) -> Plan:
@@ -247,6 +294,54 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
             built.simulation.ledgers.close()
         return built.plan
+
+    def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing | None:
+        sizes, name, privacy = self.agreement.sizes, self.agreement.names[index], limited.privacy
+        unit, asked = f"client:{index}", self.regime.schedule(limited, sizes)
+        alone = replace(
+            asked,
+            budgets={unit: asked.budgets[unit]},
+            stages={unit: asked.stages[unit]},
+            noisy={unit: asked.noisy[unit]},
+            multipliers={unit: asked.multipliers[unit]},
+        )
+        wanted, budget, spent, pays = asked.wanted(unit), asked.budgets[unit], 0.0, None
+        total: float | None = None
+        if data.words is None:
+            pays = asked.affordable(unit)
+            total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))
+        else:
+            kind = CLIENT if self.regime.whole(limited) else SAMPLE
+            known = [records(data, unit, kind, limited.data.person_rows)]
+            ((left, burden),), _ = balances(limited, alone, known, [name])
+            spent, pays = left.spent, left.steps
+            if not alone.staged:
+                more = wanted if pays is None else min(pays, wanted)
+                event = burden.of(lambda _: alone.stages[unit][0][0])
+                charged = [*burden.spent, (event, more)] if more else burden.spent
+                total = accountant(budget.accountant).epsilon(charged, budget.delta)
+        known_rows = self.recognised(limited, data)
+        tau = getattr(limited.method, "fixed_tau", None) or 1
+        rounds = limited.horizon if pays is None else min(math.ceil(pays / tau), limited.horizon)
+        return Standing(
+            spent=spent,
+            pays=pays,
+            planned=wanted,
+            charged=asked.charged,
+            rounds=rounds if asked.charged == "local steps" and privacy.unit == "sample" else None,
+            total=total,
+            known=known_rows[0],
+            held=known_rows[1],
+        )
+
+    def recognised(self, limited: HorizontalStudy, data: Dataset) -> tuple[int, int]:
+        if limited.privacy.ledger == "run" or data.words is None:
+            return 0, 0
+        path = data_ledger(Path(limited.privacy.ledger))
+        if not path.exists():
+            return 0, 0
+        with Ledger.open(path, readonly=True) as ledger:
+            return recognised(ledger, records(data, "", SAMPLE))
 
     def own(self, index: int) -> SiteScope:
         """An update has no noise yet."""
@@ -276,11 +371,11 @@ def divided(
 
     All are as the study's model sees them.
     """
-    seen = agreement.data.model_copy(update={"shape": study.data.seen(agreement.data.shape)})
-    parts = [stand_in(rows, seen) for rows in agreement.sizes]
+    seen, span = seen_shape(agreement, study), study.data.span
+    parts = [stand_in(rows, seen, span) for rows in agreement.sizes]
     if own is not None:
         parts[own[0]] = own[1]
-    counts = np.zeros((len(parts), len(agreement.data.classes)), np.int64)
+    counts = np.zeros((len(parts), max(len(agreement.data.classes), 1)), np.int64)
     counts[:, 0] = agreement.sizes
     prints = agreement.rehearsal[: len(parts)] or tuple(
         own[1].fingerprint() if own is not None and own[0] == i else f"site:{name}"
@@ -288,7 +383,7 @@ def divided(
     )
     return Federation(
         tuple(parts),
-        stand_in(0, seen) if test is None else test,
+        stand_in(0, seen, span) if test is None else test,
         None,
         counts,
         agreement.names,
@@ -298,5 +393,29 @@ def divided(
     )
 
 
-def _arrays(part: Dataset, classes: Sequence[str]) -> dict[str, NDArray[Any]]:
-    return {"x": part.x, "y": np.array(classes)[part.y]}
+def encoded_shape(agreement: Agreement, study: HorizontalStudy) -> tuple[int, ...]:
+    """Return the shape of an agreed example once the study's rules for columns are applied.
+
+    Raises:
+        DataError: if a rule is about a column that nobody agreed to.
+    """
+    shape, rules = agreement.data.shape, study.data.encoding
+    if rules.plain:
+        return shape
+    columns = agreement.data.columns or [*map(str, range(shape[0]))]
+    rules.fits(columns, "data.columns of the agreement")
+    return (sum(map(rules.width, columns)),)
+
+
+def seen_shape(agreement: Agreement, study: HorizontalStudy) -> Shape:
+    """Return the form of an agreed example as the study's model sees it."""
+    shape = study.data.seen(encoded_shape(agreement, study))
+    return agreement.data.model_copy(update={"shape": shape, "columns": ()})
+
+
+def _arrays(part: Dataset) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file with these examples."""
+    if part.span is None:
+        return {"x": part.x, "y": np.array(part.classes)[part.y]}
+    low, high = part.span
+    return {"x": part.x, "y": low + (part.y.astype(np.float64) + 1.0) * (high - low) / 2.0}

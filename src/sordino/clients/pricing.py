@@ -5,7 +5,7 @@ ledgers of its data have left, and the public trial that may shape a mechanism.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
 from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.accounting import Spent
-from sordino.privacy.records import Burden, burdens
+from sordino.privacy.records import Burden, Records, burdens
 from sordino.privacy.records.group import CLIENT, SAMPLE, grouped
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
@@ -228,31 +228,7 @@ def with_balances(
         records(part, unit, kind, study.data.person_rows)
         for part, unit in zip(divided.parts, units, strict=True)
     ]
-    path = None
-    if privacy.ledger != "run":
-        path = data_ledger(Path(privacy.ledger).expanduser())
-    if path is None or not path.exists():
-        before = burdens(None, known, budgets)
-    else:  # nothing is written to it
-        with Ledger.open(path, readonly=True) as ledger:
-            before = burdens(ledger, known, budgets)
-
-    def affordable(burden: Burden) -> int | None:
-        """By the least budget of those that hold these records."""
-        budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
-        return asked.affordable_by(burden, budget)
-
-    clients = list[tuple[Balance, Burden]]()
-    for i, (unit, budget) in enumerate(asked.budgets.items()):
-        price = accountant(budget.accountant).epsilon
-        told = [
-            (affordable(each), price(each.spent, budget.delta) if each.spent else 0.0, each)
-            for each in before[unit]
-        ]
-        steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
-        name = divided.names[i] if divided.names else None
-        spent = max(spent for _, spent, _ in told)
-        clients.append((Balance(unit, name, spent, steps), burden))
+    clients, before = balances(study, asked, known, divided.names)
     worst, dearest = min(clients, key=lambda pair: (_fewer(pair[0].steps), -pair[0].spent))
     budget, wanted = asked.budgets[worst.unit], asked.wanted(units[0])
 
@@ -276,6 +252,44 @@ def with_balances(
         said.append(EQUAL)
     shown = () if privacy.ledger == "run" else tuple(left for left, _ in clients)
     return replace(plan, left=shown, warnings=(*plan.warnings, *said))
+
+
+def balances(
+    study: HorizontalStudy, asked: Schedule, known: Sequence[Records], names: Sequence[str] = ()
+) -> tuple[list[tuple[Balance, Burden]], Mapping[str, tuple[Burden, ...]]]:
+    """Return what the data's ledger has left for each unit of a schedule, with the records that
+    can pay for least; and the burdens of all records. Nothing is written to the ledger.
+
+    Args:
+        known: the records of each unit, in the order of the schedule.
+        names: of the clients, where they have any.
+    """
+    budgets = list(asked.budgets.values())
+    path = None
+    if study.privacy.ledger != "run":
+        path = data_ledger(Path(study.privacy.ledger).expanduser())
+    if path is None or not path.exists():
+        before = burdens(None, known, budgets)
+    else:
+        with Ledger.open(path, readonly=True) as ledger:
+            before = burdens(ledger, known, budgets)
+
+    def affordable(burden: Burden) -> int | None:
+        """By the least budget of those that hold these records."""
+        budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
+        return asked.affordable_by(burden, budget)
+
+    clients = list[tuple[Balance, Burden]]()
+    for i, (unit, budget) in enumerate(asked.budgets.items()):
+        price = accountant(budget.accountant).epsilon
+        told = [
+            (affordable(each), price(each.spent, budget.delta) if each.spent else 0.0, each)
+            for each in before[unit]
+        ]
+        steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
+        spent = max(spent for _, spent, _ in told)
+        clients.append((Balance(unit, names[i] if names else None, spent, steps), burden))
+    return clients, before
 
 
 def _fewer(steps: int | None) -> float:

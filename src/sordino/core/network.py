@@ -28,7 +28,7 @@ from sordino.core.plan import Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
-from sordino.data.dataset import Dataset, Labels
+from sordino.data.dataset import Dataset, Labels, Span
 
 T = TypeVar("T", bound=Study)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
@@ -43,16 +43,18 @@ class SiteEntry(Section):
 
 
 class Shape(Section):
-    """The form of an example: its shape, how its numbers are kept, and the classes.
+    """The form of an example, as files have it: its shape, and how its numbers are kept. The study
+    may have rules for columns (``data.ranges`` and others), which sites apply.
 
     Attributes:
+        classes: names of the classes; none where labels are numbers.
         columns: names of the features, where they have any: a file whose columns have names has
             these, in whatever order.
     """
 
     shape: tuple[Annotated[int, Field(ge=1)], ...]
     type: Literal["uint8", "float32"] = "float32"
-    classes: tuple[str, ...] = Field(min_length=2)
+    classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
 
@@ -94,6 +96,8 @@ class Agreement(Section):
         names = [each.name for each in self.site]
         if len({each.lower() for each in names}) < len(names):
             raise ValueError("two sites have the same name, or names that differ in case alone")
+        if len(self.data.classes) == 1:
+            raise ValueError("data.classes: there are two at least")
         if twice := [each for each in self.data.classes if self.data.classes.count(each) > 1]:
             raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
         if "" in self.data.classes:
@@ -141,6 +145,7 @@ class DemoFiles(msgspec.Struct, frozen=True, eq=False):
         shape: of all examples.
         names: of the sites, ``examples`` how many rows each has, ``files`` the arrays of its file.
         prints: fingerprints of all data, for a rehearsal.
+        study: about these files: rules for columns that were applied to them stand in it no more.
         test: arrays that the server measures models on, if there are any.
     """
 
@@ -149,7 +154,33 @@ class DemoFiles(msgspec.Struct, frozen=True, eq=False):
     examples: tuple[int, ...]
     files: tuple[dict[str, NDArray[Any]], ...]
     prints: tuple[str, ...]
+    study: Any
     test: dict[str, NDArray[Any]] | None = None
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a site's rows have spent before it joins, and what is left: for this site alone.
+
+    Attributes:
+        spent: the highest epsilon of any of its rows, by all runs of its ledger.
+        pays: charges that the rest of its limit pays for; None without a limit.
+        planned: charges of this site that the study plans.
+        charged: what is charged, in the plural.
+        rounds: the most rounds that ``pays`` lets it take part in; None where the charges are that.
+        total: epsilon after as many of the planned charges as it pays for; None where no one number
+            is known.
+        known: how many of its rows its ledger knows; ``held`` how many different rows it knows in
+            all.
+    """
+
+    spent: float
+    pays: int | None
+    planned: int
+    charged: str
+    rounds: int | None
+    total: float | None
+    known: int
+    held: int
 
 
 class NetworkRegime(ABC, Generic[T]):
@@ -270,6 +301,16 @@ class NetworkRegime(ABC, Generic[T]):
     def plan(self, index: int, limited: T) -> Plan:
         """Return what the study costs a site."""
 
+    def standing(self, index: int, limited: T, data: Dataset) -> Standing | None:
+        """Return what a site's rows have spent and what is left, without a change of its ledger;
+        None where its ledger is of the run.
+        """
+        return None
+
+    def recognised(self, limited: T, data: Dataset) -> tuple[int, int]:
+        """Return how many of a site's rows its ledger knows, and how many it knows in all."""
+        return 0, 0
+
     @abstractmethod
     def released(self, index: int) -> str:
         """Return what leaves a site each time that it is asked, for people."""
@@ -337,15 +378,19 @@ def numbered(found: Dataset, classes: Sequence[str], path: Path) -> Labels:
     return labels
 
 
-def stand_in(rows: int, shape: Shape) -> Dataset:
+def stand_in(rows: int, shape: Shape, span: Span | None = None) -> Dataset:
     """Return a client's data where it is not: so many rows, and no memory (one zero, seen many
     times). So the server and every site make the same objects of the same study, and each computes
     only on what it has.
+
+    Args:
+        span: low and high of labels that are numbers.
     """
 
     def zeros(shape: tuple[int, ...], kind: str) -> Any:
         zero = np.zeros((), np.dtype(kind))
         return np.lib.stride_tricks.as_strided(zero, shape, (0,) * len(shape))
 
-    x, y = zeros((rows, *shape.shape), shape.type), zeros((rows,), "int64")
-    return Dataset("elsewhere", x, y, shape.classes)
+    x = zeros((rows, *shape.shape), shape.type)
+    y = zeros((rows,), "int64" if span is None else "float32")
+    return Dataset("elsewhere", x, y, shape.classes, span=span)

@@ -381,14 +381,14 @@ def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: Read
     names: tuple[str, ...] = ()
     words: Words | None = None
     if not how.encoding.plain:
-        x, names, words = _encoded_array(x, how.encoding, f"{place}: x{suffix}")
+        x, names, words = _encoded_array(x, how, f"{place}: x{suffix}")
     return _made(f"{place}: x{suffix}", how, x, names, words, y, client, who)
 
 
 def _encoded_array(
-    x: npt.NDArray[Any], rules: Encoding, place: str
+    x: npt.NDArray[Any], how: ReadOptions, place: str
 ) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
-    """An array (n, k) by public rules, its columns named by their numbers from 0."""
+    """An array (n, k) by public rules, its columns named as given, or by their numbers from 0."""
     if x.ndim != 2 or x.dtype == np.uint8:
         raise DataError(
             f"{place}: data.categories, data.ranges and data.missing are for tables, and this is "
@@ -396,10 +396,11 @@ def _encoded_array(
         )
     import polars as pl
 
-    names = [str(j) for j in range(x.shape[1])]
+    given = len(how.columns) == x.shape[1]
+    names = [*how.columns] if given else [str(j) for j in range(x.shape[1])]
     held = {name: pl.Series(name, x[:, j]) for j, name in enumerate(names)}
     mistakes: list[str] = []
-    found = _encoded(held, names, rules, place, mistakes)
+    found = _encoded(held, names, how.encoding, place, mistakes)
     _refuse(mistakes)
     return found
 

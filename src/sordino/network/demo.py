@@ -83,7 +83,7 @@ def lay_out(
         ),
         rehearsal=found.prints if scripted else (),
     )
-    kit.write(agreement, study, out / KITS, dt.datetime.now(dt.UTC))
+    kit.write(agreement, found.study, out / KITS, dt.datetime.now(dt.UTC))
     (out / DATA).mkdir()
     sites = []
     for name, arrays in zip(names, found.files, strict=True):

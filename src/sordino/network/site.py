@@ -24,6 +24,7 @@ from sordino.base.errors import DataError, StudyError
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
+from sordino.core.network import Standing
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import sources
@@ -32,6 +33,7 @@ from sordino.core.statements import adjacency, assumptions
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
+from sordino.data.notices import notice
 from sordino.network import certificates, frames, transport
 from sordino.network.kit import RUN, Agreed
 from sordino.network.proof import write as write_proof
@@ -283,6 +285,10 @@ def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None
     _refuse_known_noise(study, options)
     if (warning := unchecked(agreed, own)) is not None:
         shown.log.warning(warning)
+    if not (options.folder / "run.json").exists():
+        known, held = agreed.network.recognised(study, own)
+        if (warning := stranger(known, held, len(own), options.ledger)) is not None:
+            notice(warning)  # of its own rows, so that no log holds it
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
     way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
@@ -358,7 +364,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
         f"({len(own)}), and when you answer."
     )
     yield f"What stays here: {options.data}, its labels, and the ledger."
-    yield from _price(agreed, study, index, options)
+    yield from _price(agreed, study, index, own, options)
     for line in assumptions(study):
         yield f"The guarantee rests on this: {line}"
     if (warning := unchecked(agreed, own)) is not None:
@@ -369,10 +375,13 @@ def promised(options: JoinOptions) -> Iterator[str]:
             "knows: it protects nobody"
         )
     yield f"Your certificate is valid until {ends:%Y-%m-%d}."
+    yield f"This page is about the agreement with the digest {agreed.digest}."
     yield "Nothing was sent, and nothing was charged."
 
 
-def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> Iterator[str]:
+def _price(
+    agreed: Agreed, study: Study, index: int, own: Dataset, options: JoinOptions
+) -> Iterator[str]:
     privacy = study.privacy
     if privacy.unit == "none":
         yield "Price: epsilon is infinite. This study protects nobody"
@@ -401,10 +410,66 @@ def _price(agreed: Agreed, study: Study, index: int, options: JoinOptions) -> It
         f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
+    standing = part.standing(index, study, own)
     if options.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "
             "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
         )
-    else:
-        yield f"The ledger in {options.ledger} adds this to what the same rows have spent before."
+    elif standing is not None:
+        yield from _spent(standing, limit, len(own), options.ledger)
+    if standing is not None:
+        yield _left(standing)
+
+
+def _spent(standing: Standing, limit: float | None, rows: int, ledger: Path) -> Iterator[str]:
+    """Say what rows have spent in a ledger of the data, and which of them it knows."""
+    if not standing.held:
+        yield f"Spent so far: nothing. The ledger in {ledger} knows no rows yet."
+        return
+    if (line := stranger(standing.known, standing.held, rows, ledger)) is not None:
+        yield line
+    elif standing.known < rows:
+        yield (
+            f"For you alone: the ledger in {ledger} knows {standing.known} of these {rows} rows. "
+            "The others have spent nothing in it"
+        )
+    if standing.known:
+        yield (
+            f"Spent so far: epsilon {epsilon_text(standing.spent)} of {epsilon_text(limit)}, by "
+            f"all runs on these rows in the ledger in {ledger}. The limit includes it."
+        )
+
+
+def _left(standing: Standing) -> str:
+    """Say what the rest of a limit pays for."""
+    planned, charged, pays = standing.planned, standing.charged, standing.pays
+    after = "" if standing.total is None else f" at epsilon {epsilon_text(standing.total)} in all"
+    if pays is None or pays >= planned:
+        return f"What is left pays for all {planned} {charged} that the study plans{after}."
+    if not pays:
+        return (
+            f"What is left pays for none of the {planned} {charged} that the study plans: this "
+            "site would refuse the first task."
+        )
+    most = standing.rounds
+    rounds = "" if most is None else f", in at most {most} round{'' if most == 1 else 's'}"
+    return (
+        f"What is left pays for {pays} of the {planned} {charged} that the study plans{rounds}"
+        f"{after}. Then this site refuses."
+    )
+
+
+def stranger(known: int, held: int, rows: int, ledger: Path | None) -> str | None:
+    """Return a warning, for a site's own operator, that a ledger which holds rows knows none of
+    its own: they may be people whom it knows, in another form. It tells of the rows, and is sent
+    to nobody.
+    """
+    if known or not held:
+        return None
+    return (
+        f"WARNING, for you alone: none of these {rows} rows is in the ledger in {ledger}, which "
+        f"holds {held} others. It takes them for new rows that have spent nothing. If they are "
+        "about people whom it knows, and were rounded, scaled or given another column since, their "
+        "budget is not counted: use the rows as they were, or agree on data.person"
+    )

@@ -13,6 +13,7 @@ from sordino.privacy.records.people import burdens as burdens
 from sordino.privacy.records.people import close_sets as close_sets
 from sordino.privacy.records.people import link as link
 from sordino.privacy.records.people import open_sets as open_sets
+from sordino.privacy.records.people import recognised as recognised
 from sordino.privacy.records.price import Burden as Burden
 from sordino.privacy.records.price import Prices as Prices
 from sordino.privacy.records.price import bounds as bounds

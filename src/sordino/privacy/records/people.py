@@ -195,6 +195,26 @@ def burdens(
         return Prices(copy).burdens(open_sets(copy, "plan", wanted), budgets)
 
 
+def recognised(ledger: Ledger, records: Records) -> tuple[int, int]:
+    """Return how many of these rows a ledger of the data knows, by their values or by their
+    persons, and how many different rows it knows in all.
+    """
+    db = ledger.connection
+    if not store.knows_records(db) or not store.meta(db, "key"):
+        return 0, 0
+    index, own = store.index(db), records.under(_key(db, ledger))
+    known = _found(index.rows, own.rows)
+    if own.people is not None:
+        known |= _found(index.people, own.people)
+    return int(known.sum()), len(np.unique(index.rows.owners))
+
+
+def _found(book: store.Book, words: Words) -> npt.NDArray[np.bool_]:
+    """Tell of each row of words (n, w) whether any of them is in the book."""
+    there = (book.find(words.reshape(-1)) >= 0).reshape(words.shape)
+    return np.asarray(there.any(axis=1))
+
+
 def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
     """The name of a run's set: that of its members, unless another run holds that one open.
 

@@ -551,6 +551,8 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         """Fill in the study's noise for these sites; refuse a study that cannot run."""
         rows, parties = self.agreement.sizes, self.study.data.parties
         sites = len(rows)
+        if not self.agreement.data.classes:
+            raise StudyError("data.classes: name the classes in the agreement; they are public")
         if sites != parties + 1:
             raise StudyError(
                 f"data.parties = {parties}, and the federation has {sites} sites: one "
@@ -708,6 +710,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             examples=(len(y),) * (count + 1),
             files=(*features, {"y": np.array(stream.classes)[y]}),
             prints=(fingerprint,),
+            study=study,
         )
 
     def plan(self, index: int, limited: VerticalStudy) -> Plan:
