@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from federations import laid
 from sordino.base.errors import BudgetExceeded, StudyError
@@ -17,7 +19,7 @@ from sordino.network import frames, transport
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import RUN, Agreed
 from sordino.network.site import JoinOptions, join, opened, prepare_site, promised
-from sordino.network.site_session import SiteSession
+from sordino.network.site_session import MOST_UNPAID, OWN, SiteMoment, SiteSession
 from sordino.network.status import Shown
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
@@ -178,23 +180,59 @@ def test_a_limit_that_pays_for_nothing_says_what_a_site_can_do(tmp_path: Path) -
     assert "noise_multiplier or lower" not in str(refusal.value)
 
 
-def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: Path) -> None:
-    """Where the method chooses how many steps a task has, each site's budget bounds them."""
-    ali = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
-    kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
-    _, index, study, own = opened(JoinOptions(kit=kit, data=data, limit=2.0))
+ALI = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
+MORE: dict[str, tuple[str, list[str], Callable[[int, int, int], Any]]] = {
+    "steps": (  # where the method chooses how many a task has, each site's budget bounds them
+        "synchronous",
+        ALI,
+        lambda d, n, more: Train(round=n, steps=more, weights=np.zeros(d, np.float32)),
+    ),
+    "a later task": (
+        "asynchronous",
+        [],
+        lambda d, n, more: Compute(task=more, version=0, weights=np.zeros(d, np.float32), clip=1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("asks", MORE)
+def test_how_much_a_site_has_left_is_not_found_by_asking_for_too_much(
+    asks: str, tmp_path: Path
+) -> None:
+    """A refusal costs a server nothing, and a site gives few of them, however often it is started
+    again. Whether a task is refused for something else says nothing of the budget.
+    """
+    name, changes, task = MORE[asks]
+    kit, data = laid(tmp_path, name, changes, scripted=False).sites[0]
+    agreed, index, study, own = opened(JoinOptions(kit=kit, data=data, limit=8.0))
     build = prepare_site(
-        agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
+        agreed=agreed, index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
-    (tmp_path / "run").mkdir()
-    site: Any = build(study, tmp_path / "run", "run", None).simulation
-    (most,) = set(site.affordable_steps[:1])
-    task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
-    why = site.inner.regime.objection(index, task)
-    site.ledgers.close()
-    assert why == (
-        f"it asks for {most + 1} local steps, and this client's own budget does not pay for them"
-    )
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    def asked(number: int, more: int, **wrong: Any) -> frames.FromSite:
+        """What a new process of the site says."""
+        site: Any = build(study, folder, "run", None).simulation
+        with closing(AnswerStore(folder)) as store, closing(site.ledgers):
+            desk = SiteSession(site, SiteMoment(0, 0, np.zeros(21, np.float32)), Nobody(), store)
+            list(desk.said(frames.encode(frames.Welcome("run"))))
+            sent = structs.replace(task(21, number, more), **wrong)
+            (said,) = desk.said(frames.encode(frames.Ask(sent.number, encode(sent))))
+            return said
+
+    first: Any = build(study, folder, "run", None).simulation
+    most = first.affordable_steps[index]
+    first.ledgers.close()
+    said = [asked(1, more, clip=9.0) for more in (1, most + 1)]
+    assert all(isinstance(each, frames.Refuse) and each.why != OWN for each in said)
+    assert asked(1, most + 1) == frames.Refuse(1 if name == "synchronous" else most + 1, OWN)
+    assert isinstance(asked(1, 1), frames.Say)  # a cheaper one
+    spent = charges(folder)
+    for more in range(1, MOST_UNPAID):
+        assert getattr(asked(2, most + more), "why", None) == OWN
+    assert getattr(asked(2, 2), "why", None) == OWN
+    assert charges(folder) == spent
 
 
 def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:

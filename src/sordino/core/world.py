@@ -294,7 +294,12 @@ class RegimeRules(Generic[S]):
         return None
 
     def objection(self, site: int, task: Request, /) -> str | None:
-        """Return why a site refuses a task: what it asks for beyond the study, or None."""
+        """Return why a site refuses a task: what it asks for beyond the study, or None.
+
+        Raises:
+            BudgetExceeded: where only the site's own budget is too small for it. The refusal says
+                no more than that, and is counted.
+        """
         raise NotImplementedError
 
     def objection_to_round(self, effect: Book, /) -> str | None:

@@ -102,6 +102,10 @@ MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
 SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
+MOST_UNPAID = 3
+"""Times that a site refuses what its budget does not pay for, before it takes nothing more of a
+run: each refusal costs nothing, and tells the server something of what the data has spent.
+"""
 FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
@@ -330,10 +334,14 @@ class SiteSession:
             return frames.Say(number, kept.answer)
         if self._ahead is not None and number <= self._ahead.lost:
             return self._refuse(number, FORGOTTEN, "forgotten")
+        if kept.unpaid >= MOST_UNPAID:
+            return self._unpaid(number)
         try:
             task = self._task(number, body)
         except RemoteProtocolError as error:
             return self._refuse(number, str(error), "task")
+        except BudgetExceeded as refusal:
+            return self._unpaid(number, refusal)
         try:
             if secure is not None:
                 secure.refuse_unready(kept, number, ask.shares)
@@ -342,7 +350,7 @@ class SiteSession:
         try:
             return frames.Say(number, self._work(task, ask, task_digest))
         except (BudgetExceeded, LedgerError) as refusal:
-            return self._refuse(number, OWN, "budget", str(refusal))
+            return self._unpaid(number, refusal)
         except ProtocolError as error:
             return self._refuse(number, str(error), "task")
 
@@ -372,6 +380,7 @@ class SiteSession:
 
         Raises:
             RemoteProtocolError: naming what it asks for beyond that.
+            BudgetExceeded: where that is all right, and this site's own budget is too small.
         """
         found = decode(body, dimension=self.dimension)
         if not isinstance(found, Task):
@@ -469,6 +478,8 @@ class SiteSession:
 
     def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
+        if self.answers.kept.unpaid >= MOST_UNPAID:
+            return self._unpaid(number)
         try:
             effect = Book(number, fact_of(event))
         except LedgerError as error:
@@ -478,7 +489,7 @@ class SiteSession:
                 return self._refuse(number, objection, "round")
             permits = self._charged(self._world.round_requests(self._site.index, effect))
         except (BudgetExceeded, LedgerError) as refusal:
-            return self._refuse(number, OWN, "budget", str(refusal))
+            return self._unpaid(number, refusal)
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
         held = self._world.held(self._site.index, number, self._paid)
@@ -491,6 +502,22 @@ class SiteSession:
                 self.moment = replace(self.moment, number=number, taken=steps)
                 self._tell()
         return frames.Booked(number)
+
+    def _unpaid(self, number: int, refusal: Exception | None = None) -> frames.Refuse:
+        """Refuse what the budget or the ledger does not allow, for good after some times; a ledger
+        that cannot be written is no such time.
+        """
+        kept = self.answers.kept
+        if isinstance(refusal, BudgetExceeded):
+            kept = msgspec.structs.replace(kept, unpaid=kept.unpaid + 1)
+            self.answers.keep(kept)
+        why = "" if refusal is None else str(refusal)
+        if kept.unpaid >= MOST_UNPAID:
+            why += (
+                f" This site has refused {MOST_UNPAID} times what its budget does not pay for, and "
+                "takes no further part in this run: else the server could find out how much is left"
+            )
+        return self._refuse(number, OWN, "budget", why.lstrip())
 
     def _refuse(
         self, number: int, why: str, what: str, details: str | None = None

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from sordino.base.errors import BudgetExceeded
 from sordino.base.message import Compute, Gradient, Vector
 from sordino.clients.simulation import Rules
 from sordino.core import records
@@ -277,17 +278,23 @@ class Asynchronous(Rules[State]):
         return state.given[client]
 
     def objection(self, client: int, task: Request) -> str | None:
-        """Return what a task asks for beyond the study, as far as an edge can tell; or None."""
+        """Return what a task asks for beyond the study, as far as an edge can tell; or None.
+
+        Raises:
+            BudgetExceeded: for a task that its own budget does not pay for, and nothing else.
+        """
         if not isinstance(task, Compute):
             return f"it asks for {type(task).__name__}, and edges are asked for gradients"
-        most = None if self.budget is None else self.budget[client]
-        if most is not None and task.task > most:
-            return f"this edge's own budget does not pay for task {task.task}"
         if task.task < 1 or not 0 <= task.version < self.terms.updates:
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip
         if task.clip != _finite(clip):
             return f"its clip is {task.clip}, and that of its stage is {clip}"
+        # last: who also asks for something else must not learn for nothing how much is left
+        if self.budget is not None and task.task > self.budget[client]:
+            raise BudgetExceeded(
+                f"task {task.task}: this edge's own budget pays for {self.budget[client]}"
+            )
         return None
 
     def expects(self, state: State, client: int, task: int) -> bool:

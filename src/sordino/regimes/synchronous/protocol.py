@@ -49,7 +49,7 @@ import torch
 from msgspec.structs import replace
 
 from sordino.base.entropy import Entropy, History, drawable
-from sordino.base.errors import StudyError
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, Update, Vector
 from sordino.clients.simulation import Rules
 from sordino.core import records
@@ -477,22 +477,20 @@ class Synchronous(Rules[State]):
 
         A client knows the method and its public schedule. Where earlier releases decide about C or
         sigma, it accepts what it is told: the price follows sigma, and C does not change it.
+
+        Raises:
+            BudgetExceeded: for more local steps than its own budget pays for, and nothing else.
         """
         if not isinstance(task, Train):
             return f"it asks for {type(task).__name__}, and clients of rounds are asked to train"
         method, terms, number = self.method, self.terms, task.round
         if not 1 <= number <= terms.rounds:
             return f"it is of round {number}, and the study has {terms.rounds}"
-        most = terms.steps if method.fixed_tau is None else method.fixed_tau
+        most = method.fixed_tau
         if self.adder is not None and not self.adder.whole:
             most = 1
         if not task.steps >= 1 or (most is not None and task.steps > most):
-            # the budget may be a site's own, below that of the study: how much is left stays there
-            own = method.fixed_tau is None and most == terms.steps
-            bound = (
-                "this client's own budget does not pay for them" if own else f"the study has {most}"
-            )
-            return f"it asks for {task.steps} local steps, and {bound}"
+            return f"it asks for {task.steps} local steps, and the study has {most or 'no such'}"
         if (why := self.wants.refusal(task)) is not None:
             return why
         if task.order != (terms.order if method.adapts_noise else None):
@@ -506,6 +504,12 @@ class Synchronous(Rules[State]):
                 self.learner.shaped(task.shape)
         except (StudyError, ArithmeticError, ValueError) as error:
             return f"no noise has the shape that it asks for ({error})"
+        # last: who also asks for something else must not learn for nothing how much is left
+        if most is None and terms.steps is not None and task.steps > terms.steps:
+            raise BudgetExceeded(
+                f"round {number} asks for {task.steps} local steps, and this site's own budget "
+                f"paid for {terms.steps} when the run began"
+            )
         return None
 
     def objection_to_round(self, effect: Book) -> str | None:
