@@ -91,7 +91,7 @@ def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
 
 
 def test_shadow_runs_in_processes_of_their_own_are_made_once(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], forked: None
 ) -> None:
     arguments = ["study.toml", "--attack", "lira", "--shadows", "4", "--set", "budget.rounds=2"]
     assert audit(*arguments, "--jobs", "2", "--json") == 0

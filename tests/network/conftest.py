@@ -17,7 +17,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that are tried again at once, and short farewells."""
     monkeypatch.setattr(site, "FIRST_PAUSE", 0.002)
     monkeypatch.setattr(site, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(server, "FAREWELL", 3.0)
+    monkeypatch.setattr(server, "FAREWELL", 1.0)
 
 
 Makes = Callable[..., Federation]

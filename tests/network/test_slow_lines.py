@@ -48,7 +48,7 @@ def played(folder: Path, line: SlowLine, size: int, seconds: float) -> None:
 
 def test_what_a_broken_line_has_carried_is_not_sent_again(tmp_path: Path) -> None:
     """Each of three times 400 kB takes longer than the line ever lasts."""
-    line = SlowLine(rate=120_000, lasts=2.5)
+    line = SlowLine(rate=300_000, lasts=1.1)
     played(tmp_path, line, size=400_000, seconds=90.0)
     assert line.connections >= 4
 

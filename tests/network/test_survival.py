@@ -257,8 +257,8 @@ def refuse_another_end(found: Deaths, folder: Path) -> None:
 
 def test_four_kills_leave_no_trace(nursery: Nursery, tmp_path: Path) -> None:
     """As far as the run is long enough for them."""
-    short, run = "budget.events=50", tmp_path / "run"
-    assert endured(nursery, run, "vertical", "websocket", 4, 1, short, steps=12) >= 2
+    short, run = "budget.events=30", tmp_path / "run"
+    assert endured(nursery, run, "vertical", "websocket", 4, 1, short, steps=8) >= 2
 
 
 @pytest.mark.nightly

@@ -306,13 +306,13 @@ def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: 
 def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "BEAT", 0.7)
+    monkeypatch.setattr(websocket, "BEAT", 0.4)
     first = opened.line(0)
-    time.sleep(2.5)  # more than three beats without a word
+    time.sleep(1.5)  # more than three beats without a word
     opened.hub.send("site-0", b"still there")
     assert next(first.frames()) == b"still there"
     first.close()
-    opened.line(1)._thread.soon(time.sleep, 4.0)
+    opened.line(1)._thread.soon(time.sleep, 2.5)
     events = [opened.mailbox.get(5) for _ in range(4)]
     assert [(each.kind, each.site) for each in events if each is not None] == [
         ("open", "site-0"), ("closed", "site-0"), ("open", "site-1"), ("closed", "site-1"),
