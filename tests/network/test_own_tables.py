@@ -14,10 +14,14 @@ import pytest
 import command
 from federations import Federation, laid
 from sordino.base.errors import SordinoError
-from sordino.network import kit
+from sordino.core import plan
+from sordino.network import kit, storage
 from sordino.network.demo import DemoFederation, lay_out
 from sordino.network.kit import Agreed
 from sordino.network.site import JoinOptions, opened
+from sordino.network.storage import JOURNAL
+
+from .conftest import Makes
 
 STUDY = """name = "tables"
 [data]
@@ -202,3 +206,29 @@ def test_the_page_before_joining_counts_what_the_ledger_has_spent(tmp_path: Path
     assert "holds 50 others" in moved
     assert "pays for all 16" in moved
     assert (ledger / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "events"])
+def test_a_federation_takes_no_more_disk_than_its_plan_says(
+    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Journals are cut early, so that the answers of an open round are most of one."""
+    monkeypatch.setattr(plan, "JOURNAL", 4_000)
+    monkeypatch.setattr(storage, "MOST_BYTES", 4_000)
+    found = federate(name)
+    most = {"journal": 0}
+
+    def told(kernel: object) -> None:
+        most["journal"] = max(most["journal"], (found.server / JOURNAL).stat().st_size)
+
+    found.told = told
+    found.start()
+    found.wait()
+    stated = Agreed(found.laid.server).network.disk()
+    assert stated is not None
+    assert 0 < most["journal"] <= stated.journal
+    for folder, limit in (
+        (found.server, stated.server),
+        (found.folder(found.names[0]), stated.site),
+    ):
+        assert sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) <= limit

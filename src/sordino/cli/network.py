@@ -195,6 +195,8 @@ def provision(
         f"Kits for the server and {len(agreement.names)} sites are in {out}. Each holds a private "
         f"key: give it to its site alone. Keep {out / kit.AUTHORITY} where no network reaches it"
     )
+    if (disk := kit.Agreed(out / kit.SERVER).network.disk()) is not None:
+        say.people(f"{disk}")
 
 
 @app.command()

@@ -207,6 +207,8 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     _show_paragraphs(regimes.of(study).told(study, priced))
     if priced.gradients:
         say.result(f"gradients of single examples: {priced.gradients}")
+    if priced.disk is not None:
+        say.result(f"{priced.disk}")
 
 
 def _show_test(study: Study) -> None:

@@ -35,7 +35,7 @@ from sordino.core.network import (
     stand_in,
     with_secret_noise,
 )
-from sordino.core.plan import Plan
+from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.data.dataset import Dataset
@@ -294,6 +294,9 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
             built.simulation.ledgers.close()
         return built.plan
+
+    def disk(self) -> Disk:
+        return self.regime.disk(self.study, self.widest())
 
     def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing | None:
         sizes, name, privacy = self.agreement.sizes, self.agreement.names[index], limited.privacy

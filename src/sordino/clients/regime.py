@@ -34,7 +34,7 @@ from sordino.clients.study import (
     testing,
 )
 from sordino.core import regimes
-from sordino.core.plan import Plan, Schedule
+from sordino.core.plan import Disk, Plan, Schedule
 from sordino.core.prepared import PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
@@ -166,6 +166,35 @@ class HorizontalRegime(Regime[H]):
         rate, ordered = self.rates(study, sizes)[0], sorted(sizes)
         return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
 
+    def disk(self, study: H, dimension: int) -> Disk:
+        """Return what a study takes on disks, with a model of this dimension."""
+        clients, summing, model = study.data.clients, self.summing(study), 4 * dimension
+        answer, tasks = model * self.vectors_sent(study), study.horizon * clients
+        if study.streams:
+            tasks = self.share(study) * clients
+        if summing is not None:
+            answer = dimension * -(-summing.bits // 8)
+        found = Disk.of(
+            kept=model * self.vectors_kept(study),
+            models=model,
+            answer=answer,
+            answers=tasks,
+            at_once=1 if study.streams else clients,
+            rows=-(-study.horizon // study.stride) + clients,
+            entries=tasks,
+            sites=clients,
+            site=model,
+        )
+        return found if self.carried else Disk(found.run)
+
+    def vectors_sent(self, study: H) -> int:
+        """Return the most vectors of the model's length in an answer."""
+        return 1
+
+    def vectors_kept(self, study: H) -> int:
+        """Return the most vectors of the model's length in a checkpoint."""
+        return 1
+
     def curve_counts(self, used: int) -> list[int]:
         """Return numbers of charges, the last one ``used``, after which a plan shows epsilon."""
         return [used]
@@ -259,6 +288,7 @@ class HorizontalRegime(Regime[H]):
             study.world.latency.tasks(Seeded(study.seed), len(sizes))
         sized = for_dimension(study, known.dim)
         priced = self.price(sized, sizes, known.dim)
+        priced = replace(priced, disk=self.disk(sized, known.dim))
         if study.execution.device not in ("auto", "cpu"):
             from sordino.core.run.environment import absent_device
 

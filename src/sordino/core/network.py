@@ -24,7 +24,7 @@ from sordino.base.errors import DataError, StudyError
 from sordino.base.files import toml_of
 from sordino.base.registry import Section
 from sordino.core import study as studies
-from sordino.core.plan import Plan
+from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
@@ -300,6 +300,12 @@ class NetworkRegime(ABC, Generic[T]):
     @abstractmethod
     def plan(self, index: int, limited: T) -> Plan:
         """Return what the study costs a site."""
+
+    @abstractmethod
+    def disk(self) -> Disk | None:
+        """Return what the study takes on the disks of server and sites; None where that is not
+        known.
+        """
 
     def standing(self, index: int, limited: T, data: Dataset) -> Standing | None:
         """Return what a site's rows have spent and what is left, without a change of its ledger;

@@ -38,6 +38,7 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import StudyError
+from sordino.base.files import MIB
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import (
     Budget,
@@ -339,6 +340,84 @@ def least(values: Iterable[int | None]) -> int | None:
     return min((each for each in values if each is not None), default=None)
 
 
+JOURNAL, INPUTS = 256 * MIB, 5_000
+"""Bytes and inputs of a server's journal, beyond which it begins anew at the next moment that can
+be saved.
+"""
+NOTED = 16 * MIB
+"""Bytes of the log of what was refused, at most."""
+_BESIDE, _ROW, _ENTRY, _INPUT = 4 * MIB, 600, 700, 100
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """Bytes that a study takes on disks at most, about.
+
+    Attributes:
+        run: of the folder of a simulation.
+        server: of the server's folder in a federation, and ``journal`` that part of it which is the
+            journal; 0 where no network carries the study.
+        site: of the folder of the site that needs most.
+    """
+
+    run: int
+    server: int = 0
+    journal: int = 0
+    site: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        kept: int,
+        models: int,
+        answer: int,
+        answers: int,
+        at_once: int,
+        rows: int,
+        entries: int,
+        sites: int,
+        site: int,
+    ) -> Disk:
+        """Return the sum of the files of each folder.
+
+        Args:
+            kept: bytes of a checkpoint of all; there are two while one is replaced.
+            models: bytes of the model.
+            answer: bytes of a site's answer, of which there are ``answers`` in the whole run;
+                ``at_once`` may come before the next moment that can be saved.
+            rows: of the log.
+            entries: of the ledger of all.
+            sites: how many share these entries.
+            site: bytes of a site's checkpoint.
+        """
+        beside = _BESIDE + rows * _ROW
+        run = beside + 2 * kept + models + entries * _ENTRY
+        whole = answer + _INPUT
+        journal = min(JOURNAL, min(INPUTS, answers) * whole) + at_once * whole
+        own = 2 * (site + answer) + models + -(-entries // sites) * _ENTRY
+        return cls(run, run + journal + models + NOTED, journal, beside + own + NOTED)
+
+    def __str__(self) -> str:
+        if not self.server:
+            return f"disk: at most about {size_text(self.run)}"
+        return (
+            f"disk: at most about {size_text(self.run)}; in a federation {size_text(self.server)} "
+            f"at the server, of which its journal takes {size_text(self.journal)}, and "
+            f"{size_text(self.site)} at a site"
+        )
+
+
+def size_text(count: int) -> str:
+    """Bytes for people, rounded up to two digits or so.
+
+    >>> size_text(4_300_000), size_text(1_234_567_890)
+    ('4.3 MB', '1.3 GB')
+    """
+    unit, name = (1e9, "GB") if count >= 1e9 else (1e6, "MB")
+    found = count / unit
+    return f"{math.ceil(found * 10) / 10 if found < 10 else math.ceil(found):g} {name}"
+
+
 class Balance(msgspec.Struct, frozen=True):
     """One client's ledger, as it is now.
 
@@ -391,6 +470,7 @@ class Plan:
         shared: the grid of a sum whose noise clients share, in the first round.
         left: what each client's data has left, where its ledger outlives runs.
         clients: epsilon, noise multiplier and weight of each client, where they differ.
+        disk: what the study takes on disks; None where that is not known.
     """
 
     noise_multiplier: float = 0.0
@@ -413,6 +493,7 @@ class Plan:
     shared: SharedGrid | None = None
     left: tuple[Balance, ...] = ()
     clients: tuple[tuple[float, float, float], ...] = ()
+    disk: Disk | None = None
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

@@ -25,6 +25,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
 from sordino.core.network import Standing
+from sordino.core.plan import size_text
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import sources
@@ -365,6 +366,8 @@ def promised(options: JoinOptions) -> Iterator[str]:
     )
     yield f"What stays here: {options.data}, its labels, and the ledger."
     yield from _price(agreed, study, index, own, options)
+    if (disk := part.disk()) is not None:
+        yield f"What the run takes on this site's disk: at most about {size_text(disk.site)}."
     for line in assumptions(study):
         yield f"The guarantee rests on this: {line}"
     if (warning := unchecked(agreed, own)) is not None:

@@ -41,12 +41,14 @@ import msgspec
 
 from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
-from sordino.base.files import KIB, MIB, append_below, open_below, read_below, there
+from sordino.base.files import KIB, append_below, open_below, read_below, there
 from sordino.core.files import replace_file
+from sordino.core.plan import INPUTS
+from sordino.core.plan import JOURNAL as JOURNAL_BYTES
 from sordino.network.frames import Hello
 
 JOURNAL = "journal.bin"
-MOST_INPUTS, MOST_BYTES = 5_000, 256 * MIB
+MOST_INPUTS, MOST_BYTES = INPUTS, JOURNAL_BYTES
 """A journal that holds more is to begin anew: a server steps through all of it when it is started
 again.
 """

@@ -157,6 +157,18 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         )
         return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
 
+    def vectors_sent(self, study: SynchronousStudy) -> int:
+        """Return the most vectors of an answer: a model, and the first gradient where a method asks
+        for it.
+        """
+        return 1 if study.aggregated else 2
+
+    def vectors_kept(self, study: SynchronousStudy) -> int:
+        """Return the most vectors of a checkpoint: the model, its average, two of an adaptive step,
+        and of a literal form each client's last model.
+        """
+        return 4 + (study.data.clients if study.form != "sound" else 0)
+
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""
         made, method = super().mechanism(study, sizes, trial), study.method

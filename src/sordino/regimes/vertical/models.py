@@ -52,8 +52,6 @@ from sordino.training.models import (
 )
 from sordino.training.perexample.separable import known
 
-PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
-
 
 class Total(nn.Module):
     """The sum of the parties' scores (n, parties classes) -> (n, classes), and a bias."""
@@ -77,19 +75,16 @@ def linear_layers(widths: Sequence[int], *, last: bool) -> nn.Sequential:
 
 def party(model: SplitModel, features: int, classes: int) -> nn.Module:
     """Return a party's half that has a name, for ``features`` numbers of an example."""
+    widths = model.party_widths(features, classes)
     if model.name == "linear":
         return nn.Linear(features, classes)
-    if model.name == "physics":
-        return linear_layers((features, *PARTY), last=False)
-    return linear_layers((features, model.embedding), last=True)
+    return linear_layers(widths, last=model.name != "physics")
 
 
 def server(model: SplitModel, embeddings: int, classes: int) -> nn.Module:
     """Return the server's half that has a name, for so many numbers of all embeddings."""
-    if model.name == "linear":
-        return Total(classes)
-    hidden = SERVER if model.name == "physics" else (model.hidden,)
-    return linear_layers((embeddings, *hidden, classes), last=False)
+    widths = model.server_widths(embeddings, classes)
+    return linear_layers(widths, last=False) if widths else Total(classes)
 
 
 def _checked(module: nn.Module, features: int, where: str, *, party: bool) -> int:

@@ -84,7 +84,7 @@ from sordino.core.network import (
     stand_in,
     with_secret_noise,
 )
-from sordino.core.plan import Plan
+from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
 from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSide
@@ -98,7 +98,6 @@ from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
 from sordino.regimes.vertical.run import (
-    BLOCK,
     Block,
     Events,
     Sizes,
@@ -197,7 +196,7 @@ class VerticalServer(Events, ServerSide[State]):
         self._unbooked = self.read_next(state, self._task)
         block = self._block
         self.player.begin(int(block.used.sum()))
-        silent = self.activity.silent(block.start, len(block.used), BLOCK)
+        silent = self.activity.silent(block.start, len(block.used), prices.BLOCK)
         self._silent = silent[block.used]
         return self._noted(self.player.open()) if block.used.any() else self._over()
 
@@ -424,7 +423,7 @@ class VerticalSite(Events, SiteSide[State]):
         if not n:
             return False
         x = block.read.x[: n * self.batch]
-        active = self.activity.drawn(x, start, n, BLOCK)[0][block.used]
+        active = self.activity.drawn(x, start, n, prices.BLOCK)[0][block.used]
         if self.party is not None:
             self._active = active[:, self.site]
         self.block, self._labels = block, None
@@ -716,6 +715,10 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     def plan(self, index: int, limited: VerticalStudy) -> Plan:
         """Return what the study costs a site."""
         return prices.price(self.study)
+
+    def disk(self) -> Disk | None:
+        held = [len(each) for each in self.split.held]
+        return prices.disk(self.study, held, len(self.agreement.data.classes))
 
     def released(self, index: int) -> str:
         """Return what leaves a site each time that it is asked, for people."""

@@ -20,14 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sordino.base.errors import StudyError
-from sordino.core.plan import ENDLESS, NoisyCharges, Plan, Schedule, Stages
+from sordino.core.plan import ENDLESS, Disk, NoisyCharges, Plan, Schedule, Stages
 from sordino.privacy import Budget, Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated
 from sordino.privacy.accounting import Spent
 from sordino.privacy.budget import left_out
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
+
+BLOCK = 1000
+"""Events in a block."""
 
 LABELS, ENTITIES = "labels", "entities"
 RequiredCharges = tuple[tuple[str, Event], ...]
@@ -235,6 +239,41 @@ def price(study: VerticalStudy) -> Plan:
         warnings=(*warnings(study), *more),
         releases=tuple((each, _in_words(study, each), epsilon) for each, epsilon in spent.items()),
     )
+
+
+def disk(study: VerticalStudy, held: Sequence[int], classes: int) -> Disk | None:
+    """Return what a study takes on disks whose parties hold so many features each; None where its
+    halves are of one's own.
+    """
+    model, method = study.model, study.method
+    if model.name == "own":
+        return None
+    parties = [model.party_widths(features, classes) for features in held]
+    sent = [widths[-1] for widths in parties]
+    halves = [*map(_numbers, parties), _numbers(model.server_widths(sum(sent), classes)) or classes]
+    window = 1 if method.replays else method.window
+    rows = method.batch * (method.window if method.replays else 1)
+    sites = [
+        4 * ((window + 2) * half + rows * features)
+        for half, features in zip(halves, (*held, 0), strict=True)
+    ]
+    answer = rows * max(sent) * study.world.precision // 8
+    return Disk.of(
+        kept=sum(sites),
+        models=4 * sum(halves),
+        answer=answer,
+        answers=study.horizon * (len(held) + 1),
+        at_once=min(study.horizon, BLOCK) * (len(held) + 1),
+        rows=-(-study.horizon // study.stride),
+        entries=-(-study.horizon // BLOCK) * (len(held) + 2),
+        sites=len(held) + 1,
+        site=max(sites) + study.checkpoint_stride * answer,  # with the turns since it was saved
+    )
+
+
+def _numbers(widths: Sequence[int]) -> int:
+    """Return how many numbers linear layers of these widths have."""
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
 
 
 def _in_words(study: VerticalStudy, unit: str) -> str:

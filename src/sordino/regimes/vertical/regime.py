@@ -14,7 +14,7 @@ from sordino.core.regimes import Regime
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
-from sordino.regimes.vertical.plan import calibrate, price
+from sordino.regimes.vertical.plan import calibrate, disk, price
 from sordino.regimes.vertical.study import TEMPLATE, VerticalStudy
 
 if TYPE_CHECKING:
@@ -76,12 +76,13 @@ class VerticalRegime(Regime[VerticalStudy]):
 
         full = calibrate(study)
         stream, *_ = source(full, known=False)
-        parts(full, stream)
+        held = [len(part) for part in parts(full, stream)]
         if full.model.party is not None or full.model.server is not None:
             from sordino.regimes.vertical.models import Split
 
             Split.of(full, stream)
-        return replace(price(full), calibrated=full != study), ()
+        takes = disk(full, held, len(stream.classes))
+        return replace(price(full), calibrated=full != study, disk=takes), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, affordable_steps: Sequence[int] | None

@@ -81,6 +81,7 @@ from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Pl
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.plan import (
+    BLOCK,
     affordable_events,
     charges,
     feature_charges,
@@ -103,8 +104,6 @@ from sordino.regimes.vertical.stream import (
 )
 from sordino.regimes.vertical.study import VerticalStudy
 
-BLOCK = 1000
-"""Events in a block."""
 _GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
 """Whole numbers from which on MessagePack needs more bytes."""
 Booked = tuple[str, int, int, int]

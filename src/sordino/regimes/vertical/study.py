@@ -103,6 +103,10 @@ class VerticalData(Source):
         return self.stream.repeats or self.entity is not None
 
 
+PARTY, SERVER = (32, 64, 98, 128), (256, 128, 64, 32)
+"""Widths of the layers of the network for SUSY and HIGGS."""
+
+
 class SplitModel(Section):
     """A network cut between parties and server.
 
@@ -126,6 +130,21 @@ class SplitModel(Section):
     server: str | None = Field(
         None, description='package.module:factory of the server\'s part; with name "own"'
     )
+
+    def party_widths(self, features: int, classes: int) -> tuple[int, ...]:
+        """Return the widths of a party's linear layers, its features first; of a named network."""
+        if self.name == "linear":
+            return features, classes
+        return (features, *PARTY) if self.name == "physics" else (features, self.embedding)
+
+    def server_widths(self, embeddings: int, classes: int) -> tuple[int, ...]:
+        """Return the widths of the server's, the numbers of all embeddings first; a convex one has
+        no layer.
+        """
+        if self.name == "linear":
+            return ()
+        hidden = SERVER if self.name == "physics" else (self.hidden,)
+        return embeddings, *hidden, classes
 
     @model_validator(mode="after")
     def _own_is_given(self) -> SplitModel:
