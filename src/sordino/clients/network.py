@@ -169,7 +169,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 )
             elif privacy.epsilon is None or limit < privacy.epsilon:
                 changed["epsilon"] = limit
-        return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
+        return study.with_privacy(changed)
 
     def read(self, path: Path, index: int, limited: HorizontalStudy) -> Dataset:
         """It is in the agreed shape, with the
@@ -285,11 +285,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         )
 
     def plan(self, index: int, limited: HorizontalStudy) -> Plan:
-        changed = limited.privacy.model_copy(update={"ledger": "run", "entropy": "seed"})
-        trial, have = (
-            limited.model_copy(update={"privacy": changed}),
-            divided(self.agreement, limited),
-        )
+        trial = limited.with_privacy({"ledger": "run", "entropy": "seed"})
+        have = divided(self.agreement, limited)
         with tempfile.TemporaryDirectory() as folder:
             built = self.regime.assembled(trial, have, Path(folder), "plan", None, mine=index)
             built.simulation.ledgers.close()

@@ -118,7 +118,7 @@ class HorizontalRegime(Regime[H]):
         update: dict[str, object] = {"noise_multiplier": max(sigmas)}
         if study.given_epsilons is not None:
             update["noise_multipliers"] = sigmas
-        return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
+        return study.with_privacy(update)
 
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
         """Return the plan of a study over clients of these sizes and a model of this dimension.

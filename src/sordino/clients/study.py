@@ -258,13 +258,7 @@ def for_dimension(study: H, dimension: int) -> H:
     noise = study.privacy.mechanism
     if study.privacy.unit == "none" or not noise.sized:
         return study
-    return study.model_copy(
-        update={
-            "privacy": study.privacy.model_copy(
-                update={"mechanism": noise.for_dimension(dimension)}
-            )
-        }
-    )
+    return study.with_privacy({"mechanism": noise.for_dimension(dimension)})
 
 
 # What the promise of such a study rests on

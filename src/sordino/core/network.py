@@ -340,8 +340,7 @@ def with_secret_noise(agreement: Agreement, study: T) -> T:
     """
     if agreement.rehearsal or study.privacy.entropy == "system":
         return study
-    privacy = study.privacy.model_copy(update={"entropy": "system"})
-    secret = study.model_copy(update={"privacy": privacy})
+    secret = study.with_privacy({"entropy": "system"})
     studies.parse(toml_of(studies.write(secret)), source="the study")
     return secret
 

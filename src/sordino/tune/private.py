@@ -202,9 +202,7 @@ def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNot
         "noise_multipliers": trial.noise_multipliers,
         "entropy": "seed",
     }
-    privacy = own.privacy.model_copy(update=changed)
-    study = own.model_copy(update={"privacy": privacy})
-    built = regimes.build(study, folder, note.tuning)
+    built = regimes.build(own.with_privacy(changed), folder, note.tuning)
     simulation = built.simulation
     try:
         if note.data is None:

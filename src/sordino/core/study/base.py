@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -348,6 +348,11 @@ class Study(Section):
         raise ValueError(
             f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'"
         )
+
+    def with_privacy(self, keys: Mapping[str, object]) -> Self:
+        """Return the study with these values of keys of ``privacy``, which are not checked."""
+        privacy = self.privacy.model_copy(update=dict(keys))
+        return self.model_copy(update={"privacy": privacy})
 
     @property
     def regime(self) -> str:

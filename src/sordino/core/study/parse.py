@@ -375,8 +375,7 @@ def placed(study: Study, folder: Path, typed: Collection[str] = ()) -> Study:
             f"{LEDGER} = {ledger!r} means {path}, which is not there, and there is {other}. A new "
             "ledger would forget what was spent: give the full path of the ledger"
         )
-    privacy = full.privacy.model_copy(update={"ledger": str(path)})
-    return full.model_copy(update={"privacy": privacy})
+    return full.with_privacy({"ledger": str(path)})
 
 
 def _full(section: S, base: Callable[[str], Path], before: str = "") -> S:

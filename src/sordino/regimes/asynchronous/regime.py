@@ -88,8 +88,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         privacy = study.privacy
         if study.method.literal and privacy.unit != "none" and privacy.noise_multiplier is None:
             # that form does not use it
-            unused = privacy.model_copy(update={"noise_multiplier": 1.0})
-            return study.model_copy(update={"privacy": unused})
+            return study.with_privacy({"noise_multiplier": 1.0})
         return super().calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:

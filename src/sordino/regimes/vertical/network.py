@@ -654,8 +654,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         if limit is None or study.privacy.epsilon is None or limit >= study.privacy.epsilon:
             return study
         told = min(prices.label_epsilon(study), limit)  # is not used: releases are as agreed
-        changed = {"epsilon": limit, "label_epsilon": told}
-        return study.model_copy(update={"privacy": study.privacy.model_copy(update=changed)})
+        return study.with_privacy({"epsilon": limit, "label_epsilon": told})
 
     def read(self, path: Path, index: int, limited: VerticalStudy) -> Dataset:
         """Read a site's own file, as agreed: its columns, or the labels."""

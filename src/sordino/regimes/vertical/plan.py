@@ -97,7 +97,7 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
         name: one.model_copy(update={"noise_multiplier": one.noise_multiplier or found})
         for name, one in (("embedding", privacy.embedding), ("update", privacy.update))
     }
-    return study.model_copy(update={"privacy": privacy.model_copy(update=filled)})
+    return study.with_privacy(filled)
 
 
 def unprotected(study: VerticalStudy) -> str | None:
