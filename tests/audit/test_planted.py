@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from sordino.audit.canaries import (
-    Prepared,
-    black_box,
-    own_mechanism,
-    prepared,
-    white_box,
-)
+from permitted import permits
+from sordino.audit.canaries import black_box, own_mechanism, white_box
+from sordino.audit.intervals import rows
 from sordino.audit.planted import (
     ABSENT,
     MembersSum,
@@ -24,13 +20,14 @@ from sordino.audit.planted import (
     Watched,
     likelihoods,
     quieter,
-    trained,
 )
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
+from sordino.base.message import Train
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
+from sordino.mechanisms import grid
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models
@@ -44,18 +41,10 @@ from sordino.training.perexample import FlatBound, MeanGradient
 STUDY = Path(__file__).parents[2] / "examples/audit/samples.toml"
 
 
-def ready(*changes: str) -> Prepared:
+def ready(*changes: str) -> HorizontalStudy:
     study = studies.read(STUDY, changes)
     assert isinstance(study, HorizontalStudy)
-    return prepared(study)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quieter(CountedGaussian):
-    """Books twice the noise that it adds."""
-
-    def event(self) -> Booked:
-        return Booked(noise_multiplier=2.0 * self.noise_multiplier)
+    return study
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
@@ -66,20 +55,22 @@ def test_one_run_comes_near_the_ledger_and_not_above(epsilon: float) -> None:
     assert found.ledger <= 2.75 * found.low  # 2.01 to 2.71 at four seeds
 
 
-def test_half_the_noise_that_is_booked_is_found() -> None:
-    found = ready("privacy.epsilon=2")
-    noise = found.noise
-    wrong = Quieter(clip=noise.clip, noise_multiplier=0.5 * noise.noise_multiplier)
-    seen = white_box(replace(found, noise=wrong), 8000, 0.05, "x")
+def test_half_the_noise_that_is_booked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = grid.add_gaussian
+
+    def quiet(*given: Any, noise_multiplier: float, **more: Any) -> Any:
+        return own(*given, noise_multiplier=0.5 * noise_multiplier, **more)
+
+    monkeypatch.setattr(grid, "add_gaussian", quiet)
+    seen = white_box(ready("privacy.epsilon=2"), 8000, 0.05, "x")
     assert seen.ledger == pytest.approx(2.0, rel=1e-3)
     assert seen.verdict == "BROKEN"
 
 
 def test_the_model_at_the_end_tells_of_canaries_without_noise_and_not_with_it() -> None:
-    found = ready("budget.rounds=20")
-    assert black_box(found, 100, 0.05, "x").verdict == "holds"
-    bare = CountedGaussian(clip=10.0, noise_multiplier=1e-3)
-    seen = black_box(replace(found, noise=bare, rounds=400), 200, 0.05, "x")
+    assert black_box(ready("budget.rounds=20"), 100, 0.05, "x").verdict == "holds"
+    bare = ("privacy.epsilon=inf", "privacy.noise_multiplier=1e-3", "privacy.clip=10")
+    seen = black_box(ready(*bare, "budget.rounds=400", "data.clients=1"), 200, 0.05, "x")
     assert seen.ledger > 1e3
     assert seen.plain > 1.0
 
@@ -126,13 +117,13 @@ def test_what_is_seen_is_what_the_client_released() -> None:
         entropy=Seeded(3),
     )
     start = flat.weights.clone()
-    weights, spent = trained(client, start, 2, 3)
+    task = Train(round=1, steps=6, weights=start.numpy())
+    weights = client.answer(task, permits(client.price(task))).weights
     assert len(watched.seen) == 6
     for rest, deviation in watched.seen:
         assert rest == pytest.approx([1.0, 0.0], abs=1e-3)
         assert deviation == noise.noise_multiplier
-    assert [count for _, count in spent] == [3, 3]
-    assert not torch.equal(weights, start)
+    assert not np.array_equal(weights, start.numpy())
 
 
 def test_likelihoods_are_those_of_a_mixture() -> None:
@@ -154,7 +145,8 @@ def test_only_what_has_noise_becomes_quieter() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["method.name=dp-fedavg", "privacy.unit=client"], "privacy.unit = 'client'"),
+        (["privacy.noise=shared"], "privacy.noise"),
+        (["method.name=adap-dpfl", "privacy.accountant=rdp@8"], "chooses it on the way"),
         (['privacy.mechanism={ kind = "haar" }'], "needs the same noise on every number"),
         (
             ['method={ name = "ali-dpfl", form = "paper", learning_rate = 0.5 }'],
@@ -164,7 +156,7 @@ def test_only_what_has_noise_becomes_quieter() -> None:
 )
 def test_studies_without_dirac_canaries_are_refused(changes: list[str], message: str) -> None:
     with pytest.raises(StudyError) as refused:
-        ready(*changes)
+        [row(0.05) for row in rows(ready(*changes), 10, "x")]
     assert message in str(refused.value)
 
 

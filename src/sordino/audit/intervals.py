@@ -86,8 +86,7 @@ under a name. It raises a StudyError if nothing can be planted in the study."""
 
 def alone(study: S) -> S:
     """The study with a ledger of its run: an attack spends nothing of a lasting one's budget."""
-    privacy = study.privacy.model_copy(update={"ledger": "run"})
-    return study.model_copy(update={"privacy": privacy})
+    return study.with_privacy({"ledger": "run"})
 
 
 def rows(study: Study, canaries: int, name: str) -> Sequence[Row]:
@@ -114,9 +113,10 @@ class _Nobody:
     def save(self, moment: Snapshot) -> None: ...
 
 
-def played(built: PreparedRun) -> None:
-    """Play a run to its end by the ordinary kernel, charged to its ledger; no model is kept."""
-    built.simulation.run(built.first, _Nobody())
+def played(built: PreparedRun) -> Snapshot:
+    """Play a run by the ordinary kernel, charged to its ledger, and return how it ended."""
+    end: Snapshot = built.simulation.run(built.first, _Nobody())
+    return end
 
 
 # Figures

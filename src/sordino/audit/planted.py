@@ -1,7 +1,7 @@
 """Canaries among a client's examples, each there or not by a coin, and what a run shows of them.
 
-The client is :class:`~sordino.training.dpsgd.PrivateClient` itself: its batches, its clipping, its
-mechanism and its optimizer. Only the kernel is told what to add where a canary is drawn:
+The run is the study's own: its clients, its kernel and its ledger. Only the sums of one client are
+told what to add where a canary is drawn:
 
     Dirac       a gradient of length C on one number of the vector, another for each canary
     example     noise with a random label, through the model, like any other example
@@ -31,7 +31,7 @@ from torch import Tensor
 from sordino.audit.bounds import Scores, TradeOff, audited, of_curve
 from sordino.audit.intervals import Interval, played
 from sordino.base.errors import StudyError
-from sordino.base.message import Train
+from sordino.base.message import Vector
 from sordino.clients import regime as clients
 from sordino.clients.division import Federation
 from sordino.clients.study import HorizontalStudy
@@ -40,19 +40,15 @@ from sordino.data import Dataset
 from sordino.mechanisms.gaussian import Bounded, Measure
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import (
-    Budget,
-    Charge,
     Composed,
     Event,
     Gaussian,
-    Ledger,
     PoissonSampled,
     Pure,
     Repeated,
     accountant,
 )
 from sordino.training.client import Examples
-from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
 from sordino.training.perexample import Bound, Clipped, ClippedSum
@@ -141,7 +137,12 @@ class Watched:
     seen: list[tuple[Scores, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        refuse_uneven(self.mechanism)
+        if not isinstance(self.mechanism, SameNoise) or self.mechanism.measure != "flat":
+            raise StudyError(
+                "privacy.mechanism.kind: --attack canaries needs the same noise on every number "
+                "and clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the "
+                "others"
+            )
 
     @property
     def clip(self) -> float:
@@ -182,19 +183,6 @@ class Watched:
         return noisy, count
 
 
-def refuse_uneven(mechanism: Bounded) -> None:
-    """Refuse a mechanism whose noise or clipping is not the same for every number.
-
-    Raises:
-        StudyError: if it is none of those that canaries on single numbers are for.
-    """
-    if not isinstance(mechanism, SameNoise) or mechanism.measure != "flat":
-        raise StudyError(
-            "privacy.mechanism.kind: --attack canaries needs the same noise on every number and "
-            "clipping as a whole. Use kind = 'gaussian', or --attack mechanism for the others"
-        )
-
-
 def dirac(
     flat: Flat, loss: Loss, part: Dataset, coins: Coins, rng: np.random.Generator
 ) -> tuple[PlantedSum, Examples]:
@@ -214,44 +202,6 @@ def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
         drawn = math.log(rate) + (2.0 * rest - 1.0) / (2.0 * deviation**2)
         total += np.logaddexp(math.log1p(-rate), drawn) if rate < 1.0 else drawn
     return total
-
-
-def trained(
-    client: PrivateClient, start: Tensor, rounds: int, steps: int
-) -> tuple[Tensor, tuple[tuple[Event, int], ...]]:
-    """One client alone for some rounds of ``steps`` steps, from weights (d,), charged to a ledger.
-
-    The ledger lasts as long as the run.
-
-    Returns:
-        weights (d,) after the last, and what the ledger has booked.
-    """
-    weights = start.detach().cpu().numpy().copy()
-    spent: list[tuple[Event, int]] = []
-    most = Budget(epsilon=math.inf, delta=1e-5, accountant="rdp")
-    with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger.create(Path(folder) / "ledger.sqlite", {client.unit: "an audit"})
-        try:
-            for number in range(1, rounds + 1):
-                task = Train(round=number, steps=steps, weights=weights)
-                price = client.price(task)
-                charges = [
-                    Charge(
-                        unit=client.unit,
-                        event=event,
-                        count=count,
-                        why="an audit",
-                        method="audit",
-                        round=number,
-                        key=f"audit/{number}/{i}",
-                    )
-                    for i, (event, count) in enumerate(price)
-                ]
-                weights = client.answer(task, ledger.charge(charges, most)).weights
-                spent += price
-        finally:
-            ledger.close()
-    return torch.from_numpy(weights), tuple(spent)
 
 
 MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)
@@ -318,40 +268,43 @@ class Promised:
         )
 
 
-Planted = tuple[PreparedRun, Watched, float, Coins]
-"""A run with canaries, the mechanism that is watched, q, and which canaries are there (m,)."""
+Planted = tuple[PreparedRun, Callable[[Vector], Scores], Coins]
+"""A run with canaries, their scores (m,) by the model at its end, and which are there (m,)."""
 
 
 def attacked(
     study: HorizontalStudy,
     divided: Federation,
     plant: Callable[[PreparedRun], Planted],
-    row: tuple[str, str],
+    row: tuple[str, str, str],
     alpha: float,
 ) -> Interval:
-    """One run of a study by the ordinary kernel, by an adversary who sees every release.
+    """One run of a study by the ordinary kernel, on the processor, with canaries in it.
 
     Args:
         plant: puts canaries into the run.
-        row: its name and the unit that is asked about.
+        row: its name, the unit that is asked about, and what the adversary sees.
     """
-    privacy, (name, unit) = study.privacy, row
+    privacy, (name, unit, how) = study.privacy, row
+    here = study.model_copy(
+        update={"execution": study.execution.model_copy(update={"device": "cpu"})}
+    )
     with tempfile.TemporaryDirectory() as folder:
-        built = clients.of(study).assembled(study, divided, Path(folder), "audit", None)
-        planted, watched, rate, coins = plant(built)
-        played(planted)
+        built = clients.of(here).assembled(here, divided, Path(folder), "audit", None)
+        planted, scores, coins = plant(built)
+        found = scores(played(planted).model)
         simulation = planted.simulation
         spent = simulation.ledgers.spent(simulation.units[0])
         simulation.ledgers.close()
     promised = Promised(
         name=name,
         unit=unit,
-        how="one run, white box",
+        how=f"one run, {how}",
         spent=spent,
         delta=privacy.delta or 1e-5,
         accountant=privacy.accountant,
     )
-    return promised.interval(likelihoods(watched.seen, rate), coins, alpha)
+    return promised.interval(found, coins, alpha)
 
 
 def quieter(event: Event, noise: float) -> Event:

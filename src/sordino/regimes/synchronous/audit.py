@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino.audit import canaries as examples
 from sordino.audit.intervals import Interval, Row, alone
-from sordino.audit.planted import Coins, Planted, Watched, attacked
+from sordino.audit.planted import Coins, Planted, Watched, attacked, likelihoods
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
@@ -92,10 +92,20 @@ class CanaryClient(LocalClient):
 
 def rows(study: SynchronousStudy, canaries: int, name: str) -> Sequence[Row]:
     """Return the rows of one study, with at most so many canaries in a run."""
-    if study.privacy.unit != "client":
-        return examples.rows(study, canaries, name)
-    _refuse(study)
-    return [lambda alpha: clients(study, canaries, alpha, name)]
+    seen, last = f"{name}, every release seen", f"{name}, model at the end"
+    if study.shared:
+        raise StudyError(
+            "privacy.noise: --attack canaries plants clients and examples where one adds the noise "
+            "alone; set privacy.noise = 'own', and see --attack mechanism for shared noise"
+        )
+    if study.privacy.unit == "client":
+        _refuse(study)
+        return [lambda alpha: clients(study, canaries, alpha, seen)]
+    examples.refuse(study)
+    return [
+        lambda alpha: examples.white_box(study, canaries, alpha, seen),
+        lambda alpha: examples.black_box(study, canaries, alpha, last),
+    ]
 
 
 def _refuse(study: SynchronousStudy) -> None:
@@ -104,11 +114,6 @@ def _refuse(study: SynchronousStudy) -> None:
         raise StudyError(
             f"method.name = {method.name!r}: --attack canaries plants clients where an aggregator "
             "covers their sum with noise, as in dp-fedavg"
-        )
-    if study.shared:
-        raise StudyError(
-            "privacy.noise: --attack canaries plants clients where one aggregator adds the noise; "
-            "set privacy.noise = 'own', and see --attack mechanism for shared noise"
         )
     if method.weights != "equal" or method.clipping != "fixed" or scheduled(study):
         raise StudyError(
@@ -136,9 +141,8 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
     coins = Seeded(study.seed).at("audit", "clients", "coins").random(m) < 0.5
     many = study.data.model_copy(update={"clients": len(divided.parts) + m})
     more = study.model_copy(update={"data": many})
-    row = f"{name}, every release seen", "client"
     plant = partial(_planted, len(divided.parts), coins)
-    return attacked(more, _joined(divided, m), plant, row, alpha)
+    return attacked(more, _joined(divided, m), plant, (name, "client", "white box"), alpha)
 
 
 def _joined(divided: Federation, m: int) -> Federation:
@@ -170,7 +174,8 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
     regime = replace(rules, aggregator=replace(aggregator, mechanism=watched))
     everybody = [*simulation.clients[:real], *planted]
     played = replace(simulation, regime=regime, clients=everybody)
-    return replace(built, simulation=played), watched, aggregator.sampling_rate, coins
+    rate = aggregator.sampling_rate
+    return replace(built, simulation=played), lambda _: likelihoods(watched.seen, rate), coins
 
 
 def _told(client: object) -> dict[str, Any]:
