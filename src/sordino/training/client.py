@@ -76,6 +76,34 @@ class Examples:
         return model_input(self.x.index_select(0, chosen)), self.y.index_select(0, chosen)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SamplingClient:
+    """A client that computes on Poisson samples of its examples.
+
+    Attributes:
+        index: which client, from 0.
+        unit: whose data it holds, in the ledger.
+        examples: its data.
+        sampling_rate: q of the Poisson batches.
+        kernels: the shared model and kernels.
+    """
+
+    index: int
+    unit: str
+    examples: Examples
+    sampling_rate: float
+    kernels: ModelKernels
+
+    @property
+    def expected_batch(self) -> float:
+        """q n, in examples; the divisor of every sum."""
+        return self.sampling_rate * len(self.examples)
+
+    def chosen(self, rng: np.random.Generator) -> Tensor:
+        """Indices of a batch."""
+        return poisson(len(self.examples), self.sampling_rate, rng)
+
+
 def model_input(x: Tensor) -> Tensor:
     """Bytes as pixels in [-1, 1], to the bit as :func:`sordino.data.scaled` has them; else as is.
 

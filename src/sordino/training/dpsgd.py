@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +44,8 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.training.beside import Beside, Wants
-from sordino.training.client import Examples, ModelKernels, agreed, hidden, poisson, received
-from sordino.training.optimizer import Optimizer
+from sordino.training.client import SamplingClient, agreed, hidden, received
+from sordino.training.optimizer import Optimizer, Steps
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 
@@ -53,40 +53,54 @@ NO_NOISE = "plain gradients without noise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PrivateClient:
+class SteppingClient(SamplingClient):
+    """A client that takes steps from the model that was sent.
+
+    Attributes:
+        learning_rate: eta.
+        optimizer: of the local steps.
+        entropy: where batches and noise are drawn from, by address.
+        proximal: mu, of the proximal term; it pulls each step to the model that was sent.
+    """
+
+    learning_rate: float
+    optimizer: Optimizer
+    entropy: Entropy
+    proximal: float = 0.0
+
+    def batches(self, task: Train) -> Iterator[Tensor]:
+        """Yield the indices of every step's batch."""
+        draws = self.entropy.at("client", self.index, "round", task.round, "batches")
+        for _ in range(task.steps):
+            yield self.chosen(draws).to(self.kernels.flat.weights.device)
+
+    def begun(self) -> Steps:
+        """Return steps from the model at hand; a copy of the optimizer keeps nothing."""
+        return copy.deepcopy(self.optimizer).begin(self.learning_rate, self.kernels.flat.weights)
+
+    def update(self, task: Train, statistics: Statistics | None = None) -> Update:
+        """Return the model at hand as an answer."""
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=self.kernels.flat.weights.cpu().numpy().copy(),
+            statistics=statistics,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateClient(SteppingClient):
     """DP-SGD on one client's data.
 
     Attributes:
-        index: which client, from 0.
-        unit: whose data it holds, in the ledger.
-        examples: its data.
         mechanism: clip and noise of each step.
-        sampling_rate: q of the Poisson batches.
-        learning_rate: eta.
-        optimizer: of the local steps.
-        kernels: the shared model and kernels.
-        entropy: where batches and noise are drawn from, by address.
-        proximal: mu, of the proximal term; it pulls each step to the model that was sent.
         realised: divide by the batch as it was drawn, and let an empty one be, without noise, as a
             paper's literal form may say; NOT private, since the divisor is the data's.
     """
 
-    index: int
-    unit: str
-    examples: Examples
     mechanism: Bounded
-    sampling_rate: float
-    learning_rate: float
-    optimizer: Optimizer
-    kernels: ModelKernels
-    entropy: Entropy
-    proximal: float = 0.0
     realised: bool = False
-
-    @property
-    def expected_batch(self) -> float:
-        """B_i = q n_i, in examples; the divisor of every step."""
-        return self.sampling_rate * len(self.examples)
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         wants = Wants.of(task)
@@ -99,21 +113,17 @@ class PrivateClient:
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         covers_round(self.unit, permits, self.price(task), task.round)
         beside = Beside(task, self.kernels, self.examples, self.expected_batch)
-        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
         bound = bound_of(mechanism)
         start = received(task.weights, flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
-        steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
+        steps = self.begun()
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
-        for step in range(1, task.steps + 1):
-            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
-                flat.weights.device
-            )
+        for step, chosen in enumerate(self.batches(task), 1):
             clipped = self.kernels.clipped.of(
                 self.examples, chosen, bound, total, expected=self.expected_batch
             )
@@ -142,14 +152,7 @@ class PrivateClient:
             slope_last=float(last @ moved),
             clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
         )
-        update = Update(
-            client=self.index,
-            round=task.round,
-            steps=task.steps,
-            weights=flat.weights.cpu().numpy().copy(),
-            statistics=statistics,
-        )
-        return beside.sent(update, first)
+        return beside.sent(self.update(task, statistics), first)
 
     def _noisy(
         self, total: Tensor, excess: float, count: int, mechanism: Bounded, rng: np.random.Generator
@@ -211,18 +214,8 @@ def bound_of(mechanism: Bounded) -> Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlainClient:
+class PlainClient(SteppingClient):
     """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
-
-    index: int
-    unit: str
-    examples: Examples
-    sampling_rate: float
-    learning_rate: float
-    optimizer: Optimizer
-    kernels: ModelKernels
-    entropy: Entropy
-    proximal: float = 0.0
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((NonPrivate(reason=NO_NOISE), task.steps),)
@@ -230,24 +223,15 @@ class PlainClient:
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """An empty batch takes no step."""
         covers_round(self.unit, permits, self.price(task), task.round)
-        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
         gradient = torch.empty_like(flat.weights)
-        steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
-        for _ in range(task.steps):
-            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
-                flat.weights.device
-            )
+        steps = self.begun()
+        for chosen in self.batches(task):
             if len(chosen):
                 self.kernels.mean.of(self.examples, chosen, gradient)
                 if self.proximal:
                     gradient.add_(flat.weights - start, alpha=self.proximal)
                 steps.take(flat.weights, gradient, 0.0)
-        return Update(
-            client=self.index,
-            round=task.round,
-            steps=task.steps,
-            weights=flat.weights.cpu().numpy().copy(),
-        )
+        return self.update(task)

@@ -28,7 +28,7 @@ from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training.beside import Wants
-from sordino.training.client import Examples, ModelKernels, agreed, poisson, received
+from sordino.training.client import SamplingClient, agreed, received
 from sordino.training.dpsgd import bound_of
 from sordino.training.local import LocalWork
 
@@ -66,26 +66,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SummedClient:
+class SummedClient(SamplingClient):
     """One sum of clipped gradients a round.
 
     Attributes:
-        index: which client, from 0.
-        unit: whose data it holds, in the ledger.
-        examples: its data.
         mechanism: C and sigma of the opened sum.
-        sampling_rate: q of the Poisson batches.
-        kernels: the shared model and kernels.
         part: its part of every sum.
         entropy: where batches are drawn from, by round.
     """
 
-    index: int
-    unit: str
-    examples: Examples
     mechanism: Bounded
-    sampling_rate: float
-    kernels: ModelKernels
     part: Part
     entropy: Entropy
 
@@ -108,14 +98,10 @@ class SummedClient:
         flat, bound = self.kernels.flat, agreed(self.mechanism, task)
         flat.load(received(task.weights, flat.weights))
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
-        chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+        chosen = self.chosen(batches).to(flat.weights.device)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
         self.kernels.clipped.of(
-            self.examples,
-            chosen,
-            bound_of(bound),
-            total,
-            expected=self.sampling_rate * len(self.examples),
+            self.examples, chosen, bound_of(bound), total, expected=self.expected_batch
         )
         return self.part.message(total, task.round, bound)
 

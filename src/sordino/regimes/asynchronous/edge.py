@@ -30,33 +30,23 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Bounded, length
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
-from sordino.training.client import Examples, ModelKernels, hidden, poisson, received
+from sordino.training.client import SamplingClient, hidden, received
 from sordino.training.dpsgd import NO_NOISE, bound_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Edge:
+class Edge(SamplingClient):
     """Somebody with data who can be asked for a gradient: a subclass ``answer``s a task, with the
     permit of a block of tasks that the ledger has charged, this one among them.
 
     Attributes:
-        index: which edge, from 0.
-        unit: whose data it holds, in the ledger.
-        examples: its data.
-        sampling_rate: q.
         regularisation: lambda.
-        kernels: the shared model and kernels.
         draws: numbered by the edge's tasks: the batch of each, and its noise, by what that hides.
         scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
             moment.
     """
 
-    index: int
-    unit: str
-    examples: Examples
-    sampling_rate: float
     regularisation: float
-    kernels: ModelKernels
     draws: Numbered
     scratch: torch.Tensor
 
@@ -69,11 +59,6 @@ class Edge:
     def noise(self) -> float:
         """E ||noise||^2 in one gradient, at a clip of 1."""
         raise NotImplementedError
-
-    @property
-    def expected_batch(self) -> float:
-        """b = q n, in examples; the divisor of every gradient."""
-        return self.sampling_rate * len(self.examples)
 
     def batch(self, task: Compute) -> torch.Tensor:
         """The indices of a task's batch; the model has the task's weights."""
@@ -91,10 +76,6 @@ class Edge:
     def noise_over(self, task: Compute, total: torch.Tensor) -> np.random.Generator:
         """The generator of the noise that hides this raw vector (d,)."""
         return self.draws.over(task.task, hidden(task, total))
-
-    def chosen(self, rng: np.random.Generator) -> torch.Tensor:
-        """Indices of a batch: a Poisson sample."""
-        return poisson(len(self.examples), self.sampling_rate, rng)
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
         """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
