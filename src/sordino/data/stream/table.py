@@ -56,6 +56,7 @@ Seen = Callable[[NDArray[np.float32], NDArray[np.int64], Sequence[list[str]]], N
 TEXT = (".csv", ".csv.gz", ".csv.bz2")
 PARQUET_ROWS = 20_000
 """Rows at a time, at most."""
+NO_ROWS = Piece(np.empty((0, 0), np.float32), np.empty(0, np.int64))
 GAP = ", or fill the gap with a constant that does not depend on the data"
 
 
@@ -74,6 +75,15 @@ class TableStream:
     """
 
     seen: Seen | None = None
+
+    def __new__(cls, path: str | os.PathLike[str], **_: Any) -> TableStream:
+        """Make the stream of this kind of file: its ending says it."""
+        low = Path(path).name.lower()
+        if not low.endswith((*TEXT, ".parquet")):
+            raise DataError(
+                f"{path}: its ending says its kind, and must be one of {', '.join(TEXT)}, .parquet"
+            )
+        return super().__new__(Text if low.endswith(TEXT) else Parquet)
 
     def __init__(
         self,
@@ -107,10 +117,14 @@ class TableStream:
         self.path, self.label, self.entity, self.header = Path(path), label, entity, header
         self._rows, self.seed = rows, seed
         self.name, self.classes = self.path.name if name is None else name, tuple(classes)
-        self._open()
-        self.columns: tuple[str, ...] | None = self._file.features
-        self.shape: tuple[int, ...] = (len(self._file.features),)
-        self.length = rows if self._file.rows is None else self._file.rows
+        self._number = class_numbers(self.classes)
+        self._expected = listed(self.classes)
+        if self._number("0") == 0 and "0" not in self.classes:
+            self._expected += f", or 0 to {len(self.classes) - 1}"
+        self._again()
+        self.columns: tuple[str, ...] | None = self._features
+        self.shape: tuple[int, ...] = (len(self._features),)
+        self.length = rows if self._file_rows is None else self._file_rows
         if rows is not None and rows != self.length:
             raise self._count(self.length or 0)
         self._scale = constants(scale, self.shape, f"{self.path}: scale")
@@ -123,7 +137,7 @@ class TableStream:
         """
         count = room(start, count, self.length)
         if start < self._first:
-            self._open()
+            self._again()
         at, stop, pieces = start, start + count, list[Piece]()
         while at < stop and self._reach(at):
             rows = np.arange(at, min(stop, self._first + len(self._piece))) - self._first
@@ -148,22 +162,29 @@ class TableStream:
         if self._scale is not None:
             with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
                 x /= self._scale
-        refuse_non_finite(x, str(self.path), self._file.features, first)
+        refuse_non_finite(x, str(self.path), self._features, first)
+
+    def _again(self) -> None:
+        self._first, self._piece = 0, NO_ROWS
+        self._open()
 
     def _open(self) -> None:
-        path, low = self.path, self.path.name.lower()
-        if not low.endswith((*TEXT, ".parquet")):
-            raise DataError(
-                f"{path}: its ending says its kind, and must be one of {', '.join(TEXT)}, .parquet"
-            )
-        self._file: Rows = Text(self) if low.endswith(TEXT) else Parquet(self)
-        self._first, self._piece = 0, Piece(np.empty((0, 0), np.float32), np.empty(0, np.int64))
+        """Begin the file, and tell its columns by :meth:`_has`."""
+        raise NotImplementedError
+
+    def _skip(self, rows: int) -> int:
+        """Pass so many rows, unchecked; how many there were."""
+        raise NotImplementedError
+
+    def _next(self) -> Piece:
+        """The next rows, some thousand; none at the end of the file. Features may be infinite."""
+        raise NotImplementedError
 
     def _reach(self, row: int) -> bool:
         """Hold the stretch with ``row``; False where the file ends before."""
         while row >= (end := self._first + len(self._piece)):
-            passed = self._file.skip(row - end)
-            self._first, self._piece = end + passed, self._file.next()
+            self._first, self._piece = end + self._skip(row - end), NO_ROWS
+            self._piece = self._next()
             if not len(self._piece):
                 if self._rows is not None and self._first != self._rows:
                     raise self._count(self._first)
@@ -174,56 +195,25 @@ class TableStream:
         return True
 
     def _count(self, found: int) -> DataError:
-        more = " or more" if self._file.rows is None and found > (self._rows or 0) else ""
+        more = " or more" if self._file_rows is None and found > (self._rows or 0) else ""
         return DataError(
             f"{self.path}: expected {self._rows} rows, but found {found}{more}. {AGAIN}"
         )
 
-
-class Rows:
-    """An open file, read from front to back.
-
-    Attributes:
-        rows: how many, where it says so.
-        features: names of the feature columns.
-    """
-
-    rows: int | None = None
-
-    def __init__(self, stream: TableStream, columns: Sequence[str]) -> None:
-        self._path, self._row, self._stream = stream.path, 0, stream
-        self._label, self._entity = stream.label, stream.entity
-        self.columns = tuple(columns)
-        self._refuse_columns()
-        self.features = tuple(name for name in columns if name not in (self._label, self._entity))
-        self._number = class_numbers(stream.classes)
-        self._expected = listed(stream.classes)
-        if self._number("0") == 0 and "0" not in stream.classes:
-            self._expected += f", or 0 to {len(stream.classes) - 1}"
-
-    def skip(self, rows: int) -> int:
-        """Pass so many rows, unchecked; how many there were."""
-        raise NotImplementedError
-
-    def next(self) -> Piece:
-        """The next rows, some thousand; none at the end of the file. Features may be infinite."""
-        raise NotImplementedError
-
-    def _piece(self, x: NDArray[np.float32], cells: Callable[[str], list[str]]) -> Piece:
+    def _made(self, x: NDArray[np.float32], cells: Callable[[str], list[str]]) -> Piece:
         """The next rows, by their features and the cells of the other columns."""
-        others = [cells(name) for name in (self._label, self._entity) if name is not None]
-        y = self._numbers(others[0], self._label, self._number, self._unknown_label)
+        others = [cells(name) for name in (self.label, self.entity) if name is not None]
+        y = self._numbers(others[0], self.label, self._number, self._unknown_label)
         entity = None
-        if self._entity is not None:
+        if self.entity is not None:
             entity = self._numbers(
                 others[1],
-                self._entity,
+                self.entity,
                 lambda name: entity_of(name) if name.strip() else None,
                 lambda _: "is empty; whose row is it?",
             )
-        if self._stream.seen is not None:
-            self._stream.seen(x, y, others)
-        self._row += len(x)
+        if self.seen is not None:
+            self.seen(x, y, others)
         return Piece(x, y, entity)
 
     def _numbers(
@@ -246,10 +236,11 @@ class Rows:
 
     def _cell(self, at: int, column: str) -> str:
         """The place of a cell of the next rows, for messages."""
-        return f"{self._path}: row {self._row + at} (the first is 0), column {column!r}"
+        return f"{self.path}: row {self._first + at} (the first is 0), column {column!r}"
 
-    def _refuse_columns(self) -> None:
-        path, columns, label, entity = self._path, self.columns, self._label, self._entity
+    def _has(self, columns: Sequence[str], rows: int | None = None) -> None:
+        """Note the columns of the file, and its rows where it says them."""
+        path, label, entity = self.path, self.label, self.entity
         for role, name in (("label", label), ("entity", entity)):
             if name is not None and name not in columns:
                 hint = did_you_mean(name, columns) or "."
@@ -263,66 +254,66 @@ class Rows:
             raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
         if len(columns) < 2 + (entity is not None):
             raise DataError(f"{path}: there are no feature columns beside {label!r}")
+        self._columns, self._file_rows = tuple(columns), rows
+        self._features = tuple(name for name in columns if name not in (label, entity))
 
 
-class Parquet(Rows):
+class Parquet(TableStream):
     """Parquet, by stretches of :data:`PARQUET_ROWS` rows."""
 
-    rows: int
+    _file_rows: int
 
-    def __init__(self, stream: TableStream) -> None:
+    def _open(self) -> None:
         # Here, because polars takes a tenth of a second to import.
         import polars as pl
 
-        self._path = path = stream.path
+        path = self.path
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         try:
             self._frame: Any = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
-            self.rows = int(self._frame.select(pl.len()).collect().item())
+            rows = int(self._frame.select(pl.len()).collect().item())
         except (Exception, pl.exceptions.PanicException) as error:
             # a panic of its Rust part is no Exception
             raise self._failed(error) from error
-        super().__init__(stream, schema.names())
-        for name in self.features:
+        self._has(schema.names(), rows)
+        for name in self._features:
             if not (schema[name].is_numeric() or schema[name] == pl.Boolean):
                 raise DataError(
                     f"{path}: feature column {name!r} holds {schema[name]}, not numbers; "
                     "drop it or encode it as numbers"
                 )
 
-    def skip(self, rows: int) -> int:
-        passed = min(rows, self.rows - self._row)
-        self._row += passed
-        return passed
+    def _skip(self, rows: int) -> int:
+        return min(rows, self._file_rows - self._first - len(self._piece))
 
-    def next(self) -> Piece:
+    def _next(self) -> Piece:
         import polars as pl
 
         try:
-            frame = self._frame.slice(self._row, PARQUET_ROWS).collect()
+            frame = self._frame.slice(self._first, PARQUET_ROWS).collect()
         except (Exception, pl.exceptions.PanicException) as error:
             raise self._failed(error) from error
-        if frame.height < min(PARQUET_ROWS, self.rows - self._row):
+        if frame.height < min(PARQUET_ROWS, self._file_rows - self._first):
+            found = self._first + frame.height
             raise DataError(
-                f"{self._path}: expected {self.rows} rows, found {self._row + frame.height}; "
-                "did the file change?"
+                f"{self.path}: expected {self._file_rows} rows, found {found}; did the file change?"
             )
-        for name in self.columns:
-            refuse_gaps(frame[name], str(self._path), GAP, self._row)
-        x = np.empty((frame.height, len(self.features)), np.float32)
-        for at, name in enumerate(self.features):
+        for name in self._columns:
+            refuse_gaps(frame[name], str(self.path), GAP, self._first)
+        x = np.empty((frame.height, len(self._features)), np.float32)
+        for at, name in enumerate(self._features):
             x[:, at] = single(frame[name].cast(pl.Float64).to_numpy())
-        return self._piece(x, lambda name: self._cells(frame[name]))
+        return self._made(x, lambda name: self._cells(frame[name]))
 
     def _cells(self, series: Any) -> list[str]:
         """Labels or entities as a CSV file would have them."""
-        refuse_long(series, str(self._path))
+        refuse_long(series, str(self.path))
         values = series.to_list()
         if series.dtype.is_integer() or not series.dtype.is_numeric():
             return [str(value) for value in values]
-        if series.name == self._entity:
+        if series.name == self.entity:
             for at, value in enumerate(values):
                 if not (float(value).is_integer() and abs(value) <= 2**53):
                     raise DataError(
@@ -333,7 +324,7 @@ class Parquet(Rows):
 
     def _failed(self, error: BaseException) -> DataError:
         return DataError(
-            f"{self._path}: expected a Parquet file, but reading it failed "
+            f"{self.path}: expected a Parquet file, but reading it failed "
             f"({str(error).splitlines()[0]})"
         )
 
@@ -346,48 +337,45 @@ TEXT_ROWS = 1000
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
-class Text(Rows):
+class Text(TableStream):
     """CSV; the columns are given, or stand in the first line.
 
     A number is exactly ``numpy.float32(float(text))``.
     """
 
-    def __init__(self, stream: TableStream) -> None:
-        self._path = stream.path
+    def _open(self) -> None:
         # bytes so far, and before the row at hand, which has several lines where a cell has
         self._given = self._before = 0
-        self._reader = csv.reader(self._lines(Source(self._path)), strict=True)
-        super().__init__(stream, self._header() if stream.header is None else stream.header)
-        self._places = [self.columns.index(name) for name in self.features]
+        self._reader = csv.reader(self._lines(Source(self.path)), strict=True)
+        self._has(self._header() if self.header is None else self.header)
+        self._places = [self._columns.index(name) for name in self._features]
 
-    def skip(self, rows: int) -> int:
-        passed = sum(1 for _ in islice(self._rows(), rows))
-        self._row += passed
-        return passed
+    def _skip(self, rows: int) -> int:
+        return sum(1 for _ in islice(self._left(), rows))
 
-    def next(self) -> Piece:
-        rows, width = self._stretch(), len(self.columns)
+    def _next(self) -> Piece:
+        rows, width = self._stretch(), len(self._columns)
         for at, row in enumerate(rows):
             if len(row) != width:
-                expected = f"{width} ({self.columns[0]}, ..., {self.columns[-1]})"
+                expected = f"{width} ({self._columns[0]}, ..., {self._columns[-1]})"
                 raise DataError(
-                    f"{self._path}: row {self._row + at} (the first is 0) has {len(row)} "
+                    f"{self.path}: row {self._first + at} (the first is 0) has {len(row)} "
                     f"cells, expected {expected}"
                 )
         values = [self._values(row, at) for at, row in enumerate(rows)]
         x = single(np.array(values, np.float64)).reshape(len(rows), len(self._places))
-        return self._piece(x, lambda name: [row[self.columns.index(name)] for row in rows])
+        return self._made(x, lambda name: [row[self._columns.index(name)] for row in rows])
 
     def _stretch(self) -> list[list[str]]:
         """Some rows: fewer where they are long."""
         rows, start = list[list[str]](), self._given
-        for row in self._rows():
+        for row in self._left():
             rows.append(row)
             if len(rows) == TEXT_ROWS or self._given - start > MOST_STRETCH:
                 break
         return rows
 
-    def _rows(self) -> Iterator[list[str]]:
+    def _left(self) -> Iterator[list[str]]:
         """Yield the rows that are left, without empty lines."""
         try:
             for row in self._reader:
@@ -396,17 +384,16 @@ class Text(Rows):
                     yield row
         except csv.Error as error:
             raise DataError(
-                f"{self._path}: line {self._reader.line_num}: {error}; is there a quote that "
+                f"{self.path}: line {self._reader.line_num}: {error}; is there a quote that "
                 "is never closed?"
             ) from error
 
-    def _values(self, row: Sequence[str], at: int) -> list[float]:
+    def _values(self, row: Sequence[str], number: int) -> list[float]:
         try:
             return [float(row[place]) for place in self._places]
         except ValueError:
-            return [
-                self._unusual(row[place].strip(), at, self.columns[place]) for place in self._places
-            ]
+            places = self._places
+            return [self._unusual(row[at].strip(), number, self._columns[at]) for at in places]
 
     def _unusual(self, text: str, at: int, column: str) -> float:
         """A number of a row in which something is none: a truth value, or bad."""
@@ -425,15 +412,15 @@ class Text(Rows):
             names = next(self._reader, None)
         except csv.Error as error:
             raise DataError(
-                f"{self._path}: expected a CSV file with a header, but its first line is "
+                f"{self.path}: expected a CSV file with a header, but its first line is "
                 f"none: {error}"
             ) from error
         if not names:
             found = "it is empty" if names is None else "its first line is empty"
-            raise DataError(f"{self._path}: expected a CSV file with a header, but {found}")
+            raise DataError(f"{self.path}: expected a CSV file with a header, but {found}")
         if len(names) > MOST_COLUMNS:
             raise DataError(
-                f"{self._path}: its first line has more than {MOST_COLUMNS:,} columns; is it "
+                f"{self.path}: its first line has more than {MOST_COLUMNS:,} columns; is it "
                 "a CSV file?"
             )
         return tuple(name.strip() for name in names)
@@ -459,6 +446,6 @@ class Text(Rows):
     def _refuse_long(self, size: int) -> None:
         if size > MOST_LINE:
             raise DataError(
-                f"{self._path}: a row has more than {MOST_LINE:,} bytes; is it a CSV "
+                f"{self.path}: a row has more than {MOST_LINE:,} bytes; is it a CSV "
                 "file, and is every quote closed?"
             )
