@@ -17,16 +17,17 @@ from sordino.base.logs import log_to
 from sordino.base.message import Labels, Passive, decode, encode
 from sordino.core import records
 from sordino.core.run import reading
-from sordino.live.federation import read
+from sordino.live.federation import NAME, read
 from sordino.network import frames
 from sordino.network.frames import cut_short
 from sordino.network.kit import Agreed
 from sordino.network.server import serve
 from sordino.network.server_session import Heard, ServerSession
-from sordino.network.status import Incidents, Reporter, Shown
+from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import LedgerSession
+from sordino.report.page import render
 
 from .conftest import Makes
 
@@ -229,20 +230,36 @@ def test_a_site_is_not_asked_again_for_a_final_model_that_cannot_be_used(
 def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> None:
     found = federate("synchronous", minimum=2)
     words: list[str] = []
-    found.start("server", "site-0")
-    found.until(lambda: found.kernels)
-    kernel = found.kernels[-1]
-    reporter = Reporter(
+    found.told = Reporter(
         found.server, Agreed(found.laid.server), Incidents(found.server), log_to(words.append)
     )
-    found.until(lambda: len(kernel.session.missing()) == 2)
-    reporter(kernel)
     told = "waiting for 1 more site; away: site-1, site-2"
-    assert read(found.server).waiting == told
-    assert words == [told, "site-0 is there"]
+    found.start("server", "site-0")
+    found.until(lambda: told in words and (found.server / NAME).exists())
+    found.until(lambda: read(found.server).waiting == told)
+    assert sorted(words) == ["site-0 is there", told]
     found.start("site-2")
     found.wait()
     assert found.done["server"].rounds == 8
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "client"])
+def test_each_site_shows_what_its_own_answers_cost(federate: Makes, name: str) -> None:
+    """Rounds that are charged to everybody, too: who never came has released nothing."""
+    found = federate(name, minimum=2)
+    found.told = Reporter(
+        found.server, Agreed(found.laid.server), Incidents(found.server), log_to(lambda text: None)
+    )
+    found.start("server", "site-0", "site-2")
+    found.wait()
+    conclude(found.server, 8, found.done["server"].spent, "over")
+    spent = {each.name: each.epsilon for each in read(found.server).sites}
+    assert spent["site-1"] == 0.0
+    assert isinstance(spent["site-0"], float)
+    assert 0.0 < spent["site-0"] <= found.done["server"].spent
+    site = reading.load(found.folder("site-0"))
+    assert site.rounds  # its own page has something to draw
+    assert "No round is closed yet" not in render(site)
 
 
 def test_a_server_that_waits_tells_so_without_an_input(

@@ -176,6 +176,10 @@ class Simulation(ServerSide[S], SiteSide[S]):
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
+    def account(self, site: int) -> tuple[str, Budget]:
+        """Return a client's unit and budget."""
+        return self.units[site], self.budgets[site]
+
     # The kernel's questions: see :class:`sordino.core.world.World`.
 
     def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:

@@ -313,8 +313,13 @@ class Kernel(Generic[S]):
     def _price(self) -> None:
         """The highest epsilon, with what was booked since the last row."""
         for unit, (seq, budget) in self._unpriced.items():
-            for spent in self.world.ledgers.histories(unit, seq):
-                if (spent, budget) not in self._prices:
-                    self._prices[spent, budget] = self.world.price(unit, spent, budget)
-                self.epsilon = max(self.epsilon, self._prices[spent, budget])
+            self.epsilon = max(self.epsilon, self._priced(unit, budget, seq))
         self._unpriced.clear()
+
+    def _priced(self, unit: str, budget: Budget, until: int | None = None) -> float:
+        """The highest epsilon of a unit's records, to entry ``until`` of the ledger."""
+        histories = self.world.ledgers.histories(unit, until)
+        for spent in histories:
+            if (spent, budget) not in self._prices:
+                self._prices[spent, budget] = self.world.price(unit, spent, budget)
+        return max((self._prices[spent, budget] for spent in histories), default=0.0)

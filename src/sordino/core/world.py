@@ -395,6 +395,10 @@ class ServerSide(World[S]):
         """Stand at ``moment``, and return it, or a copy that may be changed."""
         return moment
 
+    def account(self, site: int, /) -> tuple[str, Budget]:
+        """Return the ledger's unit of a site's own answers, and what they may cost."""
+        raise NotImplementedError
+
     def booked_until(self, state: S, site: int, number: int, /) -> bool:
         """Return whether the ledger holds what this site proves that it was asked, so that the run
         can go on after it.

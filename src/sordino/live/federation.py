@@ -23,7 +23,7 @@ from sordino.report.page import template
 NAME = "status.json"
 SILENT = 30.0
 """Seconds after which a server that writes no status counts as ended; it writes every second."""
-HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
+HEAD = ("site", "state", "task", "last heard", "epsilon booked", "traffic", "refused")
 
 
 class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,8 +33,8 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there: whether it is present.
         asked: number of the task that it works on; null without one, or where that is a secret.
         quiet: seconds since it was last heard from; null if never, or where that is a secret.
-        epsilon: the highest that the server's ledger holds against any site; ``limit`` is what it
-            may be.
+        epsilon: what the server's ledger holds against this site's own answers; 0 while it has
+            never come, and null where no bound is known. ``limit`` is what was agreed at most.
         received, sent: bytes of frames; 0 where they would tell a secret.
         refused: frames that were refused, by reason.
         flagged: answers that were longer than clipping and noise make plausible; they were used.
@@ -180,8 +180,8 @@ def metrics(status: Status) -> str:
     family("connections_refused_total", "counter", "Connections that were refused.", strangers)
     family("site_present", "gauge", "1 if a site is there.", of_sites(lambda s: int(s.there)))
     family("site_out", "gauge", "1 if it takes part no more.", of_sites(lambda s: int(bool(s.out))))
-    family("site_epsilon", "gauge", "By the server's ledger.", of_sites(lambda s: s.epsilon))
-    family("site_epsilon_limit", "gauge", "What it may be.", of_sites(lambda s: s.limit))
+    family("site_epsilon", "gauge", "Booked by the server's ledger.", of_sites(lambda s: s.epsilon))
+    family("site_epsilon_limit", "gauge", "What was agreed.", of_sites(lambda s: s.limit))
     family("site_quiet_seconds", "gauge", "Since it was heard from.", of_sites(lambda s: s.quiet))
     family(
         "site_refused_total",

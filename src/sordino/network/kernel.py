@@ -189,6 +189,11 @@ class NetworkKernel(Kernel[S]):
         if options.sums is not None:
             self._sums = options.sums
 
+    def booked_for(self, site: int) -> tuple[float, float]:
+        """Return the epsilon that the ledger holds against a site's own answers, and its limit."""
+        unit, budget = self.world.account(site)
+        return self._priced(unit, budget), budget.epsilon
+
     def awaited(self) -> list[tuple[int, dt.datetime]]:
         """Sites that are there and have owed an answer for a while, and since when (UTC)."""
         return []
@@ -273,6 +278,7 @@ class LiveKernel(NetworkKernel[S]):
                 self.begin()
             else:
                 self.next()
+        self._reports(self)  # it may have ended at the beginning of a round, without an input
         self.journal.destroy()
         return self.moment()
 
@@ -587,7 +593,9 @@ class ScriptedKernel(NetworkKernel[S]):
                 self._ask(site, task)
             while self.waiting:
                 self._listen()
-            return super().run()
+            done = super().run()
+            self._reports(self)
+            return done
         except Declined as refusal:
             self.tell(Stop(str(refusal)))
             return self.moment()

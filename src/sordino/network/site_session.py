@@ -552,13 +552,15 @@ class SiteSession:
         """A row of the log, where one is due."""
         if self.moment.number % self._site.every:
             return
-        histories = self._site.ledgers.histories(self._site.unit)
-        epsilon = max((self._price(spent) for spent in histories), default=0.0)
-        now = self.moment
-        self._watcher.row(records.Round(round=now.number, steps=now.taken, epsilon=epsilon))
+        self._watcher.row(self._row())
         self._due = True
         if self._tasks is None:
             self._watcher.save(self.moment)
+
+    def _row(self) -> records.Round:
+        histories = self._site.ledgers.histories(self._site.unit)
+        epsilon = max((self._price(spent) for spent in histories), default=0.0)
+        return records.Round(round=self.moment.number, steps=self.moment.taken, epsilon=epsilon)
 
     def _price(self, spent: Any) -> float:
         if spent not in self._priced:
@@ -579,6 +581,8 @@ class SiteSession:
             ended = f"{STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
+        if self.moment.number % self._site.every:
+            self._watcher.row(self._row())
         self.answers.end(secret=self._world.regime.secret)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)

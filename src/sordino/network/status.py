@@ -29,6 +29,7 @@ from sordino.base.errors import StudyError, printable
 from sordino.base.files import MIB, append_below
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import Row
+from sordino.core.run.folder import ABOUT
 from sordino.core.run.session import Going
 from sordino.live.federation import NAME, SiteStatus, Status, read
 from sordino.network.kit import Agreed
@@ -73,6 +74,7 @@ class Reporter:
         self._folder, self._agreed, self._incidents = folder, agreed, incidents
         self._log, self._waited, self._next = log, "", 0.0
         self._there: set[str] = set()
+        self._came = _came(folder, agreed)
 
     def __call__(self, kernel: NetworkKernel[Any]) -> None:
         """After an input of the kernel, or a while without one."""
@@ -93,6 +95,9 @@ class Reporter:
                 f"{name} is {'there' if name in there else 'gone'}", extra={"site": name}
             )
         self._there = there
+        heard = zip(session.names, session.sites, strict=True)
+        self._came |= {name for name, each in heard if each.seen and not each.turned}
+        booked = [kernel.booked_for(site) for site in range(len(session.names))]
         found = Status(
             format=1,
             name=self._agreed.agreement.name,
@@ -107,8 +112,8 @@ class Reporter:
                     there=standing.there,
                     asked=None if standing.ask is None or secret else standing.ask.number,
                     quiet=now - standing.seen if standing.seen and not secret else None,
-                    epsilon=_finite(kernel.epsilon),
-                    limit=_finite(world.budget.epsilon),
+                    epsilon=_finite(spent) if name in self._came else 0.0,
+                    limit=_finite(limit),
                     received=0 if secret else standing.received,
                     sent=0 if secret else standing.sent,
                     refused=dict(standing.refused),
@@ -116,13 +121,25 @@ class Reporter:
                     flag=standing.flag,
                     out=standing.out or standing.turned or standing.revoked,
                 )
-                for name, standing in zip(session.names, session.sites, strict=True)
+                for name, standing, (spent, limit) in zip(
+                    session.names, session.sites, booked, strict=True
+                )
             ),
             strangers=self._incidents.strangers(),
             ended=kernel.state.ended,
             waiting=waiting or None,
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
+
+
+def _came(folder: Path, agreed: Agreed) -> set[str]:
+    """Return the sites that came to a run before; all, where that is not known."""
+    if not (folder / ABOUT).exists():
+        return set()
+    try:
+        return {site.name for site in read(folder).sites if site.epsilon != 0}
+    except StudyError:
+        return set(agreed.agreement.names)
 
 
 def _waiting(kernel: NetworkKernel[Any]) -> str:
@@ -145,12 +162,19 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _least(booked: object, epsilon: float) -> float | None:
+    """Return what a site's answers cost, by the better bound: rows have a quick one."""
+    return min(booked, epsilon) if isinstance(booked, float | int) else None
+
+
 def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
     """Say in the status of a run that it has ended after so many rounds or updates, and why."""
     with suppress(StudyError):  # there is none where no site was ever heard from
         found = read(folder)
         sites = tuple(
-            msgspec.structs.replace(each, asked=None, quiet=None, epsilon=_finite(epsilon))
+            msgspec.structs.replace(
+                each, asked=None, quiet=None, epsilon=_least(each.epsilon, epsilon)
+            )
             for each in found.sites
         )
         found = msgspec.structs.replace(

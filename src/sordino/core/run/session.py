@@ -517,7 +517,7 @@ def _data_of(built: PreparedRun) -> str | UnsetType:
 
     Absent of private data, whose digest would tell guesses of its rows apart.
     """
-    if built.study.privacy.ledger != "run":
+    if built.study.privacy.ledger != "run" or built.agreed:  # sites keep their data
         return UNSET
     prints = built.simulation.ledgers.ledger.units()
     if not prints or any(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):

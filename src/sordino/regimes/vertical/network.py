@@ -91,7 +91,7 @@ from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSi
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.table import columns_of, in_order, read_arrays
-from sordino.privacy import Allowance, LedgerSession, Permit
+from sordino.privacy import Allowance, Budget, LedgerSession, Permit
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -139,6 +139,15 @@ class VerticalServer(Events, ServerSide[State]):
         self._asked: dict[int, int] = {}
         self._leaving: set[int] | None = None
         return found
+
+    def account(self, site: int) -> tuple[str, Budget]:
+        """Return a party's unit, or that of labels; of a unit to which nothing is promised, no
+        limit.
+        """
+        if site == self.study.data.parties:
+            return prices.LABELS, self.budget
+        bounded = self.promised == prices.ENTITIES
+        return prices.party_unit(site), self.budget if bounded else self.unlimited
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """Return what the rules of the stream say, and within a block those of events."""

@@ -41,12 +41,12 @@ SYNTHETIC = (
 )
 PREQUENTIAL = (
     "Errors and losses are computed from responded labels and from what the server was sent, so "
-    "they tell nothing beyond the ledger; on labels that are not protected they are the "
-    "simulation's own measurement, which no party releases."
+    "they tell nothing beyond the ledger; labels that are not protected are used as they are, "
+    "and in a simulation no party releases such errors."
 )
 RAW_ERRORS = (
-    "Errors and losses are the simulation's own measurement on the labels as they are; no "
-    "party of a federation releases them."
+    "Errors and losses are measured on the labels as they are, which nothing protects; in a "
+    "simulation no party releases them."
 )
 
 
