@@ -42,6 +42,14 @@ app = typer.Typer(
 )
 
 Kit = Annotated[Path, typer.Argument(help="The folder of a kit, as `network provision` made it.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where the server (with MQTT, the broker) is now, if not where it was agreed: for "
+        "serve, the port to listen on.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="The run folder, made or resumed. Default: the folder run in the kit."),
@@ -61,6 +69,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on. Default: every address of this machine.")
     ] = "",
+    address: Address = None,
     test: Annotated[
         Path | None,
         typer.Option(help="Public rows that models are measured on (CSV, Parquet, npz)."),
@@ -98,6 +107,7 @@ def serve(
             durable=durable,
             scripted=scripted,
             within=answer_within,
+            address=address,
         )
     _conclude(outcome, as_json)
 
@@ -113,6 +123,7 @@ def join(
         float | None, typer.Option(help="Epsilon that this site spends at most, whatever is asked.")
     ] = None,
     out: Out = None,
+    address: Address = None,
     rehearsal: Annotated[
         bool,
         typer.Option(
@@ -132,7 +143,13 @@ def join(
     from sordino.network import site
 
     options = site.JoinOptions(
-        kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
+        kit=kit,
+        data=data,
+        ledger=ledger,
+        limit=epsilon_limit,
+        out=out,
+        rehearsal=rehearsal,
+        address=address,
     )
     if plan:
         with noticed(say.people):
@@ -186,15 +203,30 @@ def demo(
 def provision(
     federation: Annotated[Path, typer.Argument(help="FEDERATION.toml: who takes part in what.")],
     out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("kits"),
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of an authority that has made kits before: those who have its "
+            "certificates keep them. Default: a new authority."
+        ),
+    ] = None,
 ) -> None:
     """Make a start-up kit for the server and for each site."""
     from sordino.network import kit
 
-    agreement = kit.provision(federation, out, dt.datetime.now(dt.UTC))
+    agreement = kit.provision(federation, out, dt.datetime.now(dt.UTC), authority)
+    without = [name for name in (kit.SERVER, *agreement.names) if not [*(out / name).glob("*.key")]]
     say.people(
-        f"Kits for the server and {len(agreement.names)} sites are in {out}. Each holds a private "
-        f"key: give it to its site alone. Keep {out / kit.AUTHORITY} where no network reaches it"
+        f"Kits for the server and {len(agreement.names)} sites are in {out}. A kit with a private "
+        f"key is for its site alone. Keep {authority or out / kit.AUTHORITY} where no network "
+        "reaches it"
     )
+    if without:
+        say.people(
+            f"No new keys for {', '.join(without)}: certificate and key (server.pem and "
+            "server.key, or site.pem and site.key) of their earlier kits go into these, by their "
+            "own hands. Until then these kits hold no secret"
+        )
     if (disk := kit.Agreed(out / kit.SERVER).network.disk()) is not None:
         say.people(f"{disk}")
 
@@ -204,11 +236,14 @@ def renew(
     authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
     name: Annotated[str, typer.Argument(help="A site, server, or broker.")],
     out: Annotated[Path, typer.Option(help="The kit to write the new certificate into.")],
+    host: Annotated[
+        str, typer.Option(help="Of the server or broker, if it is not the agreed one any more.")
+    ] = "",
 ) -> None:
     """Make a new certificate for the server or a site."""
     from sordino.network import kit
 
-    kit.renew(authority, name, out, dt.datetime.now(dt.UTC))
+    kit.renew(authority, name, out, dt.datetime.now(dt.UTC), host)
     say.people(f"A new certificate of {name} is in {out}. The old one holds until it ends")
 
 

@@ -117,6 +117,21 @@ class Agreement(Section):
             raise ValueError(f"server = '{self.server}': the port must lie in 1..65535")
         return self
 
+    def at(self, address: str | None) -> Agreement:
+        """Return the same terms with the server, or the broker, at this host and port now.
+
+        Raises:
+            StudyError: if that is no host and port.
+        """
+        if address is None:
+            return self
+        try:
+            return Agreement(**{**self.model_dump(), "server": address})
+        except StudyError:
+            raise StudyError(
+                f"--address {address}: give a host and a port in 1..65535, such as 127.0.0.1:8443"
+            ) from None
+
     @property
     def host(self) -> str:
         """Of the server, without brackets."""

@@ -32,6 +32,10 @@ AUTHORITY_DAYS = 3650
 REVOKED = "revoked.pem"
 Kind = Literal["server", "site"]
 T = TypeVar("T")
+COPY = (
+    ". Copy the whole kit again; or, if it is one without keys, certificate and key of an earlier "
+    "kit of this authority"
+)
 _SKEW = dt.timedelta(minutes=5)
 
 
@@ -178,7 +182,9 @@ def read_certificate(folder: Path, name: str) -> x509.Certificate:
     Raises:
         StudyError: if it is missing or none.
     """
-    remedy = ". Copy the whole kit again"
+    remedy = (
+        ". Copy the whole kit again, or certificate and key of an earlier kit of this authority"
+    )
     return _read(folder, name, x509.load_pem_x509_certificate, "certificate", remedy)
 
 
@@ -189,7 +195,7 @@ def read_pair(folder: Path, name: str) -> Pair:
         StudyError: if one of them is missing, or none.
     """
     load = partial(serialization.load_pem_private_key, password=None)
-    key = _read(folder, f"{name}.key", load, "private key")
+    key = _read(folder, f"{name}.key", load, "private key", COPY)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise StudyError(f"{folder / name}.key: not a key on an elliptic curve")
     return Pair(read_certificate(folder, f"{name}.pem"), key)
@@ -252,6 +258,23 @@ def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
             f"{folder / name}: this certificate ended on {ends:%Y-%m-%d}. Ask for a new one: "
             "`sordino network renew` makes it where the authority's folder is"
         )
+
+
+def refuse_other_authority(folder: Path, name: str) -> None:
+    """Refuse a kit whose certificate is of another authority than its own: nobody would talk to it.
+
+    Raises:
+        StudyError: if it is.
+    """
+    found, trusted = read_certificate(folder, name), read_certificate(folder, "authority.pem")
+    try:
+        found.verify_directly_issued_by(trusted)
+    except (InvalidSignature, ValueError, TypeError):
+        raise StudyError(
+            f"{folder / name}: this certificate is of another authority than authority.pem beside "
+            "it, so nobody of this federation would talk to it. Take certificate and key of an "
+            "earlier kit of this authority, or ask for the whole kit again"
+        ) from None
 
 
 def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SSLContext:

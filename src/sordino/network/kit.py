@@ -2,7 +2,7 @@
 
 ::
 
-    authority/   authority.key, authority.pem, revoked.pem, serials.toml
+    authority/   authority.key, authority.pem, revoked.pem, serials.toml, certificates/
     server/      agreement.toml, study.toml, server.pem, server.key, authority.pem, revoked.pem
     NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem, revoked.pem
     broker/      mosquitto.conf, acl, broker.pem, broker.key, authority.pem, revoked.pem
@@ -14,6 +14,9 @@ sums, every kit holds ``keys.pem`` as well: the public keys of all sites.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.
+
+One authority may serve several studies. Where it has given a site a key before, the kit of another
+study holds none: the site has its certificate and its key already.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from cryptography import x509
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError, printable
@@ -43,7 +47,7 @@ AGREEMENT, STUDY, KEYS, RUN = "agreement.toml", "study.toml", "keys.pem", "run"
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
-SERIALS = "serials.toml"
+SERIALS, ISSUED = "serials.toml", "certificates"
 RESERVED = (AUTHORITY, SERVER, BROKER)
 
 
@@ -141,8 +145,11 @@ class Agreed:
                 )
 
 
-def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
+def provision(path: Path, out: Path, now: dt.datetime, authority: Path | None = None) -> Agreement:
     """The kits of a federation, in a new folder.
+
+    Args:
+        authority: folder of an authority that is there already; a new one unless it is given.
 
     Raises:
         StudyError: if the file does not fit; nothing is written then.
@@ -157,11 +164,20 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
         if key in table:
             raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
     study = studies.read(path.parent / named, as_written=True)
-    return write(agreement_of(table, path), study, out, now)
+    return write(agreement_of(table, path), study, out, now, authority)
 
 
-def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Agreement:
+def write(
+    agreement: Agreement,
+    study: Study,
+    out: Path,
+    now: dt.datetime,
+    authority: Path | None = None,
+) -> Agreement:
     """The kits of an agreement, in a new folder; the study is completed first.
+
+    Args:
+        authority: as of :func:`provision`.
 
     Raises:
         StudyError: if they do not fit; nothing is written then.
@@ -179,7 +195,8 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     shutil.rmtree(draft, ignore_errors=True)
     try:
         with said_clearly(out):
-            _fill(draft, agreement, full, now)
+            known = _fill(draft, agreement, full, now, authority)
+            _put(authority or draft / AUTHORITY, known)  # whoever has a kit can be revoked
             draft.rename(out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -187,8 +204,12 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     return agreement
 
 
-def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> None:
-    by = certificates.authority(agreement.name, now)
+def _fill(
+    out: Path, agreement: Agreement, study: Study, now: dt.datetime, before: Path | None
+) -> dict[str, bytes]:
+    """Make the kits; return the files of the authority's folder."""
+    new = before is None
+    by = certificates.authority(agreement.name, now) if before is None else _pair(before)
     authority, key = by.pem()
     regime, travels = regimes.of(study), transport.of(agreement.transport)
     shared = {
@@ -196,37 +217,95 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
         STUDY: studies.write(study).encode(),
         "authority.pem": authority,
     }
-    empty = {REVOKED: certificates.revoked(by, (), now)}
-    serials = {}
-    issued = {name: _issued(by, agreement, name, now) for name in _known(agreement)}
+    if before is None:
+        lists = {REVOKED: certificates.revoked(by, (), now)}
+        serials, had = dict[str, list[str]](), set[str]()
+    else:
+        lists = {REVOKED: read_below(before, REVOKED, most=MOST)}
+        serials, had = _serials(before), set(keyed(before, agreement, now))
+    issued = {name: _issued(by, agreement, name, now) for name in _known(agreement) - had}
     if regime.summing(study) is not None:  # sites verify each other then
-        shared[KEYS] = certificates.keys_pem([issued[n].certificate for n in agreement.names])
-    for name, made in issued.items():
-        serials[name] = [str(made.certificate.serial_number)]
-        files = {**shared, **_named(_file(name), made)}
+        public = [
+            issued[name].certificate if name in issued else _certificate(before, name)
+            for name in agreement.names
+        ]
+        shared[KEYS] = certificates.keys_pem(public)
+    for name in _known(agreement):
+        pair = {} if name in had else _named(_file(name), issued[name])
+        files = {**shared, **pair}
         if name == BROKER:
-            files = {"authority.pem": authority, **_named(BROKER, made)}
+            files = {"authority.pem": authority, **pair}
             limit = frames.limit(regime.network(agreement, study).widest())
             files |= travels.broker_files(agreement, limit)
-        _put(out / name, files | empty)
-    numbers = {SERIALS: tomli_w.dumps(serials).encode()}
-    _put(out / AUTHORITY, {**shared, **empty, **numbers, "authority.key": key})
+        _put(out / name, files | lists)
+    for name, made in issued.items():
+        serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
+    kept = {f"{ISSUED}/{name}.pem": made.pem()[0] for name, made in issued.items()}
+    kept[SERIALS] = tomli_w.dumps(serials).encode()
+    return {**shared, **lists, **kept, "authority.key": key} if new else kept
 
 
-def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
+def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:
+    """Return who of an agreement has a certificate of this authority that can be used for it, and
+    so needs no new key. A server listens at the agreed host, and is one for whom it admits.
+    """
+    before, by = read_agreement(authority / AGREEMENT), _pair(authority)
+    revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
+    listens = (agreement.host, admits(agreement)) == (before.host, admits(before))
+    found = []
+    for name in _known(agreement) & _serials(authority).keys():
+        if there(authority / ISSUED, f"{name}.pem"):
+            last = _certificate(authority, name)
+            usable = now < last.not_valid_after_utc and last.serial_number not in revoked
+        else:  # of a version that kept none
+            usable = not revoked.intersection(map(int, _serials(authority)[name]))
+        if usable and (name not in (SERVER, BROKER) or listens):
+            found.append(name)
+    return sorted(found)
+
+
+def _certificate(authority: Path | None, name: str) -> x509.Certificate:
+    """The certificate that an authority has given somebody last.
+
+    Raises:
+        StudyError: if its folder holds none.
+    """
+    assert authority is not None
+    folder = authority / ISSUED
+    if not there(folder, f"{name}.pem"):
+        raise StudyError(
+            f"{folder / name}.pem: the certificate of {name} is missing, and a sum of secrets "
+            f"needs its public key. Copy site.pem of the kit of {name} there; it is no secret"
+        )
+    return certificates.read_certificate(folder, f"{name}.pem")
+
+
+def _pair(authority: Path) -> Pair:
+    return certificates.read_pair(authority, AUTHORITY)
+
+
+def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "") -> None:
     """A new certificate for the server, the broker or a site, into its kit ``out``; the old one
     stays valid until it ends or is revoked.
 
+    Args:
+        host: of the server or the broker, if it is not the agreed one any more.
+
     Raises:
-        StudyError: if the agreement does not know the name.
+        StudyError: if nobody of the authority has the name.
     """
     agreement, by = _authority(authority, name)
-    made = _issued(by, agreement, name, now, _known_key(authority, agreement, name, out))
+    folder = authority
+    if there(out, AGREEMENT):  # of one of several studies
+        agreement, folder = read_agreement(out / AGREEMENT), out
+    key = _known_key(folder, agreement, name, out)
+    made = _issued(by, agreement, name, now, key, host=host)
     with said_clearly(out):
         _put(out, _named(_file(name), made))
     serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
-    _put(authority, {SERIALS: tomli_w.dumps(serials).encode()})
+    kept = {f"{ISSUED}/{name}.pem": made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
+    _put(authority, kept)
 
 
 def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
@@ -246,15 +325,15 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
 
 
 def _authority(folder: Path, name: str) -> tuple[Agreement, Pair]:
-    """The agreement and the authority of a federation that knows this name."""
+    """The agreement that an authority was made for, and the authority, which knows this name."""
     agreement = read_agreement(folder / AGREEMENT)
-    if name not in (known := _known(agreement)):
+    if name not in (known := _serials(folder)):
         raise StudyError(f"{name!r} is nobody of this federation. Known: {', '.join(known)}")
-    return agreement, certificates.read_pair(folder, "authority")
+    return agreement, _pair(folder)
 
 
-def _known(agreement: Agreement) -> tuple[str, ...]:
-    return (SERVER, *([BROKER] if admits(agreement) == BROKER else []), *agreement.names)
+def _known(agreement: Agreement) -> Set[str]:
+    return dict.fromkeys((SERVER, admits(agreement), *agreement.names)).keys()
 
 
 def admits(agreement: Agreement) -> str:
@@ -263,11 +342,16 @@ def admits(agreement: Agreement) -> str:
 
 
 def _issued(
-    by: Pair, agreement: Agreement, name: str, now: dt.datetime, before: Pair | None = None
+    by: Pair,
+    agreement: Agreement,
+    name: str,
+    now: dt.datetime,
+    before: Pair | None = None,
+    host: str = "",
 ) -> Pair:
     kind: certificates.Kind = "server" if name == admits(agreement) else "site"
     key = None if before is None else before.key
-    return certificates.certify(by, name, kind, now, host=agreement.host, key=key)
+    return certificates.certify(by, name, kind, now, host=host or agreement.host, key=key)
 
 
 def _known_key(authority: Path, agreement: Agreement, name: str, out: Path) -> Pair | None:
@@ -306,4 +390,5 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder; keys are for their owner alone."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         replace_file(folder / name, content, mode=0o600 if name.endswith(".key") else 0o644)

@@ -81,6 +81,7 @@ def serve(
     durable: bool = False,
     scripted: bool = False,
     within: float | None = None,
+    address: str | None = None,
     way: OpensHub | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
@@ -94,6 +95,7 @@ def serve(
         durable: whether each input waits for the disk.
         scripted: whether the simulator's clock decides who is heard first; for rehearsals.
         within: seconds in which a site that is connected answers; as agreed, if left out.
+        address: host and port of this server or the broker, if they are not the agreed ones now.
         way: opens the transport, where the federation's does not follow from the kit alone.
 
     Raises:
@@ -102,7 +104,8 @@ def serve(
     if within is not None and not within > 0:
         raise StudyError(f"--answer-within: it must be positive; got {within}")
     agreed = Agreed(folder)
-    agreement, run = agreed.agreement, out or folder / RUN
+    agreement, run = agreed.agreement.at(address), out or folder / RUN
+    certificates.refuse_other_authority(folder, "server.pem")
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreement.transport)
     by = way or travels.server(agreement, folder, host)

@@ -220,6 +220,7 @@ class JoinOptions:
         limit: epsilon that it spends at most.
         out: the run folder; goes on with it if it is there.
         rehearsal: whether noise may come from the study's seed, which everybody knows.
+        address: host and port of the server or the broker, if they are not the agreed ones now.
     """
 
     kit: Path
@@ -228,6 +229,7 @@ class JoinOptions:
     limit: float | None = None
     out: Path | None = None
     rehearsal: bool = False
+    address: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -241,6 +243,7 @@ def site_of(agreed: Agreed) -> int:
     Raises:
         StudyError: if it is nobody of the federation.
     """
+    certificates.refuse_other_authority(agreed.folder, "site.pem")
     name = certificates.common_name(certificates.read_certificate(agreed.folder, "site.pem"))
     if name not in agreed.agreement.names:
         raise StudyError(f"{agreed.folder / 'site.pem'}: {name!r} is no site of this federation")
@@ -292,7 +295,8 @@ def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None
             notice(warning)  # of its own rows, so that no log holds it
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
-    way, again = connects or travels.site(agreed.agreement, index, options.kit), travels.again
+    place = agreed.agreement.at(options.address)
+    way, again = connects or travels.site(place, index, options.kit), travels.again
     build = prepare_site(agreed=agreed, index=index, own=own, connects=way, log=shown.log)
     if (options.folder / "run.json").exists():
         _refuse_another_promise(study, options.folder)
@@ -340,7 +344,7 @@ def _refuse_another_promise(study: Study, folder: Path) -> None:
 def promised(options: JoinOptions) -> Iterator[str]:
     """Say what would be released, to whom, at what price, and what stays; line by line."""
     agreed, index, study, own = opened(options)
-    agreement, part = agreed.agreement, agreed.network
+    agreement, part = agreed.agreement.at(options.address), agreed.network
     ends = certificates.read_certificate(options.kit, "site.pem").not_valid_after_utc
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
     if transport.of(agreement.transport).brokered:
