@@ -84,7 +84,10 @@ def played(federate: Makes, tmp_path: Path) -> Played:
 def test_a_federations_record_states_what_sites_have_signed(played: Played, tmp_path: Path) -> None:
     server, sites, authority = played
     (tmp_path / "answers.toml").write_text(ANSWERS)
-    made = so.record(server, proofs_of=sites, answers=tmp_path / "answers.toml")
+    for each in sites:
+        handed = ["network", "proof", str(each), "--authority", str(authority)]
+        assert command.sordino(tmp_path, *handed, "--keep", str(server)).returncode == 0
+    made = so.record(server, answers=tmp_path / "answers.toml")
     stated = [
         json.loads(json.loads((each / proof.NAME).read_text())["statement"]) for each in sites
     ]
@@ -105,6 +108,33 @@ def test_a_federations_record_states_what_sites_have_signed(played: Played, tmp_
     page = (server / "record.html").read_text()
     assert "Length of stay" in page
     assert "anonym" not in page.lower()
+
+
+def test_a_record_has_the_intervals_of_an_audit_but_not_of_ones_own_examples(
+    played: Played, tmp_path: Path
+) -> None:
+    server, sites, authority = played
+    row = {"name": "gaussian", "unit": "an example", "how": "threshold", "low": 0.9, "plain": 0.7}
+    printed = {
+        "format": 1,
+        "attack": "mechanism",
+        "confidence": 0.95,
+        "intervals": [{**row, "ledger": 1.0, "delta": 1e-5}],
+        "verdicts": ["holds"],
+        "own_examples": False,
+    }
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(printed))
+    made = so.record(server, proofs_of=sites, audit=path)
+    assert (made.attacks[0].plain, made.attacks[0].ledger) == (0.7, 1.0)
+    assert made.points[-1].state == "assumed"
+    assert check.check(document.read(server / "record.yaml"), server, authority) == []
+    assert "0.7 to 1" in (server / "record.html").read_text()
+    path.write_text(json.dumps({**printed, "verdicts": ["BROKEN"]}))
+    assert so.record(server, proofs_of=sites, audit=path).points[-1].state == "open"
+    path.write_text(json.dumps({**printed, "attack": "canaries", "own_examples": True}))
+    with pytest.raises(StudyError, match="in no ledger"):
+        so.record(server, proofs_of=sites, audit=path)
 
 
 def _recorded(played: Played) -> Path:

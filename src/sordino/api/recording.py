@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sordino.base.errors import StudyError
 from sordino.core.files import said_clearly
-from sordino.deployment import check, document, facts, page, questions
+from sordino.deployment import attacked, check, document, facts, page, questions
 from sordino.deployment.document import Record
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, Agreed
@@ -21,6 +21,7 @@ def record(
     answers: Path | str | None = None,
     kit: Path | str | None = None,
     proofs_of: Sequence[Path | str] = (),
+    audit: Path | str | None = None,
     out: Path | str | None = None,
     modules: Path | str | None = None,
 ) -> Record:
@@ -36,7 +37,9 @@ def record(
         answers: a TOML file with what no program knows (:func:`.questions.template`).
         kit: of the server or the site whose run this is. Its key signs the record. Default: the
             folder around ``folder``, where that is a kit.
-        proofs_of: folders with the ``proof.json`` of sites.
+        proofs_of: folders with the ``proof.json`` of sites. Default: those that the server's run
+            folder keeps (``sordino network proof --keep``).
+        audit: what ``sordino audit --json`` printed.
         out: where both files go; the run folder unless given.
         modules: where modules lie that the study names, if they were moved.
 
@@ -52,13 +55,14 @@ def record(
             f"{folder}: proofs belong to a federation: give --kit, the server's or the site's"
         )
     given = [Path(each) for each in proofs_of]
-    if agreed is not None and not given and (folder / proofs.NAME).is_file():
-        given = [folder]
+    if agreed is not None and not given:
+        given = [folder] if (folder / proofs.NAME).is_file() else proofs.kept(folder)
     authority = home / "authority.pem"
     proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
     known_answers = questions.Answers() if answers is None else questions.read(Path(answers))
     code = None if modules is None else Path(modules)
-    made = facts.made(folder, known_answers, proved, agreed, code)
+    attacks = None if audit is None else attacked.read(Path(audit))
+    made = facts.made(folder, known_answers, proved, agreed, code, attacks)
     if agreed is not None:
         kind = "server" if (home / "server.pem").is_file() else "site"
         made = check.signed(made, home, kind)

@@ -211,6 +211,7 @@ def audit(
                 "attack": name,
                 "seed": seed,
                 "confidence": confidence,
+                "own_examples": study is not None and name != "mechanism",
                 "picture": str(picture),
                 "intervals": intervals,
                 "verdicts": [one.verdict for one in intervals],

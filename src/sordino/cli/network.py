@@ -304,6 +304,13 @@ def proof(
     ledger: Annotated[
         Path | None, typer.Option(help="The site's ledger file. Default: that of the folder.")
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="The run folder of the server, which keeps the proof for `sordino record`.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check what a site has signed against its ledger."""
@@ -329,6 +336,8 @@ def proof(
             1000,
         )
     )
+    if keep is not None:
+        say.people(f"Kept in {proofs.keep(run, statement, keep)}")
     if as_json:
         say.machine(statement)
 

@@ -127,7 +127,15 @@ def record(
     ] = None,
     proof: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="A folder with the proof.json of a site. Give it often."),
+        typer.Option(
+            metavar="DIR",
+            help="A folder with the proof.json of a site. Give it often. Default: those that the "
+            "run folder keeps (network proof --keep).",
+        ),
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `sordino audit --json` printed, for its table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run.")] = None,
     modules: Annotated[
@@ -147,7 +155,15 @@ def record(
     if questions:
         say.result(template().rstrip())
         return
-    found = made(run, answers=answers, kit=kit, proofs_of=proof or (), out=out, modules=modules)
+    found = made(
+        run,
+        answers=answers,
+        kit=kit,
+        proofs_of=proof or (),
+        audit=audit,
+        out=out,
+        modules=modules,
+    )
     if as_json:
         say.machine(plain(found))
         return

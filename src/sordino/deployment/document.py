@@ -146,6 +146,27 @@ class Odds(Part, frozen=True):
     after: float
 
 
+class Attack(Part, frozen=True, kw_only=True):
+    """What an attack of ``sordino audit`` found.
+
+    Attributes:
+        low: lower bound of epsilon, taking the trade-off between hits and false alarms to be of the
+            kind that is claimed; ``plain`` takes it for nothing.
+        ledger: epsilon that the ledger books for the same releases; None without a bound.
+        confidence: that all lower bounds of one audit hold together.
+    """
+
+    name: str
+    unit: str
+    how: str
+    low: float
+    plain: float
+    ledger: float | None
+    delta: float
+    confidence: float
+    verdict: str
+
+
 class Site(Part, frozen=True):
     """A site, with what it spent by its own ledger; and its proof, where there is one."""
 
@@ -201,6 +222,7 @@ class Record(Part, frozen=True, kw_only=True):
     entries: int = 0
     head: str = ""
     odds: tuple[Odds, ...] = ()
+    attacks: tuple[Attack, ...] = ()
     points: tuple[Point, ...] = ()
     actors: tuple[Actor, ...] = ()
     unprotected: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from sordino.core.run.folder import study_of
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.deployment import document as d
+from sordino.deployment.attacked import point
 from sordino.deployment.questions import QUESTIONS, Answers
 from sordino.network.kit import Agreed
 from sordino.network.proof import Proof, Statement
@@ -52,6 +53,7 @@ def made(
     given: Sequence[Given],
     agreed: Agreed | None,
     modules: Path | None = None,
+    attacks: tuple[d.Attack, ...] | None = None,
 ) -> d.Record:
     """Make the record of a run that has ended, without a signature.
 
@@ -61,6 +63,7 @@ def made(
         given: folders of sites, with their proofs, checked, and what these state.
         agreed: what the federation has agreed to, if it is one.
         modules: where modules lie that the study names, if they were moved.
+        attacks: what an audit found, if one ran.
 
     Raises:
         StudyError: if this is no run folder.
@@ -107,7 +110,8 @@ def made(
         entries=known(place.seq) or 0,
         head=known(place.digest) or "",
         odds=d.odds(epsilon),
-        points=points,
+        attacks=attacks or (),
+        points=points if not attacks else (*points, point(attacks)),
         actors=actors,
         unprotected=unprotected,
         assumptions=known(run.about.assumptions) or (),

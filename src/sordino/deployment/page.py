@@ -40,6 +40,16 @@ def render(record: Record) -> str:
             ("record by", ", ".join(deployment.administrative.registry_authors)),
         ],
         odds=[(_percent(each.before), _percent(each.after)) for each in record.odds],
+        attacks=[
+            (
+                clean(each.name, 80),
+                each.how,
+                f"{each.plain:.3g} to {epsilon_text(each.ledger)}",
+                f"{each.low:.3g}",
+                each.verdict,
+            )
+            for each in record.attacks
+        ],
         actors=[(each.who, each.sees, each.trusted) for each in record.actors],
         sites=[
             (

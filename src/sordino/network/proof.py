@@ -33,6 +33,8 @@ from sordino.privacy.chain import BEGIN, RECORDS
 from sordino.privacy.rounding import epsilon_text
 
 NAME = "proof.json"
+KEPT = "proofs"
+"""Folder in a server's run folder: a folder for each site, with its proof."""
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -149,6 +151,29 @@ def stated(proof: Proof, authority: Path, path: Path) -> Statement:
     if statement.entries < 1:
         raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
     return statement
+
+
+def keep(folder: Path, statement: Statement, run: Path) -> Path:
+    """Put a site's proof, which has been verified, into the run folder of the server.
+
+    Raises:
+        StudyError: if it is about another run.
+    """
+    about = reading.load(run).about
+    if known(about.run) != statement.run:
+        raise StudyError(
+            f"{folder / NAME}: it is about run {statement.run}, and {run} holds run "
+            f"{known(about.run)}"
+        )
+    target = run / KEPT / statement.site
+    target.mkdir(parents=True, exist_ok=True)
+    replace_file(target / NAME, read_below(folder, NAME, most=MIB))
+    return target
+
+
+def kept(run: Path) -> list[Path]:
+    """Return the folders of proofs that a server's run folder holds."""
+    return sorted(each.parent for each in run.glob(f"{KEPT}/*/{NAME}"))
 
 
 def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Statement:
