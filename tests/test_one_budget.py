@@ -680,14 +680,21 @@ def test_a_run_that_cannot_be_begun_leaves_no_set_open_or_says_how_to_end_it(
 
 
 def test_a_run_that_never_began_can_be_ended(tmp_path: Path) -> None:
-    """One that was killed while it prepared: it holds sets, and there is no note of it."""
+    """One that was killed while it prepared: it holds sets, and there is no note of it, nor a
+    folder that names it. `ledger show` does.
+    """
     rows = Records("client:0", "sample", np.array([[1, 2]], np.uint64))
     with LedgerSession.for_data(tmp_path / "kept", "0123456789abcdef", [rows]):
         pass
     assert open_sets(tmp_path) == ["0123456789abcdef"]
-    command = ["ledger", "end", str(tmp_path / "kept"), "0123456789abcdef"]
+    shows = ["ledger", "show", str(tmp_path / "kept")]
+    said = " ".join(CliRunner().invoke(app, shows).stdout.split())
+    assert said.count("has not ended") == 1
+    command = said.split("end it: sordino ")[1].split()
+    assert command == ["ledger", "end", str(tmp_path / "kept"), "0123456789abcdef"]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert open_sets(tmp_path) == []
+    assert "has not ended" not in CliRunner().invoke(app, shows).stdout
     assert isinstance(CliRunner().invoke(app, command).exception, StudyError)
 
 

@@ -46,6 +46,7 @@ def show(
     from sordino.api.ledgers import event_text
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
+    from sordino.privacy.records import open_runs  # arrays take a while to import
 
     entries: list[dict[str, object]] = []
     known: set[str] = set()
@@ -55,6 +56,7 @@ def show(
             numbered = enumerate(ledger.entries(unit), start=1)
             pairs = deque(numbered, maxlen=last or None)  # entries may be more than memory holds
             labels = ledger.labels()
+            held = [] if as_json else open_runs(ledger)
         chosen, count = [entry for _, entry in pairs], pairs[-1][0] if pairs else 0
         if as_json:
             entries += map(entry_record, chosen)
@@ -75,6 +77,11 @@ def show(
             ["seq", "unit", "round", "times", "event", "digest"],
             rows,
         )
+        for name in map(_short, held):
+            say.result(
+                f"Run {name} has not ended, and its promise limits other runs over its records. If "
+                f"it will not go on, end it: sordino ledger end {path.parent} {name}"
+            )
     if as_json:
         say.machine(entries)
     if unit is not None and unit not in known:

@@ -12,6 +12,7 @@ from sordino.privacy.records.identity import Records as Records
 from sordino.privacy.records.people import burdens as burdens
 from sordino.privacy.records.people import close_sets as close_sets
 from sordino.privacy.records.people import link as link
+from sordino.privacy.records.people import open_runs as open_runs
 from sordino.privacy.records.people import open_sets as open_sets
 from sordino.privacy.records.people import recognised as recognised
 from sordino.privacy.records.price import Burden as Burden

@@ -282,6 +282,16 @@ def close_sets(ledger: Ledger, run: str) -> bool:
     return bool(held)
 
 
+def open_runs(ledger: Ledger) -> list[str]:
+    """The runs that hold sets of a ledger of the data open, in the order of their sets."""
+    db = ledger.connection
+    if "record_meta" not in ledger.format.tables or not store.knows_records(db):
+        return []
+    if not store.meta(db, "key"):
+        return []
+    return list(dict.fromkeys(run for one in store.sets(db) for run in one.runs))
+
+
 def link(ledger: Ledger, one: Words, other: Words) -> int:
     """Say that rows ``one[i]`` and ``other[i]`` (n, 2 m) are one person; how many were joined."""
     with ledger.transaction() as db:
