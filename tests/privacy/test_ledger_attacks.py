@@ -82,7 +82,7 @@ def rehash(path: Path) -> None:
         "UPDATE notes SET content = replace(content, 'bbbb', 'cccc')",
         "UPDATE notes SET content = replace(content, 'Mary', 'Anne')",
         "UPDATE meta SET value = '2' WHERE name = 'format'",
-        "UPDATE meta SET value = '4' WHERE name = 'format'",
+        "UPDATE meta SET value = '3' WHERE name = 'format'",
         "UPDATE meta SET value = 'replace one record' WHERE name = 'adjacency'",
         "DELETE FROM meta",
         "INSERT INTO meta VALUES ('delta', '1e-9')",

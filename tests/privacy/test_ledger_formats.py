@@ -2,7 +2,7 @@
 
 ``tests/golden/ledgers`` holds files of small runs, and what the program that wrote each of them
 said about it: entries, digests, fingerprints, epsilons by Rényi accounting at delta 1e-5. Formats
-1a to 2d are those of :mod:`sordino.privacy.formats`. A later format adds files here; none is ever
+1a to 4 are those of :mod:`sordino.privacy.formats`. A later format adds files here; none is ever
 taken out or changed.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sordino.base.errors import LedgerError, ResumeError
@@ -25,7 +26,9 @@ from sordino.privacy import (
     Entry,
     Gaussian,
     Ledger,
+    LedgerSession,
     NonPrivate,
+    accountant,
     encode,
     formats,
     storage,
@@ -33,6 +36,7 @@ from sordino.privacy import (
 from sordino.privacy import ledger as ledgers
 from sordino.privacy.chain import digest
 from sordino.privacy.formats import Adjacency, LedgerFormat
+from sordino.privacy.records import Records, store
 
 STORED = Path(__file__).parents[1] / "golden" / "ledgers"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((STORED / "expected.json").read_text())
@@ -137,6 +141,30 @@ def test_a_ledger_stays_in_the_format_it_was_made_in(name: str, tmp_path: Path) 
         assert ledger.verify().entries == EXPECTED[name]["entries"] + 1
 
 
+@pytest.mark.parametrize("made", formats.FORMATS[-3:], ids=lambda one: str(one.meta["format"]))
+def test_a_row_has_several_histories_in_every_format_that_is_charged(
+    made: LedgerFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that may be in either of two sets of a run is held by the dearer one later."""
+    for module in (storage, ledgers):
+        monkeypatch.setattr(module, "NEWEST", made)
+    words = np.array([[7, 8]], np.uint64)
+    wanted = [Records(f"client:{i}", "sample", words) for i in range(2)]
+    dear = Gaussian(noise_multiplier=2.0)
+    with LedgerSession.for_data(tmp_path, "one", wanted) as session:
+        session.begin("one", {}, {})
+        for each, event in zip(wanted, (STEP, dear), strict=True):
+            session.charge([replace(charge(each.unit, f"one/{each.unit}"), event=event)], FREE)
+        session.finish()
+        assert session.ledger.format is made
+        found, _ = store.classes(session.ledger.connection)
+        assert [len(one.ways) for one in found if one.runs] == [2]
+    with LedgerSession.for_data(tmp_path, "two", wanted[:1]) as session:
+        once = accountant("rdp").epsilon([(dear, 2)], 1e-5)
+        assert session.epsilon("client:0", 1e-5, "rdp") == pytest.approx(once)
+        session.ledger.verify()
+
+
 def test_adjacency_is_a_code_in_every_format() -> None:
     for one in formats.FORMATS:
         outer = Adjacency.ADD_OR_REMOVE if one.meta["format"] == "1" else Adjacency.ZERO_OUT
@@ -167,7 +195,7 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
     tables = dict(formats.NEWEST.tables)
     tables["entries"] = tables["entries"].replace("prev TEXT", "place TEXT NOT NULL, prev TEXT")
     later = LedgerFormat(
-        {"format": "4", "adjacency": "?"}, digest(["4"]), tables, entry=PlacedEntry
+        {"format": "5", "adjacency": "?"}, digest(["5"]), tables, entry=PlacedEntry
     )
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, later))
     for module in (storage, ledgers):
@@ -192,6 +220,10 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
     changed(path, "UPDATE entries SET place = 'Oslo'")
     with pytest.raises(LedgerError, match="was changed"), Ledger.open(path) as ledger:
         ledger.verify()
+    monkeypatch.undo()
+    for readonly in (True, False):
+        with pytest.raises(LedgerError, match="format 5, of a later version of this program"):
+            Ledger.open(path, readonly=readonly)
     old = unpacked("2d-own-sealed", tmp_path)
     with Ledger.open(old, readonly=True) as ledger:
         assert ledger.verify().entries == EXPECTED["2d-own-sealed"]["entries"]

@@ -9,6 +9,7 @@ the tables and the first digest of its own, and one more stored ledger for the t
 1         charges are chained, units are a table beside them; can be read, not charged
 2         one chain of charges and notes; adjacency is an English sentence, in three wordings
 3         as 2, adjacency is a code
+4         as 3; a class of records may have several histories, of which one holds
 ========  =====================================================================================
 
 Rows of ``entries`` and fields of :class:`~sordino.privacy.chain.Entry` have the same names, and a
@@ -197,9 +198,10 @@ def recognise(db: sqlite3.Connection, path: Path) -> LedgerFormat:
     """Return the format of a file that has this format's tables and columns, and nothing besides.
 
     Raises:
-        LedgerError: naming the first thing that no format has.
+        LedgerError: naming the first thing that no format has, or the later format.
     """
     found = shape(db)
+    _refuse_later(db, path, found)
     alike = [one for one in FORMATS if one.shape == found]
     if not alike:
         names = found.tables.keys()
@@ -218,6 +220,18 @@ def recognise(db: sqlite3.Connection, path: Path) -> LedgerFormat:
         f"{wanted.meta['format']} it is {wanted.meta.get(name)!r}. It was changed, or written by "
         "another version"
     )
+
+
+def _refuse_later(db: sqlite3.Connection, path: Path, found: Shape) -> None:
+    if found.tables.get("meta") != NEWEST.shape.tables["meta"]:
+        return
+    stated = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone() or ("",)
+    known = max(int(one.meta["format"]) for one in FORMATS)
+    if re.fullmatch("[1-9][0-9]{0,3}", str(stated[0])) and int(stated[0]) > known:
+        raise LedgerError(
+            f"{path}: this ledger has format {stated[0]}, of a later version of this program; this "
+            f"version knows formats up to {known}. Use the later version: nothing is guessed"
+        )
 
 
 def _difference(wanted: LedgerFormat, found: Shape) -> str:
@@ -320,6 +334,13 @@ V2 = _chained(
     "2", f"one record's contribution replaced by none, sizes public; {_REPLACE}", _CHAIN | _RECORDS
 )
 V3 = _chained("3", canonical(_CODES), _CHAIN | _RECORDS)  # adjacency as codes, not as a sentence
+
+# Format 4 has the tables of 3. In its classes of records, ``frozen`` may be several histories. This
+# version writes them into ledgers of formats 2 and 3 as well, because one history that covers them
+# all would cost records a budget that they have; a version that makes ledgers of format 3 then says
+# that it cannot read these numbers.
+
+V4 = _chained("4", canonical(_CODES), _CHAIN | _RECORDS)
 FORMATS: tuple[LedgerFormat, ...] = (
     _first("add or remove one record"),
     _first(f"add or remove one record; {_REPLACE}"),
@@ -327,5 +348,6 @@ FORMATS: tuple[LedgerFormat, ...] = (
     _chained("2", _OLDER, _CHAIN | _RECORDS),
     V2,
     V3,
+    V4,
 )
-NEWEST: LedgerFormat = V3
+NEWEST: LedgerFormat = V4
