@@ -16,6 +16,7 @@ import msgspec
 
 from sordino.base import PROTOCOL
 from sordino.base.errors import LONGEST, RemoteProtocolError, printable
+from sordino.base.message import tight
 
 VERSION = PROTOCOL
 STOPPED = "the run was stopped: "
@@ -183,7 +184,7 @@ def limit(dimension: int) -> int:
 
 def encode(frame: FromSite | FromServer) -> bytes:
     """The bytes of a frame (MessagePack)."""
-    return _encoder.encode(frame)
+    return tight(_encoder.encode(frame))
 
 
 def to_server(data: bytes | str) -> FromSite:

@@ -52,6 +52,13 @@ AT_ONCE, LONGEST_OUT = 8, 600.0
 """Times that a site that was out may be back at once, and seconds that it waits at most then."""
 
 
+class Asked(NamedTuple):
+    """A task that a site was asked: its number, and the frame, to be sent again."""
+
+    number: int
+    frame: bytes
+
+
 @dataclass(slots=True)
 class SiteStanding:
     """A site as the server knows it.
@@ -84,7 +91,7 @@ class SiteStanding:
     greeted: bool = False
     there: bool = False
     since: float = 0.0
-    ask: frames.Ask | None = None
+    ask: Asked | None = None
     step: frames.Step | None = None
     out: str = ""
     barred: int = 0
@@ -258,8 +265,9 @@ class ServerSession:
         """Ask a site, now and whenever it connects again, until it has answered."""
         standing = self.sites[site]
         sealed = self._token("task", site, task.number)
-        standing.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
-        self._send(site, frames.encode(standing.ask))
+        frame = frames.encode(frames.Ask(task.number, self._encoded(task), sealed, shares))
+        standing.ask = Asked(task.number, frame)
+        self._send(site, frame)
 
     def step(self, site: int, step: frames.Step | None) -> None:
         """Ask a site for a step of a secure sum, likewise; or for none any more."""
@@ -553,9 +561,10 @@ class ServerSession:
             standing.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(standing.books.items()):
             self._send(site, frame)
-        for asked in (standing.ask, standing.step):
-            if asked is not None:
-                self._send(site, frames.encode(asked))
+        if standing.ask is not None:
+            self._send(site, standing.ask.frame)
+        if standing.step is not None:
+            self._send(site, frames.encode(standing.step))
         if not standing.there and self._clock() >= standing.paused:
             self._more.append(self._present(site))
         return None

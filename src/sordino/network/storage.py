@@ -216,10 +216,11 @@ class Journal:
 
     def append(self, each: Input) -> None:
         """Write an input down."""
-        packed = _packed(each)
-        self._file.write(packed)
+        body = _encoder.encode(each)  # may be long: it is not copied once more
+        self._file.write(_RECORD.pack(len(body), zlib.crc32(body)))
+        self._file.write(body)
         self._file.flush()
-        self._count, self._bytes = self._count + 1, self._bytes + len(packed)
+        self._count, self._bytes = self._count + 1, self._bytes + _RECORD.size + len(body)
         if self.durable:
             os.fdatasync(self._file.fileno())
 

@@ -121,12 +121,12 @@ class Beginning:
 
     def __init__(self, limit: int, begun: bytes = b"") -> None:
         self._limit, self._begun = limit, begun
-        self._parts: list[bytes] = []
+        self._come = bytearray()  # one block: many pieces would stay with the process
         self._size = 0
 
     def next(self) -> Beginning:
         """Return the one of the next connection: another one may still write to this."""
-        return Beginning(self._limit, b"".join(self._parts) or self._begun)
+        return Beginning(self._limit, bytes(self._come) or self._begun)
 
     @property
     def header(self) -> dict[str, str]:
@@ -136,21 +136,21 @@ class Beginning:
 
     def go_on(self) -> None:
         """The rest comes now."""
-        self._parts, self._size, self._begun = [self._begun], len(self._begun), b""
+        self._come, self._size, self._begun = bytearray(self._begun), len(self._begun), b""
 
     def add(self, part: bytes) -> bool:
         """Take a piece, unless the frame is too long with it; then nothing is left of it."""
         self._size += len(part)
         if self._size > self._limit:
-            self._parts = []
+            self._come = bytearray()
             return False
-        self._parts.append(part)
+        self._come += part
         return True
 
     def take(self) -> bytes:
         """Return the whole frame. After a long one, nothing is left of another."""
-        found = b"".join(self._parts)
-        self._parts, self._size = [], 0
+        found = bytes(self._come)
+        self._come, self._size = bytearray(), 0
         self._begun = b"" if len(found) > PIECE else self._begun
         return found
 
