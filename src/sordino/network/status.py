@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,8 @@ DIFFERENT, NAMES = 128, 1_000
 """Different incidents of one site that are told apart, and sites."""
 LONGEST = 300
 FULL = "the log is full"
+NAMED = 10
+"""Sites that one line names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +150,19 @@ def _waiting(kernel: NetworkKernel[Any]) -> str:
     """
     away, count, names = kernel.session.missing(), kernel.waiting, kernel.session.names
     if away and count:
-        return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
+        return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {_listed(away)}"
     if kernel.world.regime.secret:
         return ""  # whoever owes an answer was drawn
     slow = [
         f"{names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
         for site, since in kernel.awaited()
     ]
-    return f"waiting for an answer of {', '.join(slow)}" if slow else ""
+    return f"waiting for an answer of {_listed(slow)}" if slow else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _finite(value: float) -> float | None:
