@@ -4,6 +4,7 @@ server and a site refuse.
 
 from __future__ import annotations
 
+import datetime as dt
 import queue
 import threading
 import time
@@ -31,11 +32,13 @@ from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.core.run import session
 from sordino.network import demo, frames
+from sordino.network import kit as kits
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
 from sordino.network.site import JoinOptions, prepare_site, promised
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy import Ledger
+from sordino.regimes.vertical.stream import source
 
 STUDY = """
 name = "between sites"
@@ -64,6 +67,7 @@ ENTITY = (
     'privacy={unit="entity",epsilon=64.0,delta=1e-6,label_epsilon=4.0,embedding={clip=1.0},'
     'updates="noisy"}'
 )
+NOW = dt.datetime.now(dt.UTC)
 LABEL = 'privacy={unit="label",epsilon=3.0,delta=1e-6}'
 
 
@@ -306,9 +310,44 @@ def test_a_run_in_the_order_of_arrival_ends_and_books_as_planned(tmp_path: Path)
 def test_streams_that_need_whole_examples_are_refused(
     changes: list[str], message: str, tmp_path: Path
 ) -> None:
+    agreement = Agreed(demo.lay_out(read(tmp_path), tmp_path / "of", scripted=False).server)
     with pytest.raises(StudyError, match=message):
-        demo.lay_out(read(tmp_path, changes), tmp_path / "federation", scripted=False)
+        kits.write(agreement.agreement, read(tmp_path, changes), tmp_path / "kits", NOW)
+    assert not (tmp_path / "kits").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ['data.stream={kind="deformed",size=9}', 'data.drift={kind="classes",every=5}'],
+        ['data.stream={kind="deformed",size=8}', LABEL],
+        ['data.drift={kind="swap",every=5}'],
+    ],
+)
+def test_a_demo_draws_what_is_made_up_for_its_sites(changes: list[str], tmp_path: Path) -> None:
+    study = read(tmp_path, changes)
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=False)
+    stream, *_ = source(study, known=False)
+    piece, agreed = stream.read(0, 24), Agreed(laid.server)
+    assert agreed.agreement.sizes == (24,) * 3
+    assert (laid.server / "study.toml").read_text().count('"file"') == 1
+    found = [agreed.network.read(data, i, agreed.study) for i, (_, data) in enumerate(laid.sites)]
+    assert np.array_equal(np.concatenate([each.x for each in found[:2]], axis=1), piece.x)
+    assert np.array_equal(found[2].y, piece.y)
+
+
+def test_a_demo_draws_no_rows_that_come_again_under_a_promise(tmp_path: Path) -> None:
+    study = read(tmp_path, ['data.drift={kind="features",every=5}', LABEL])
+    with pytest.raises(StudyError, match=r"data\.drift = 'features'"):
+        demo.lay_out(study, tmp_path / "federation", scripted=False)
     assert not (tmp_path / "federation").exists()
+
+
+def test_a_demo_of_drawn_events_runs_to_its_end(tmp_path: Path) -> None:
+    study = read(tmp_path, ['data.stream={kind="deformed",size=9}', LABEL])
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=False)
+    play(laid, scripted=False)
+    assert {each[0] for each in entries(laid.server / "run")} >= {"labels"}
 
 
 def test_a_file_of_other_rows_or_columns_is_refused(tmp_path: Path) -> None:

@@ -316,11 +316,11 @@ class NetworkRegime(ABC, Generic[T]):
     def plan(self, index: int, limited: T) -> Plan:
         """Return what the study costs a site."""
 
-    @abstractmethod
     def disk(self) -> Disk | None:
         """Return what the study takes on the disks of server and sites; None where that is not
         known.
         """
+        return None
 
     def standing(self, index: int, limited: T, data: Dataset) -> Standing | None:
         """Return what a site's rows have spent and what is left, without a change of its ledger;

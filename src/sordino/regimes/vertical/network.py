@@ -90,6 +90,8 @@ from sordino.core.run.environment import answering, protective
 from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSide
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
+from sordino.data.stream.drift import NoDrift
+from sordino.data.stream.opening import Rows
 from sordino.data.table import columns_of, in_order, read_arrays
 from sordino.privacy import Allowance, Budget, LedgerSession, Permit
 from sordino.regimes.vertical import plan as prices
@@ -113,8 +115,8 @@ LEAVE = "leave"
 """Tag of the alarm after which a server waits for no site to have its last derivative."""
 
 
-HOLDER = "labels"
-"""Name of the site that has the labels, in the files of a demo."""
+HOLDER, DRAWN = "labels", "drawn"
+"""Names of the site that has the labels, and of the data that was drawn, in a demo."""
 
 
 class VerticalServer(Events, ServerSide[State]):
@@ -698,12 +700,34 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
 
     @classmethod
     def demo(cls, study: VerticalStudy) -> DemoFiles:
-        """Divide the study's data into a file for each site."""
-        cls.refuse(study)
-        if study.data.scale != 1.0:
-            raise StudyError("data.scale: let each site scale its own columns, and leave it out")
-        stream, fingerprint, _ = source(study, known=False)
-        (x, y), count = whole(study, stream), study.data.parties
+        """Divide the study's data into a file for each site. Examples that are made up, or change,
+        are drawn here, from the study's seed: rows of a file, which sites then read in their order.
+        Only who lays out a demo has whole examples that could be drawn from.
+        """
+        data, privacy = study.data, study.privacy
+        drawn = data.stream.kind not in ("replay", "file") or data.drift.kind != "none"
+        # rows that come again under a promise would count as other entities
+        if drawn and (data.stream.invents or privacy.unit == "none") and data.entity is None:
+            stream, fingerprint, _ = source(study, known=False)
+            piece = stream.read(0, study.horizon * study.method.batch)
+            x, y = piece.x, piece.y
+            rows: dict[str, Any] = {
+                "name": None,
+                "file": Path(f"{DRAWN}.npz"),
+                "classes": stream.classes,
+            }
+            rows |= {"stream": Rows(), "drift": NoDrift(), "scale": 1.0}
+            study = study.model_copy(update={"data": data.model_copy(update=rows)})
+            cls.refuse(study)
+        else:
+            cls.refuse(study)
+            if data.scale != 1.0:
+                raise StudyError(
+                    "data.scale: let each site scale its own columns, and leave it out"
+                )
+            stream, fingerprint, _ = source(study, known=False)
+            x, y = whole(study, stream)
+        count = study.data.parties
         shape = Shape(
             shape=stream.shape,
             type="uint8" if x.dtype == np.uint8 else "float32",
