@@ -1,11 +1,10 @@
 """A study under ``sordino audit --attack lira``: runs over random halves of its own records.
 
-Every run is the study's own, with its ledger, by the ordinary engine, in a folder that is removed
-when what it shows of the records was written down. A record that a run's coin leaves out adds
-nothing to any sum and is counted in n all the same: that is the adjacency which the ledger books
-(one contribution replaced by none), and public sizes tell nothing of coins. Only the final model is
-looked at. (Where clients release a noisy count of clipped gradients as well, a record left out
-moves it by 1/2; no model depends on that count.)
+Every run is the study's own, with its ledger, by the ordinary engine. A record that a run's coin
+leaves out adds nothing to any sum and is counted in n all the same: that is the adjacency which the
+ledger books (one contribution replaced by none), and public sizes tell nothing of coins. Only the
+final model is looked at. (Where clients release a noisy count of clipped gradients as well, a
+record left out moves it by 1/2; no model depends on that count.)
 
 A folder of shadow runs belongs to one study and one program: another one has a folder of its own.
 """
@@ -14,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
-from collections.abc import Sequence
+import math
+import tempfile
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from sordino.audit.intervals import alone
+from sordino.audit.intervals import alone, played
 from sordino.audit.lira import Observed, confidence
 from sordino.audit.planted import ABSENT, MembersSum
 from sordino.base.entropy import Seeded
@@ -38,11 +37,8 @@ from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
-from sordino.core.files import locked, replace_file
-from sordino.core.prepared import PreparedRun
-from sordino.core.run import session
+from sordino.core.files import replace_file
 from sordino.core.run.environment import charge_key_prefix
-from sordino.core.study.base import Study
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
@@ -125,34 +121,6 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
     )
 
 
-def _built(
-    found: Shadows,
-    number: int,
-    study: Study,
-    folder: Path,
-    run: str,
-    affordable_steps: Sequence[int] | None = None,
-) -> PreparedRun:
-    assert isinstance(study, HorizontalStudy)
-    regime = horizontal.of(study)
-    halves = np.split(found.coins(number), np.cumsum(found.divided.sizes)[:-1])
-    prints = tuple(
-        hashlib.sha256(part.fingerprint().encode() + half.tobytes()).hexdigest()
-        for part, half in zip(found.divided.parts, halves, strict=True)
-    )
-    divided = replace(found.divided, prints=prints)
-    built = regime.assembled(study, divided, folder, run, affordable_steps)
-    simulation = built.simulation
-    assert isinstance(simulation, Simulation)
-    flat, loss = simulation.clients[0].kernels.flat, loss_of(study)
-    kernels = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
-    clients = [
-        replace(client, examples=_marked(client.examples, half), kernels=kernels)
-        for client, half in zip(simulation.clients, halves, strict=True)
-    ]
-    return replace(built, simulation=replace(simulation, clients=clients))
-
-
 def _marked(examples: Examples, there: NDArray[np.bool_]) -> Examples:
     """Return a client's examples, those marked that are not there, by ``there`` (n,)."""
     present = torch.from_numpy(there).to(examples.y.device)
@@ -163,37 +131,38 @@ def observe(found: Shadows, run: int) -> None:
     """Make one run, and write down what its model shows of all records; nothing if it is there."""
     if found.file(run).is_file():
         return
-    found.folder.mkdir(parents=True, exist_ok=True)
-    folder = found.folder / f"run-{run:04d}"
-    if folder.is_dir():  # of a process that was stopped, unless it still goes on
-        with locked(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-    outcome = session.begin(
-        found.study,
-        folder,
-        lambda row: None,
-        lambda going: None,
-        build=partial(_built, found, run),
+    study, parts, privacy = found.study, found.divided.parts, found.study.privacy
+    halves = np.split(found.coins(run), np.cumsum(found.divided.sizes)[:-1])
+    prints = tuple(
+        hashlib.sha256(part.fingerprint().encode() + half.tobytes()).hexdigest()
+        for part, half in zip(parts, halves, strict=True)
     )
-    phi = _confidence(found, folder / MODEL)
-    kept = io.BytesIO()
-    np.savez(kept, phi=phi, epsilon=np.array(outcome.spent))
-    replace_file(found.file(run), kept.getvalue())
-    shutil.rmtree(folder)
-
-
-def _confidence(found: Shadows, weights: Path) -> NDArray[np.float64]:
-    """phi of all records (records,) under a run's final model."""
-    divided, study = found.divided, found.study
-    flat = Flat(model(study, divided.test.shape, divided.test.outputs))
-    load_weights(flat, weights)
-    scores = Evaluator(flat, loss_of(study)).scores
-    return np.concatenate(
-        [
-            confidence(scores(torch.tensor(part.x)).double().numpy(), part.y)
-            for part in divided.parts
+    divided, loss = replace(found.divided, prints=prints), loss_of(study)
+    with tempfile.TemporaryDirectory() as folder:
+        regime = horizontal.of(study)
+        built = regime.assembled(study, divided, Path(folder), f"shadow {run}", None)
+        simulation = built.simulation
+        assert isinstance(simulation, Simulation)
+        flat = simulation.clients[0].kernels.flat
+        kernels = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
+        clients = [
+            replace(client, examples=_marked(client.examples, half), kernels=kernels)
+            for client, half in zip(simulation.clients, halves, strict=True)
         ]
-    )
+        end = played(replace(built, simulation=replace(simulation, clients=clients)))
+        price = partial(
+            simulation.ledgers.epsilon, delta=privacy.delta or 0.0, name=privacy.accountant
+        )
+        spent = math.inf if privacy.unit == "none" else max(map(price, set(simulation.units)))
+        simulation.ledgers.close()
+    flat = Flat(model(study, divided.test.shape, divided.test.outputs))
+    flat.load(torch.from_numpy(end.model))
+    scores = Evaluator(flat, loss).scores
+    phi = [confidence(scores(torch.tensor(part.x)).double().numpy(), part.y) for part in parts]
+    kept = io.BytesIO()
+    np.savez(kept, phi=np.concatenate(phi), epsilon=np.array(spent))
+    found.folder.mkdir(parents=True, exist_ok=True)
+    replace_file(found.file(run), kept.getvalue())
 
 
 def observed(found: Shadows, runs: int) -> tuple[Observed, float]:
