@@ -229,7 +229,7 @@ def shadowed(
     with locked(folder, make=True):
         try:
             _make(found, runs, 1 if modules is None else at_once, modules or folder, told)
-        except KeyboardInterrupt as stopped:  # which a run in this process says how to resume alone
+        except KeyboardInterrupt as stopped:
             stopped.__notes__ = [runner.STOPPED]
             raise
     seen, epsilon = observed(found, runs)

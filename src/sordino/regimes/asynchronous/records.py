@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from sordino.clients.records import Horizontal, Measured
-from sordino.core.records import Count, Maybe, Real
-from sordino.core.regimes import ON_TEST_SET, Vocabulary
+from sordino.core.records import Count, Number, Whole
+from sordino.core.regimes import Vocabulary
 
 
 class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
@@ -28,11 +28,11 @@ class AsynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
     """
 
     stage: Count | UnsetType = UNSET
-    clip: Maybe[Real] = UNSET
-    rate: Maybe[Real] = UNSET
-    norm: Maybe[Real] = UNSET
-    staleness: Maybe[Real] = UNSET
-    stalest: Maybe[Count] = UNSET
+    clip: Number = UNSET
+    rate: Number = UNSET
+    norm: Number = UNSET
+    staleness: Number = UNSET
+    stalest: Whole = UNSET
     histogram: tuple[tuple[Count, Count], ...] | UnsetType = UNSET
     stale: Count | UnsetType = UNSET
     dropped: Count | UnsetType = UNSET
@@ -55,5 +55,4 @@ WORDS = Vocabulary(
     trail="staleness",
     counted={"stale": "too stale", "dropped": "dropped", "lost": "lost", "left": "left for good"},
     steps_end=False,  # who has spent its budget leaves, and the others go on
-    accuracy=ON_TEST_SET,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from sordino.clients.records import Horizontal, Measured
-from sordino.core.records import Count, Maybe, Real, Record
-from sordino.core.regimes import ON_TEST_SET, Vocabulary
+from sordino.core.records import Count, Maybe, Number, Record, Text, Whole
+from sordino.core.regimes import Vocabulary
 
 
 class Sum(Record, frozen=True, kw_only=True):
@@ -23,14 +23,14 @@ class Sum(Record, frozen=True, kw_only=True):
         overflow: log2 of a bound of the chance that any number of a run wraps.
     """
 
-    honest: Maybe[Count] = UNSET
-    fewest: Maybe[Count] = UNSET
-    bits: Maybe[Count] = UNSET
-    step: Maybe[Real] = UNSET
-    deviation: Maybe[Real] = UNSET
-    rounding: Maybe[str] = UNSET
-    growth: Maybe[Real] = UNSET
-    overflow: Maybe[Real] = UNSET
+    honest: Whole = UNSET
+    fewest: Whole = UNSET
+    bits: Whole = UNSET
+    step: Number = UNSET
+    deviation: Number = UNSET
+    rounding: Text = UNSET
+    growth: Number = UNSET
+    overflow: Number = UNSET
 
 
 class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
@@ -57,25 +57,16 @@ class SynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
     cohort: Count | UnsetType = UNSET
     answered: Count | UnsetType = UNSET
     missing: Count | UnsetType = UNSET
-    clipped: Maybe[Real] = UNSET
-    snr: Maybe[Real] = UNSET
+    clipped: Number = UNSET
+    snr: Number = UNSET
 
 
 FACTS, ROUND = Synchronous, SynchronousRound
 WORDS = Vocabulary(
     regime="synchronous",
-    round="round",
-    rounds="rounds",
-    closed="closed",
-    steps="local steps",
-    steps_of_one="local steps of one client",
-    client="client",
-    a_client="a client",
-    clients="clients",
     told=(("tau", ""), ("steps", "")),
     trail="tau",
     counted={"late": "late", "lost": "lost"},
     lacking="missing",
     steps_end=True,
-    accuracy=ON_TEST_SET,
 )

@@ -133,6 +133,5 @@ WORDS = Vocabulary(
     clients="parties",
     told=(("error", ".3f"), ("accumulated", ".3f"), ("regret", ".1e")),
     trail="error",
-    steps_end=False,
     accuracy=ON_THE_STREAM,
 )
