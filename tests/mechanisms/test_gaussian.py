@@ -1,6 +1,7 @@
 """The Gaussian mechanisms: what they book is what they do."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy.stats import norm  # type: ignore[import-untyped]
 
 from sordino.base.errors import StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise, looks_standard_normal
-from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
+from sordino.mechanisms.gaussian import COUNT_SHARE, CountedGaussian, Gaussian
+from sordino.mechanisms.kinds import GaussianNoise, NoiseRequest
 
 D = 20_000
 
@@ -53,6 +55,29 @@ def test_counted_count_has_the_scale_it_names() -> None:
         )
 
     check_noise(draw, mechanism.count_deviation, 1.0)
+
+
+@pytest.mark.parametrize("deviation", [0.8, 3.0])
+def test_a_count_has_the_noise_that_a_study_asks_for(deviation: float) -> None:
+    request = NoiseRequest(
+        unit="client",
+        clip=0.7,
+        noise_multiplier=1.2,
+        parameters=(4,),
+        counted=True,
+        count_deviation=deviation,
+    )
+    made = GaussianNoise().make(request)
+    assert isinstance(made, CountedGaussian)
+    assert (made.clip, made.noise_multiplier, made.measure) == (0.7, 1.2, "flat")
+    assert made.count_deviation == pytest.approx(deviation)
+    layers = GaussianNoise(clipping="per-layer").make(replace(request, count_deviation=None))
+    assert isinstance(layers, CountedGaussian)
+    assert (layers.measure, layers.share) == ("layers", COUNT_SHARE)
+    # all of the noise: 1.2 / 2
+    with pytest.raises(StudyError, match=r"leaves nothing .* it must be above 0\.6"):
+        GaussianNoise().make(replace(request, count_deviation=0.6))
+    assert type(GaussianNoise().make(replace(request, counted=False))) is Gaussian
 
 
 @given(

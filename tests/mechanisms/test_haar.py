@@ -178,6 +178,20 @@ def test_energies_and_weighted_norms_equal_those_of_the_coefficients(
     assert torch.allclose(basis.weighted_norms(rows.double(), weights), norms, rtol=1e-12)
 
 
+def test_norms_are_raised_by_the_bound_of_their_rounding_and_not_by_much_more() -> None:
+    """max w sqrt(L + 1) (L + 4) u |v|, which no rounding reaches (see Basis): 2 % more at most."""
+    basis = Basis.flat(256)
+    rows, weights = normal(3, 256, dtype=torch.float32), random_weights(basis, 5)
+    exact = (per_coefficient(basis, weights) * (rows.double() @ matrix(basis).T)).norm(dim=1)
+    bound = max(weights) * 3.0 * 12.0 * 2.0**-24 * rows.double().norm(dim=1)
+    # energies are of float32 coefficients, and norms are float32
+    near = 4 * EPS * exact
+    raised = basis.weighted_norms(rows, weights).double() - exact
+    assert bool((raised > bound - near).all())
+    assert bool((raised < 1.02 * bound + near).all())
+    assert bool((near < 0.1 * bound).all())
+
+
 def test_long_vectors_of_equal_numbers_lose_no_digits() -> None:
     """A million equal squares added one by one in float32 would be off in the third digit."""
     d = 2**21

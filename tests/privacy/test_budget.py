@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sordino.base.errors import BudgetExceeded, StudyError
-from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled
+from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled, accountant
 from sordino.privacy.budget import left_out
 
 STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
@@ -78,10 +78,11 @@ def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one()
         Budget(epsilon=2.0, delta=1e-5, accountant="rdp-classic").admit("client:0", spent)
 
 
-def test_what_is_exactly_spent_is_within_the_budget() -> None:
-    spent = Budget(epsilon=math.inf, delta=1e-5, accountant="rdp").check("client:0", [(STEP, 9)])
-    assert Budget(epsilon=spent, delta=1e-5, accountant="rdp").check("a", [(STEP, 9)]) == spent
-    below = Budget(epsilon=math.nextafter(spent, 0.0), delta=1e-5, accountant="rdp")
+@pytest.mark.parametrize("name", ["rdp", "pld"])
+def test_what_is_exactly_spent_is_within_the_budget(name: str) -> None:
+    spent = accountant(name).epsilon([(STEP, 9)], 1e-5)
+    assert Budget(epsilon=spent, delta=1e-5, accountant=name).check("a", [(STEP, 9)]) == spent
+    below = Budget(epsilon=math.nextafter(spent, 0.0), delta=1e-5, accountant=name)
     with pytest.raises(BudgetExceeded):
         below.check("a", [(STEP, 9)])
 
@@ -94,4 +95,5 @@ def test_a_delta_that_is_finer_than_the_proof_is_said_with_what_is_proved() -> N
     assert f"What is proved is delta = {1e-5 + added:.3g} (" in said
     (said,) = left_out(0.5, 1.0, numbers=0.0, more=0.4)
     assert "What is proved is no delta below 1 (" in said
-    assert left_out(1e-5, math.inf, numbers=0.0, more=1.0) == ()
+    for promise in ((1e-5, math.inf), (None, 1.0), (1e-5, None)):
+        assert left_out(*promise, numbers=0.0, more=1.0) == ()

@@ -183,6 +183,9 @@ def test_a_secret_ledger_is_for_its_owner_alone_and_so_are_the_files_beside_it(
     assert files == dict.fromkeys(
         ("secret.sqlite", "secret.sqlite-wal", "secret.sqlite-shm"), 0o600
     )
+    with LedgerSession.for_data(tmp_path / "kept", "run", held(client_0="aaaa")):
+        files = {file.name: file.stat().st_mode & 0o077 for file in (tmp_path / "kept").iterdir()}
+    assert set(files.values()) == {0}, files
 
 
 @pytest.mark.parametrize("column", ["unit", "event", "why", "method", "key", "prev", "digest"])
