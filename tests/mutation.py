@@ -176,7 +176,7 @@ def main() -> int:
     killed = total = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
-        for part in ("src", "tests", "pyproject.toml", "docs", "examples"):
+        for part in ("src", "tests", "conftest.py", "pyproject.toml", "docs", "examples"):
             kind = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copy.mkdir(exist_ok=True)
             kind(ROOT / part, copy / part)
