@@ -6,7 +6,8 @@
 #   docker run --rm --volume "$PWD/site:/work" sordino join kit --data rows.csv
 #
 # The user in it has the number 10001 and no rights: the folder that is mounted must be writable for
-# it (or say --user "$(id -u):$(id -g)").
+# it (or say --user "$(id -u):$(id -g)"). With --read-only also give --tmpfs /tmp. For a server and
+# sites as services see deploy/compose.yaml.
 
 FROM python:3.11-slim AS build
 WORKDIR /source
@@ -19,8 +20,10 @@ RUN /opt/sordino/bin/pip install --no-cache-dir ".[network,edge]"
 FROM python:3.11-slim
 COPY --from=build /opt/sordino /opt/sordino
 RUN useradd --uid 10001 --create-home sordino && mkdir /work && chown sordino /work
-# The key of fingerprints outlives the container, beside the data; it is not for others.
-ENV PATH=/opt/sordino/bin:$PATH OMP_NUM_THREADS=1 SORDINO_DATA_KEY=/work/.sordino.key
+# The key of fingerprints outlives the container, beside the data; it is not for others. So does
+# compiled code. Nothing else is written outside of /work and /tmp: the root may be read-only.
+ENV PATH=/opt/sordino/bin:$PATH OMP_NUM_THREADS=1 SORDINO_DATA_KEY=/work/.sordino.key \
+    SORDINO_COMPILED=/work/.compiled MPLCONFIGDIR=/tmp
 USER sordino
 WORKDIR /work
 ENTRYPOINT ["sordino"]

@@ -32,7 +32,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 
 _KNOWN = """make pip .venv/bin/pip apt git cd cp kill wait source export if else fi for sqlite3
-mosquitto nvflare tensorboard .ci/run"""
+mosquitto nvflare curl tar tensorboard .ci/run"""
 OTHERS = frozenset(re.findall(r"\S+", _KNOWN))  # programs that nobody runs here
 AGREEMENT = frozenset(("transport", "server", "site"))  # keys of a federation, not of a study
 
@@ -47,7 +47,7 @@ def parsed(line: str) -> list[str] | None:
     Raises:
         Wrong: if there is no such command or option, or if nobody knows the program.
     """
-    words = shlex.split(re.sub(r"\s*&$", "", line))
+    words = shlex.split(re.sub(r"(\s+2>> \S+)?\s*&?$", "", line))
     if not words or re.match(r"\w+=", words[0]):
         return None
     if words[0] != "sordino":

@@ -13,6 +13,7 @@ from blocks import PAGES, ROOT, Block, blocks
 ELSEWHERE = {  # who does what these pages say, from top to bottom
     "CONTRIBUTING.md": "tests/test_walk.py",
     "docs/federation.md": "tests/network/test_walk.py",
+    "docs/operations.md": "tests/network/test_walk.py",
     "docs/own-mechanism.md": "tests/mechanisms/test_own_mechanism.py",
     "docs/own-method.md": "tests/regimes/test_registry.py",
     "docs/own-regime.md": "tests/test_own_regime.py",
@@ -23,7 +24,7 @@ REASONS = {  # why blocks are not run, and how many
     "STUDY and RUN stand for the reader's own": 1,
     "compares the runs of the array above": 1,
     "downloads packages": 2,
-    "installs packages": 4,
+    "installs packages": 5,
     "it is a test of its own": 1,
     "its run is that of another page": 2,
     "its study is that of another page": 6,

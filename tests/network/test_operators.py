@@ -27,7 +27,7 @@ def status(command: list[str], log: Path, seconds: float = 60.0) -> int | None:
 def test_a_study_that_was_stopped_has_a_status_of_its_own_however_often_it_is_started(
     tmp_path: Path,
 ) -> None:
-    """A service that is restarted on failure is not restarted after it: docs/federation.md."""
+    """A service that is restarted on failure is not restarted after it: docs/operations.md."""
     study = study_of(
         tmp_path, "synchronous", ["budget.rounds=20000", "privacy.epsilon=1e6"], clients=1
     )
@@ -38,7 +38,7 @@ def test_a_study_that_was_stopped_has_a_status_of_its_own_however_often_it_is_st
     assert status([*site, "--epsilon-limit", "2.5"], log) == 4, log.read_text()
     assert serving.wait(60) == 4
     assert status(server, log) == 4
-    text = Path("docs/federation.md").read_text()
+    text = Path("docs/operations.md").read_text()
     assert "RestartPreventExitStatus=2 3 4" in text
 
 

@@ -1,7 +1,10 @@
-"""docs/federation.md is followed as it is written: every block of shell commands, in order."""
+"""docs/federation.md and docs/operations.md are followed as they are written: every block of shell
+commands, in order.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,19 +27,20 @@ def free() -> int:
         return port
 
 
-@pytest.mark.nightly
-def test_three_hospitals_from_provisioning_to_verified_ledgers(tmp_path: Path) -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / "federation.md").read_text(encoding="utf-8"))
+def follow(page: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run the commands of a page, on ports of this machine that nobody uses."""
+    blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     first, *rest = "".join(blocks).splitlines()
     assert first == "cp -r examples/federation ."
     shutil.copytree(ROOT / "examples" / "federation", tmp_path / "federation")
     agreed = tmp_path / "federation" / "federation.toml"
     # another port than the documented one, which somebody may use
     agreed.write_text(agreed.read_text().replace(":8443", f":{free()}"))
-    commands = [line.replace("--page 8600", f"--page {free()}") for line in rest]
+    port = str(free())
+    commands = [line.replace("8600", port) for line in rest]
     # the last commands must all succeed; those in the background are seen by what they leave
     script = "set -euo pipefail\n" + "\n".join(commands)
-    found = subprocess.run(
+    return subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
@@ -44,6 +48,23 @@ def test_three_hospitals_from_provisioning_to_verified_ledgers(tmp_path: Path) -
         text=True,
         timeout=540,
     )
+
+
+@pytest.mark.nightly
+def test_operations_from_provisioning_to_the_record(tmp_path: Path) -> None:
+    found = follow("operations.md", tmp_path)
+    logs = {each.stem: each.read_text() for each in tmp_path.glob("*.log")}
+    assert found.returncode == 0, (found.stdout + found.stderr, logs)
+    assert " of 2 sites are there" in found.stdout  # /readyz, before the second has come
+    assert 'sordino_site_epsilon{site="west"} 0' in found.stdout
+    assert "2 proofs of sites hold" in found.stdout
+    for text in logs.values():
+        assert [json.loads(each)["level"] for each in text.splitlines()][-1] == "info", text
+
+
+@pytest.mark.nightly
+def test_three_hospitals_from_provisioning_to_verified_ledgers(tmp_path: Path) -> None:
+    found = follow("federation.md", tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count("match the seal in the ledger") == 2, found.stdout
     for site in ("north", "south", "west"):
