@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from structures import CLASSES, STRUCTURES
 from test_sensitivity import Batch
 from torch import Tensor, nn
 
+from sordino.mechanisms.gaussian import Gaussian
+from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.kinds import HaarNoise, NoiseRequest
 from sordino.training import models
 from sordino.training.client import Examples
@@ -232,19 +236,48 @@ def test_no_place_falls_behind_the_last_whole_vector(act: nn.Module, own: bool) 
         assert torch.equal(kernel.rows(x[start:], y[start:]), whole[start:])
 
 
-@pytest.mark.parametrize("kind", [HaarNoise(), HaarNoise(clipping="per-level")])
-def test_a_mechanisms_norm_of_a_row_does_not_depend_on_its_place(kind: HaarNoise) -> None:
-    """A product of several rows adds up the last ones in another order: 16 C for norms of 1e19."""
-    flat = Flat(nn.Linear(4_688, 10))
-    asked = NoiseRequest(
-        unit="sample",
-        clip=1.0,
-        noise_multiplier=1.0,
-        parameters=tuple(slot.size for slot in flat.layout),
-    )
-    kernel, bound = ClippedSum(flat, cross_entropy), bound_of(kind.make(asked))
+@pytest.mark.parametrize("clipping", [None, "per-level"])
+@pytest.mark.parametrize("sizes", [(50_000, 2), (700, 30, 9), (64,) * 9], ids=str)
+def test_haars_norm_of_a_row_does_not_depend_on_its_place(
+    sizes: tuple[int, ...], clipping: Literal["per-level"] | None
+) -> None:
+    """A product of several rows adds up the last ones in another order: 32 C for norms of 1e19."""
+    asked = NoiseRequest(unit="sample", clip=1.0, noise_multiplier=1.0, parameters=sizes)
+    mechanism = HaarNoise(clipping=clipping).make(asked)
+    assert isinstance(mechanism, HaarGaussian)
+    for row in torch.randn(20, sum(sizes), dtype=torch.float64):
+        alone = mechanism.norms(row.unsqueeze(0))
+        for rows in (2, 3, 6, 12, 14, 16):
+            found = mechanism.norms(row.expand(rows, -1).contiguous())
+            assert bool((found == alone).all()), rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product(Gaussian):
+    """A norm by a product of all rows that it sees."""
+
+    measure: Literal["own"] = "own"  # type: ignore[assignment]
+    margin: float = 0.99
+    sizes: list[int] = field(default_factory=list)
+
+    def norms(self, rows: Tensor) -> Tensor:
+        self.sizes.append(len(rows))
+        return (rows.double().square() @ torch.ones(rows.shape[1], dtype=torch.float64)).sqrt()
+
+
+class Levels(Product):
+    def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        norms = self.norms(rows)
+        return rows.double() * (0.9 * self.clip / norms).clamp_max(1.0)[:, None], norms
+
+
+@pytest.mark.parametrize("kind", [Product, Levels])
+def test_an_own_mechanism_sees_one_row_at_a_time(kind: type[Product]) -> None:
+    mechanism = kind(clip=1.0, noise_multiplier=1.0)
+    flat = Flat(nn.Linear(7, 3))
     out = torch.empty(flat.dim, dtype=torch.float64)
-    for example in torch.randn(6, 4_688):
-        x, y = example.expand(96, -1), torch.zeros(96, dtype=torch.int64)
-        found = kernel(x, y, bound, out, expected=96.0)
-        assert (found.norms == found.norms[0]).all()
+    x, y = torch.randn(1, 7).expand(40, -1), torch.zeros(40, dtype=torch.int64)
+    found = ClippedSum(flat, cross_entropy)(x, y, bound_of(mechanism), out, expected=40.0)
+    assert set(mechanism.sizes) == {1}
+    assert bool((found.norms == found.norms[0]).all())
+    assert float(out.norm()) == pytest.approx(40 * min(1.0, float(found.norms[0])), rel=0.11)

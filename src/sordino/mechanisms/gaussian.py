@@ -142,6 +142,16 @@ class Shortening(Protocol):
 
 
 @runtime_checkable
+class Apart(Protocol):
+    """A mechanism that takes each of several rows through the same operations, whatever its place.
+
+    Any other gets one row at a time.
+    """
+
+    rows_apart: Literal[True]
+
+
+@runtime_checkable
 class Learning(Protocol):
     """A mechanism whose shape follows what was released before, and whose price does not."""
 

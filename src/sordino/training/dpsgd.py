@@ -203,7 +203,7 @@ def bound_of(mechanism: Bounded) -> Bound:
         case "layers":
             return Layers(mechanism.clip)
         case "own" if isinstance(mechanism, Shortening):
-            return Shortened(mechanism.clip, mechanism.shortened_rows)
+            return Shortened.by(mechanism, mechanism.clip)
         case "own":
             if not isinstance(mechanism, Measuring):
                 raise StudyError(

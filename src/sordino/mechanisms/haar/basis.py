@@ -184,7 +184,8 @@ class Basis:
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         """||diag(w) u(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
         energies, own = self.energies(rows).numpy(), self.each(weights)
-        return self._raised(np.sqrt(energies @ np.square(own)), energies, own, rows)
+        squared = (energies * np.square(own)).sum(1)  # a matrix product rounds a row by its place
+        return self._raised(np.sqrt(squared), energies, own, rows)
 
     def largest_levels(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         """max_g w_g ||u_g(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""

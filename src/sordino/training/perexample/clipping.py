@@ -77,7 +77,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import Measuring
+from sordino.mechanisms.gaussian import Apart, Measuring, Shortening
 
 TOGETHER = 96
 """m, the largest number of examples that are added up in float32."""
@@ -140,8 +140,14 @@ class Measured:
 
     @classmethod
     def by(cls, mechanism: Measuring, clip: float) -> Measured:
-        """The norm of a mechanism."""
-        return cls(clip, mechanism.norms, mechanism.margin)
+        """The norm of a mechanism, which sees one row at a time."""
+        if isinstance(mechanism, Apart):
+            return cls(clip, mechanism.norms, mechanism.margin)
+
+        def norms(rows: Tensor) -> Tensor:
+            return torch.cat([mechanism.norms(row) for row in alone(rows)])
+
+        return cls(clip, norms, mechanism.margin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,6 +162,18 @@ class Shortened:
 
     clip: float
     rows: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    @classmethod
+    def by(cls, mechanism: Shortening, clip: float) -> Shortened:
+        """The way of a mechanism, which sees one row at a time."""
+        if isinstance(mechanism, Apart):
+            return cls(clip, mechanism.shortened_rows)
+
+        def shortened(rows: Tensor) -> tuple[Tensor, Tensor]:
+            found = [mechanism.shortened_rows(row) for row in alone(rows)]
+            return torch.cat([row for row, _ in found]), torch.cat([norm for _, norm in found])
+
+        return cls(clip, shortened)
 
 
 Bound = FlatBound | Layers | Measured | Shortened
@@ -288,6 +306,13 @@ def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
         loops.add_rows(rows.contiguous().numpy(), factor.numpy(), place.numpy())
         return
     put(place, torch.mv(rows.to(factor.dtype).t(), factor), fresh)
+
+
+def alone(rows: Tensor) -> Iterator[Tensor]:
+    """Rows (n, d), one (1, d) after another, each in memory of its own: a library's product of
+    several rows rounds a row by its place.
+    """
+    return (rows[i : i + 1].clone() for i in range(len(rows)))
 
 
 def kept(keep: Tensor, numbers: Tensor) -> Tensor:
