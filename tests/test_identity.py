@@ -9,7 +9,8 @@ import lzma
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
+from hashlib import blake2b
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sordino.core import study as studies
 from sordino.data import load
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding
-from sordino.data.identity import column
+from sordino.data.identity import column, persons
 from sordino.data.stream.opening import Opened, Rows, Wanted
 from sordino.data.table import ReadOptions, paired
 from sordino.privacy import Gaussian, LedgerSession, accountant
@@ -134,6 +135,51 @@ def test_a_row_is_known_whoever_asks(tmp_path: Path) -> None:
     assert all(share(one, other) for one, other in combinations(found, 2))
     every = np.concatenate(found, axis=1)
     assert not np.intersect1d(every[0], every[1]).size
+
+
+NAMES = {
+    "moment": (
+        pl.Series([datetime(1950, 1, 2), datetime(1951, 2, 3, 4, 5)]),
+        [["1950-01-02", "1951-02-03 04:05:00"],
+         ["1950-01-02T00:00:00.000000", "1951-02-03T04:05:00.000000"],
+         ["1950-01-02 00:00:00 UTC", "1951-02-03T04:05Z"]],
+    ),
+    "day": (pl.Series([date(1950, 1, 2), date(1951, 2, 3)]),
+            [["1950-01-02 00:00:00", "1951-02-03"]]),
+    "time": (pl.Series([time(12, 30), time(0, 0, 1)]),
+             [["12:30:00.000000000", "00:00:01.000000"], ["12:30", "0:00:01"]]),
+    "duration": (pl.Series([timedelta(seconds=90), timedelta(days=1)]),
+                 [["0 days 00:01:30", "1 days"], ["90000000", "86400000000"]]),
+    "bytes": (pl.Series([b"P1", b"P2"]), [["b'P1'", "b'P2'"], ["P1", "P2"]]),
+    "half a number": (pl.Series([0.1, 1e10], dtype=pl.Float32), [["0.1", "1e10"]]),
+    "decimal comma": (pl.Series(["1,5", "2"]), [["1.5", "2"]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(NAMES))
+def test_a_person_has_one_name_however_it_is_written(kind: str, tmp_path: Path) -> None:
+    """A CSV file of a Parquet file named other persons, who had a second budget each."""
+    typed, written = NAMES[kind]
+    columns = {"f": [1, 2], "label": ["p", "q"]}
+    pl.DataFrame({"who": typed, **columns}).write_parquet(tmp_path / "t.parquet")
+    known = table(tmp_path / "t.parquet", person="who").people
+    assert known is not None
+    assert not np.isin(known[0], known[1]).any()
+    for names in written:
+        pl.DataFrame({"who": names, **columns}).write_csv(tmp_path / "t.csv")
+        people = table(tmp_path / "t.csv", person="who").people
+        entities = stream(tmp_path / "t.csv", "who").people
+        assert people is not None
+        assert entities is not None
+        for mine, others in ((known, people), (known, entities)):
+            assert mine[:, 0].tolist() == others[:, 0].tolist(), names
+
+
+def test_ledgers_of_versions_before_still_know_their_persons() -> None:
+    """They took a moment's name as it is written."""
+    for name in ("2020-01-01 08:00:00", "0:01:30", "b'P1'", "P1"):
+        before = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+        assert before in persons(np.array([name, "other"]))[0]
 
 
 def test_half_precision_is_known_by_the_text_that_pandas_writes(tmp_path: Path) -> None:

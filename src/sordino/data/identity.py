@@ -48,10 +48,12 @@ True
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from functools import lru_cache
@@ -84,6 +86,7 @@ _CLOCK = re.compile(  # with days, as Python and pandas write them, and hours as
     r"(?:([+-]?\d{1,9}) days?)?(?:,? ?([+-]?)(\d{1,9}):([0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_BYTES = re.compile(r"b(['\"]).*\1", re.DOTALL)
 _ZONE = re.compile(r" (UTC|GMT)$", re.ASCII)
 _COMMA = re.compile(r"^([+-]?\d*),(\d+)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -295,14 +298,23 @@ def entity(name: str) -> int:
     """A number below 2^63 for a person's name, by that name alone.
 
     A number has one name however it is written, so that no other value in a column, which makes
-    its numbers fractions or text, renames it.
+    its numbers fractions or text, renames it. So have a moment, a time of day and a duration, and
+    bytes, which pandas writes as Python does.
 
     >>> len({entity(name) for name in ("12", " 12.0", "1.2e1", "012")})
     1
     >>> entity("12345678901234567") == entity("12345678901234568")
     False
+    >>> entity("2020-01-01 00:00:00") == entity("2020-01-01"), entity("b'P1'") == entity("P1")
+    (True, True)
     """
-    return _hashed(_plainly(written(name))) >> 1
+    text = written(name)
+    if _BYTES.fullmatch(text):
+        with suppress(ValueError, SyntaxError):
+            text = written(ast.literal_eval(text))
+    plain = _plainly(pointed(text))
+    said = plain if number_in_text(plain) else _today(plain)
+    return _hashed(said if isinstance(said, str) else format(said, ".0f")) >> 1
 
 
 def _plainly(name: str) -> str:
@@ -352,12 +364,22 @@ def spelled(text: str) -> str:
 
 def persons(values: Cells) -> Words:
     """Words for each row's person, (n, w), as streams know entities: 12 is one in CSV and in
-    Parquet. Versions until 2026-11-23 took each name as it is written.
+    Parquet. Versions until 2026-11-24, 20:30 UTC, knew numbers alone, and those until the 23rd took
+    each name as it is written.
     """
-    return _looked_up(
-        values,
-        lambda names: [[entity(str(each)), _hashed(str(each).strip()) >> 1] for each in names],
-    )
+    short = isinstance(values, np.ndarray) and values.dtype == np.float32  # as CSV files have it
+
+    def words_of(names: Sequence[Any]) -> list[list[int]]:
+        return [
+            [
+                entity(str(np.float32(each) if short else each)),
+                _hashed(_plainly(written(str(each)))) >> 1,
+                _hashed(str(each).strip()) >> 1,
+            ]
+            for each in names
+        ]
+
+    return _looked_up(values, words_of)
 
 
 def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
