@@ -219,6 +219,20 @@ def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
         assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
 
 
+def test_rows_that_are_held_for_their_persons_are_not_used_without_them(tmp_path: Path) -> None:
+    """A row of twenty costs little of a person's budget: two runs at once spent it many times."""
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, people=[7, 7])]) as one:
+        booked(one, "a", STEP, 1)
+        for rows in (of("b", 2, 3), of("b", 2, 3, kind="client"), of("b", 2, kind="entity")):
+            with pytest.raises(LedgerError, match=r"held open by run one, .* does not name them"):
+                LedgerSession.for_data(tmp_path, "two", [rows])
+        with LedgerSession.for_data(tmp_path, "two", [of("b", 2, people=[7])]) as two:
+            two.finish()
+        one.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
+        booked(two, "b", STEP, 1)
+
+
 @pytest.mark.parametrize("kind", ["sample", "client"])
 def test_a_row_that_looks_like_another_is_in_one_set_of_each_run(kind: str, tmp_path: Path) -> None:
     """Rows 2 of the first run are two records; of the others, it may be one."""

@@ -180,7 +180,8 @@ def open_sets(
             store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
             index = _counted(ledger, sets, before, pool)
-            opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart)
+            runs = {one.number: one.runs for one in sets.values()}
+            opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart, runs)
             _keep(ledger, opened.entered(index), before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
 
@@ -346,7 +347,7 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Opening:
     """Sets that are opened together; the key is kept ``apart`` of the ledger of one run, which
-    others see.
+    others see; ``runs`` hold the sets that are open already.
     """
 
     numbers: Sequence[int]
@@ -354,6 +355,7 @@ class _Opening:
     opening: int
     pool: Pool
     apart: bool
+    runs: Mapping[int, tuple[str, ...]]
 
     @property
     def named(self) -> list[bool]:
@@ -370,6 +372,7 @@ class _Opening:
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
         classes = index.classes.copy()
+        self._refuse_nameless(classes[owners[~np.array(self.named)[at]]])
         if any(self.named):
             loose = np.array([one.loose for one in pool.classes])[classes]
             whose = stacked([one.people for one in records if one.people is not None])
@@ -392,6 +395,24 @@ class _Opening:
             names = people if all(self.named) else owners
             self._move(classes, self._membership(owners, at, names))
         return replace(index, classes=classes)
+
+    def _refuse_nameless(self, classes: npt.NDArray[np.uint32]) -> None:
+        """Refuse rows without persons, of these classes, that another run holds for their persons.
+
+        It would not be known how many of a person's rows are charged, so nothing would be held
+        against what the other run promised.
+
+        Raises:
+            LedgerError: naming the runs.
+        """
+        found = [self.pool.classes[number] for number in np.unique(classes).tolist()]
+        held = {each for one in found if one.owned for each in one.sets}
+        if runs := sorted({run for each in held for run in self.runs[each]}):
+            raise LedgerError(
+                f"rows of this run are held open by run {', '.join(runs)}, which promises a budget "
+                "to the persons in them (data.person, data.entity), and this run does not name "
+                "them: name them, or finish that run first, or end it with `sordino ledger end`"
+            )
 
     def _membership(self, entity: Places, at: Places, names: Places) -> Membership:
         """Return who is in which set, by how many rows; in streams that name entities, by how many
