@@ -226,6 +226,9 @@ def test_rows_that_are_held_for_their_persons_are_not_used_without_them(tmp_path
         for rows in (of("b", 2, 3), of("b", 2, 3, kind="client"), of("b", 2, kind="entity")):
             with pytest.raises(LedgerError, match=r"held open by run one, .* does not name them"):
                 LedgerSession.for_data(tmp_path, "two", [rows])
+        link(one.ledger, of("", 1, 2).rows, of("", 11, 12).rows)
+        with pytest.raises(LedgerError, match="held open by run one"):
+            LedgerSession.for_data(tmp_path, "two", [of("b", 11, 13)])
         with LedgerSession.for_data(tmp_path, "two", [of("b", 2, people=[7])]) as two:
             two.finish()
         one.finish()

@@ -372,7 +372,9 @@ class _Opening:
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
         classes = index.classes.copy()
-        self._refuse_nameless(classes[owners[~np.array(self.named)[at]]])
+        self._refuse_nameless(
+            classes[owners[~np.array(self.named)[at]]], classes[index.people.owners]
+        )
         if any(self.named):
             loose = np.array([one.loose for one in pool.classes])[classes]
             whose = stacked([one.people for one in records if one.people is not None])
@@ -396,8 +398,10 @@ class _Opening:
             self._move(classes, self._membership(owners, at, names))
         return replace(index, classes=classes)
 
-    def _refuse_nameless(self, classes: npt.NDArray[np.uint32]) -> None:
-        """Refuse rows without persons, of these classes, that another run holds for their persons.
+    def _refuse_nameless(
+        self, rows: npt.NDArray[np.uint32], people: npt.NDArray[np.uint32]
+    ) -> None:
+        """Refuse rows without persons that another run holds for their persons; classes of both.
 
         It would not be known how many of a person's rows are charged, so nothing would be held
         against what the other run promised.
@@ -405,9 +409,11 @@ class _Opening:
         Raises:
             LedgerError: naming the runs.
         """
-        found = [self.pool.classes[number] for number in np.unique(classes).tolist()]
-        held = {each for one in found if one.owned for each in one.sets}
-        if runs := sorted({run for each in held for run in self.runs[each]}):
+        held, named = (
+            {each for number in np.unique(part).tolist() for each in self.pool.classes[number].sets}
+            for part in (rows, people)
+        )
+        if runs := sorted({run for each in held & named for run in self.runs[each]}):
             raise LedgerError(
                 f"rows of this run are held open by run {', '.join(runs)}, which promises a budget "
                 "to the persons in them (data.person, data.entity), and this run does not name "
