@@ -2,6 +2,7 @@
 # make check : lint, types, layers                                make bench : measure against the peers
 # make docs  : build the site of docs/ into site/
 # make package : wheel and sdist in dist/, tried in a clean environment
+# make sbom  : that, and in dist/ a CycloneDX list of what it needs, and SHA256SUMS
 # make nightly : the long searches, such as 100 000 sensitivity cases, and 200 mutants
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +10,7 @@ BIN    := $(VENV)/bin
 PACKAGES := $(wildcard packages/*)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv run test nightly check docs package bench clean
+.PHONY: venv run test nightly check docs package sbom bench clean
 
 venv: $(VENV)/.installed
 
@@ -50,6 +51,9 @@ $(VENV)/.docs: $(VENV)/.installed
 
 package: venv
 	.ci/package $(abspath $(BIN)/python)
+
+sbom: package
+	.ci/sbom $(abspath $(BIN)/python)
 
 bench: venv bench/pfl/.venv
 	$(BIN)/python -m bench

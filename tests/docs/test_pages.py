@@ -19,11 +19,11 @@ ELSEWHERE = {  # who does what these pages say, from top to bottom
     "docs/own-regime.md": "tests/test_own_regime.py",
 }
 REASONS = {  # why blocks are not run, and how many
-    ".ci/run does": 2,
+    ".ci/run does": 3,
     "RUN stands for the reader's own": 1,
     "STUDY and RUN stand for the reader's own": 1,
     "compares the runs of the array above": 1,
-    "downloads packages": 2,
+    "downloads packages": 3,
     "installs packages": 5,
     "it is a test of its own": 1,
     "its run is that of another page": 2,
@@ -34,6 +34,7 @@ REASONS = {  # why blocks are not run, and how many
     "needs NVFlare's server and sites": 6,
     "needs SLURM": 1,
     "needs a GPU": 1,
+    "needs the key of who releases": 2,
     "needs a broker": 1,
     "needs a broker and several machines": 5,
     "serves until it is stopped": 1,
