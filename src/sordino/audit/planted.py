@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ from sordino.clients.division import Federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.data import Dataset
-from sordino.mechanisms.gaussian import Bounded, Measure
+from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import (
     Composed,
@@ -144,34 +145,13 @@ class Watched:
                 "others"
             )
 
-    @property
-    def clip(self) -> float:
-        """C."""
-        return self.mechanism.clip
-
-    @property
-    def measure(self) -> Measure:
-        return self.mechanism.measure
-
-    @property
-    def noise_multiplier(self) -> float:
-        """sigma."""
-        return self.mechanism.noise_multiplier
-
-    @property
-    def vector_multiplier(self) -> float:
-        return self.mechanism.vector_multiplier
-
-    def event(self) -> Event:
-        return self.mechanism.event()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.mechanism, name)
 
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
         """The same with another C and sigma, and the same memory."""
         other = self.mechanism.scaled(clip, noise_multiplier)
         return Watched(other, self.others, self.places, self.seen)
-
-    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        return self.mechanism.bounded(vector)
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
