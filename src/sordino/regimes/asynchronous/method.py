@@ -71,7 +71,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Annotated, ClassVar, Literal, cast
 
@@ -184,13 +184,9 @@ class AsynchronousMethod(Method):
     @property
     def constants(self) -> Constants:
         """The public guesses, each as given or by the form's default."""
-        known = PAPER if self.literal else SOUND
-        return Constants(
-            smoothness=known.smoothness if self.smoothness is None else self.smoothness,
-            deviation=known.deviation if self.deviation is None else self.deviation,
-            radius=known.radius if self.radius is None else self.radius,
-            gap=known.gap if self.gap is None else self.gap,
-        )
+        own = {each.name: getattr(self, each.name) for each in fields(Constants)}
+        given = {name: value for name, value in own.items() if value is not None}
+        return replace(PAPER if self.literal else SOUND, **given)
 
     def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
         """The schedule, from the first update to at least the T-th."""

@@ -186,36 +186,6 @@ class Written:
 
 
 @dataclass(slots=True, eq=False)
-class Outer:
-    """Gradients g_i a_i^T and g_i, as the vectors ``a`` (n, in) and ``g`` (n, out)."""
-
-    a: Tensor
-    g: Tensor
-    weight: Slot
-    bias: Slot | None
-    space: Workspace
-
-    def leave(self, keep: Tensor) -> None:
-        self.a, self.g = kept(keep, self.a), kept(keep, self.g)
-
-    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
-        """Write one product: the outer products added up are those that were measured."""
-        a, g, take = self.a, self.g, self.space.take
-        scaled = torch.mul(g, factor.unsqueeze(1), out=take("scaled", tuple(g.shape)))
-        part = torch.mm(scaled.t(), a, out=take("part", self.weight.shape))
-        put(self.weight.of(out), part, fresh)
-        if self.bias is not None:
-            put(self.bias.of(out), scaled.sum(0), fresh)
-
-    def form(self, part: slice, rows: Tensor) -> None:
-        a, g = self.a[part], self.g[part]
-        place = self.weight.columns(rows).view(len(g), *self.weight.shape)
-        torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place)
-        if self.bias is not None:
-            self.bias.columns(rows).copy_(g)
-
-
-@dataclass(slots=True, eq=False)
 class Products:
     """Gradients sum_p g_p a_p^T and sum_p g_p, as ``a`` (n, P, in) and ``g`` (n, P, out)."""
 
@@ -244,6 +214,29 @@ class Products:
         self.weight.columns(rows).copy_(torch.bmm(g.transpose(1, 2), a).flatten(1))
         if self.bias is not None:
             self.bias.columns(rows).copy_(g.sum(1))
+
+
+@dataclass(slots=True, eq=False)
+class Outer(Products):
+    """Gradients g_i a_i^T and g_i, as the vectors ``a`` (n, in) and ``g`` (n, out)."""
+
+    space: Workspace
+
+    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
+        """Write one product: the outer products added up are those that were measured."""
+        a, g, take = self.a, self.g, self.space.take
+        scaled = torch.mul(g, factor.unsqueeze(1), out=take("scaled", tuple(g.shape)))
+        part = torch.mm(scaled.t(), a, out=take("part", self.weight.shape))
+        put(self.weight.of(out), part, fresh)
+        if self.bias is not None:
+            put(self.bias.of(out), scaled.sum(0), fresh)
+
+    def form(self, part: slice, rows: Tensor) -> None:
+        a, g = self.a[part], self.g[part]
+        place = self.weight.columns(rows).view(len(g), *self.weight.shape)
+        torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place)
+        if self.bias is not None:
+            self.bias.columns(rows).copy_(g)
 
 
 def cheaper(positions: int, inputs: int, outputs: int) -> bool:
