@@ -53,7 +53,6 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from functools import lru_cache
@@ -86,7 +85,9 @@ _CLOCK = re.compile(  # with days, as Python and pandas write them, and hours as
     r"(?:([+-]?\d{1,9}) days?)?(?:,? ?([+-]?)(\d{1,9}):([0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?)?",
     re.ASCII | re.IGNORECASE,
 )
-_BYTES = re.compile(r"b(['\"]).*\1", re.DOTALL)
+_BYTES = re.compile(  # as Python writes them
+    r"""b(['"])(?:(?!\1)[ -\[\]-~]|\\[\\'tnr]|\\x[0-9a-f]{2})*\1"""
+)
 _ZONE = re.compile(r" (UTC|GMT)$", re.ASCII)
 _COMMA = re.compile(r"^([+-]?\d*),(\d+)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -310,8 +311,7 @@ def entity(name: str) -> int:
     """
     text = written(name)
     if _BYTES.fullmatch(text):
-        with suppress(ValueError, SyntaxError):
-            text = written(ast.literal_eval(text))
+        text = written(ast.literal_eval(text))
     plain = _plainly(pointed(text))
     said = plain if number_in_text(plain) else _today(plain)
     return _hashed(said if isinstance(said, str) else format(said, ".0f")) >> 1
