@@ -16,6 +16,7 @@ import pytest
 
 import warm
 from federations import study_of
+from sordino.core.run.verify import verify
 from sordino.network import demo, frames
 from sordino.network.server_session import ServerSession
 from sordino.network.storage import OUTBOX, AnswerStore, Kept
@@ -110,11 +111,33 @@ def test_an_edge_that_was_put_back_books_what_it_has_answered(
         assert "older copy" in found.incidents(found.run.parent)
 
 
-def test_a_site_of_rounds_that_was_put_back_stops(tmp_path: Path) -> None:
-    changes = ["budget.rounds=3000", "execution.checkpoint_every=5"]
+def test_a_site_of_rounds_that_was_put_back_books_all_rounds_since(tmp_path: Path) -> None:
+    """The study says what each costs; it is paid as if the site had been drawn in all of them."""
+    changes = ["budget.rounds=150", "execution.checkpoint_every=20"]
     with Processes(tmp_path, "synchronous", changes) as found:
-        found.until(lambda: found.number() > 5)
-        found.put_back(10)
+        found.until(lambda: found.number() > 20)
+        found.put_back(20)
+        found.start("site", found.site)
+        found.until(lambda: all(each.poll() is not None for each in found.running.values()))
+        said = found.log.read_text()
+        assert [each.returncode for each in found.running.values()] == [0, 0], said
+        log = (found.laid.server / "run" / "rounds.jsonl").read_text().splitlines()
+        answered = {each["round"] for each in map(json.loads, log) if each.get("answered")}
+        with Ledger.open(found.run / "ledger.sqlite", readonly=True) as ledger:
+            paid = {each.round for each in ledger.entries() if each.count == 2}  # steps
+        assert len(answered) > 140
+        assert answered <= paid
+        assert not verify(found.run).problems
+        assert "older copy" in found.incidents(found.laid.server)
+        assert "older copy" in found.incidents(found.run.parent)
+
+
+def test_a_site_that_was_put_back_stops_where_releases_decided_what_it_did(tmp_path: Path) -> None:
+    method = "method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"
+    changes = ["budget.rounds=3000", "execution.checkpoint_every=20", method]
+    with Processes(tmp_path, "synchronous", changes) as found:
+        found.until(lambda: found.number() > 20)
+        found.put_back(20)
         found.start("site", found.site)
         found.until(lambda: found.running["site"].poll() is not None)
         assert found.running["site"].returncode != 0
@@ -149,8 +172,9 @@ def test_a_welcome_with_nothing_to_say_is_what_it_was() -> None:
     assert frames.to_site(frames.encode(later)) == later
 
 
+@pytest.mark.parametrize("name", ["asynchronous", "synchronous"])
 def test_a_server_that_lies_about_answers_has_nothing_booked(
-    federate: Makes, monkeypatch: pytest.MonkeyPatch
+    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site would book what was never asked, in one frame and past the end of the study."""
     send = ServerSession._send
@@ -162,7 +186,7 @@ def test_a_server_that_lies_about_answers_has_nothing_booked(
         send(self, site, frame)
 
     monkeypatch.setattr(ServerSession, "_send", lied)
-    found = federate("asynchronous")
+    found = federate(name)
     found.start()
     end = time.monotonic() + 20.0
     while not found.failed and time.monotonic() < end:

@@ -109,6 +109,10 @@ class Rules(RegimeRules[S]):
         """Return the clients whose answers could not be used between two states, and why."""
         return ()
 
+    def presumed(self, number: int) -> Request | None:
+        """Return the dearest task of a round, to be priced; None where releases decide about it."""
+        return None
+
     @property
     def growth(self) -> float:
         """The most that answers of length 1 can lengthen the model in a whole run; 0: not known."""
@@ -233,8 +237,15 @@ class Simulation(ServerSide[S], SiteSide[S]):
                 yield entry
 
     def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest] | None:
-        """Return nothing where the ledger holds the round; else None: its steps are not known."""
-        return () if any(each.round >= answered for each in self.booked(site)) else None
+        """Return the price of all rounds after those that the ledger holds, as if the site had been
+        drawn in each; None where the study does not say what a round costs.
+        """
+        first = max((each.round for each in self.booked(site)), default=0) + 1
+        tasks = [self.regime.presumed(number) for number in range(first, answered + 1)]
+        known = [task for task in tasks if task is not None]
+        if len(known) < len(tasks):
+            return None
+        return [one for task in known for one in self.site_requests(site, task, ())]
 
     def charge(
         self, unit: str, event: Fact, count: int, number: int, key: str, why: str = ""

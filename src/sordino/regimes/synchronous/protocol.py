@@ -472,6 +472,21 @@ class Synchronous(Rules[State]):
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))
 
+    def presumed(self, number: int) -> Train | None:
+        """Return the dearest task that a client accepts in a round, for a model of no numbers."""
+        method, terms, tau = self.method, self.terms, self.method.fixed_tau
+        if tau is None or method.adapts_noise or self.wants.raw or self.learner is not None:
+            return None
+        noise = method.round_noise(method.start(terms), terms, number)
+        task = Train(
+            number,
+            tau,
+            np.zeros(0, np.float32),
+            clip=noise.clip,
+            noise_multiplier=noise.noise_multiplier,
+        )
+        return self.wants.asked(task, None)
+
     def objection(self, client: int, task: Request) -> str | None:
         """Return what a task asks for beyond the study, as far as a client can tell; or None.
 
