@@ -19,6 +19,7 @@ from sordino.network.kit import Agreed
 from sordino.network.status import Incidents, Reporter, conclude
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
+from sordino.report.page import render
 
 from .conftest import Makes, some
 
@@ -142,6 +143,7 @@ def test_a_site_whose_own_limit_is_reached_is_named_and_the_others_go_on(federat
     assert 0 < len(found.answers()["site-1"]) < 8
     assert found.done["server"].rounds == 8
     assert found.done["site-1"].spent <= 2.2
+    assert f"<td>{declined.why}</td>" in render(reading.load(found.server)).replace("&#39;", "'")
 
 
 def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from sordino.clients.records import Holder, horizontal
 from sordino.core import regimes
-from sordino.core.records import known, number
+from sordino.core.records import Declined, known, number
 from sordino.core.regimes import Vocabulary
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
@@ -181,12 +181,16 @@ def holders(run: Run) -> Members:
         list(known(run.about.facts.classes) or ())[:MOST_CLASSES],
     )
     spent = by_client(run)
+    declined = (each for each in run.others if isinstance(each, Declined))
+    refused = {known(each.client): clean(known(each.why) or "", 160) for each in declined}
+    reasons = bool(spent and refused)  # where the server tells of sites
     rows = [
         [
             called(c),
             known(c.unit) or "",
             "-" if (size := known(c.examples)) is None else str(size),
             *(spent[i] if spent else ()),
+            *((refused.get(i, "-"),) if reasons else ()),
         ]
         + [str(n) for n in (known(c.labels) or ())[: len(classes)]]
         for i, c in enumerate(clients)
@@ -205,6 +209,7 @@ def holders(run: Run) -> Members:
             "unit",
             "examples",
             *(("epsilon spent", "budget") if spent else ()),
+            *(("refused, and why",) if reasons else ()),
             *(classes if counted else ()),
         ),
         rows,
