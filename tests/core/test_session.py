@@ -23,7 +23,7 @@ from sordino.clients.study import VALIDATION
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.prepared import PreparedRun
-from sordino.core.records import Row
+from sordino.core.records import Round, Row
 from sordino.core.run import environment, session
 from sordino.core.run.environment import ENDED
 from sordino.core.run.folder import KEY
@@ -537,6 +537,28 @@ def test_a_run_whose_budget_others_spent_destroys_its_key(tmp_path: Path) -> Non
     for _ in range(2):
         with pytest.raises(BudgetExceeded, match=re.escape(str(refusal.value))):
             session.resume(tmp_path / "run", quiet, quiet)
+    assert verify(tmp_path / "run").problems == []
+
+
+def test_a_version_that_words_its_sentences_otherwise_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentences of ``run.json`` are for people: what the run promises is in its numbers."""
+
+    def stop(row: Row) -> None:
+        if isinstance(row, Round) and row.round == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as before:
+        before.setattr(session, "adjacency", lambda study: "rows may be missing")
+        before.setattr(session, "assumptions", lambda study: ["Noise is secret."])
+        before.setattr(session, "uncovered", lambda study: ["Think twice."])
+        with pytest.raises(KeyboardInterrupt):
+            session.begin(study(tmp_path), tmp_path / "run", stop, quiet)
+    assert session.resume(tmp_path / "run", quiet, quiet).steps == 12
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["adjacency"] == (
+        "rows may be missing"
+    )
     assert verify(tmp_path / "run").problems == []
 
 

@@ -128,6 +128,7 @@ LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say
 MADE = ("begun", "ended", "data")  # that say when and on what it was made, and promise nothing
 # where a study's own modules lie, which may be moved; what they hold is part of the environment
 CODE = "modules"
+WORDS = ("adjacency", "assumptions", "warnings")  # that later versions may word otherwise
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
 SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
 NEEDED = ("run", "payable", "warnings", "result")  # keys of run.json that going on needs

@@ -44,6 +44,7 @@ from sordino.core.run.folder import (
     MODEL,
     REMEDY,
     STUDY,
+    WORDS,
     Difference,
     RunFolder,
     RunLog,
@@ -288,8 +289,9 @@ def _play(
     _refuse_changes(place, study, about, before)
     # what it was built to again; facts that a later version adds are in no note of before
     now = promise(records.plain(describe(built, run)))
+    then = {key: value for key, value in before.promise.items() if key not in WORDS}
     _refuse(
-        differences("", before.promise, {key: now[key] for key in now if key in before.promise}),
+        differences("", then, {key: now[key] for key in now if key in then}),
         f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}",
     )
     saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime, {})
