@@ -463,7 +463,7 @@ def _left(standing: Standing) -> str:
     rounds = "" if most is None else f", in at most {most} round{'' if most == 1 else 's'}"
     return (
         f"What is left pays for {pays} of the {planned} {charged} that the study plans{rounds}"
-        f"{after}. Then this site refuses."
+        f"{after}. The first task that takes more is refused."
     )
 
 
