@@ -149,7 +149,7 @@ class KernelOptions:
         session: the way to the sites.
         journal: what reached the server since the moment was saved.
         within: seconds in which a site that is there answers.
-        reports: called with the kernel after each input, and every second without one.
+        reports: called with the kernel after each input, every second without one, and at the end.
         ends: called with the moment at which the run has ended, before it is kept.
         sums: secure sums, where the server learns nothing else.
     """
