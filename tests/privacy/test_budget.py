@@ -7,6 +7,7 @@ import pytest
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled, accountant
 from sordino.privacy.budget import left_out
+from sordino.privacy.event import Nothing
 
 STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 
@@ -82,9 +83,15 @@ def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one()
 def test_what_is_exactly_spent_is_within_the_budget(name: str) -> None:
     spent = accountant(name).epsilon([(STEP, 9)], 1e-5)
     assert Budget(epsilon=spent, delta=1e-5, accountant=name).check("a", [(STEP, 9)]) == spent
+    assert Budget(epsilon=spent, delta=1e-5, accountant=name).remaining_steps(STEP, []) == 9
     below = Budget(epsilon=math.nextafter(spent, 0.0), delta=1e-5, accountant=name)
     with pytest.raises(BudgetExceeded):
         below.check("a", [(STEP, 9)])
+
+
+def test_what_costs_nothing_happens_a_thousand_million_times_and_no_more() -> None:
+    budget = Budget(epsilon=1.0, delta=1e-5, accountant="rdp")
+    assert budget.remaining_steps(Nothing(), []) == 10**9
 
 
 def test_a_delta_that_is_finer_than_the_proof_is_said_with_what_is_proved() -> None:

@@ -145,6 +145,7 @@ def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(
     ("statement", "message"),
     [
         ("UPDATE entries SET unit = 'client:7' WHERE seq = 5", "no entry before it registers"),
+        (f"UPDATE entries SET unit = '{'x' * 99}' WHERE seq = 5", "charges 'x{80}…', which no"),
         ("UPDATE entries SET event = '{}' WHERE seq = 5", "not an event"),
         ("UPDATE notes SET content = '{}' WHERE seq = 2", "without one fingerprint"),
         ("UPDATE notes SET content = '[' WHERE seq = 2", "no JSON"),
@@ -167,6 +168,7 @@ def test_links_that_say_nonsense_are_named_even_where_every_digest_fits(
 def test_a_chain_written_anew_no_longer_holds_what_was_noted(path: Path) -> None:
     with Ledger.open(path, readonly=True) as ledger:
         head = ledger.head()
+        assert ledger.holds(head[1])
     tamper(path, "UPDATE entries SET count = 1 WHERE seq = 3")
     rehash(path)
     with Ledger.open(path, readonly=True) as ledger:

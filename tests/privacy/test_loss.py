@@ -197,6 +197,16 @@ def test_the_two_arithmetics_agree_where_they_meet(q: float) -> None:
     assert grid <= counted <= 1.05 * grid
 
 
+def test_unsampled_steps_with_hardly_any_noise_cost_what_one_gaussian_costs() -> None:
+    """Also beside a sampled one, which is drawn with a probability of 1/2."""
+    for unsampled in ((1.0, 0.02, 1), (1.0, 0.04, 4)):
+        exact = exact_gaussian(50.0, 1250.0)
+        assert exact <= loss.delta(history(unsampled), 1250.0) <= 1.001 * exact
+        drawn = (exact + exact_gaussian(math.sqrt(2500.0 + 625.0), 1250.0)) / 2
+        beside = loss.delta(history(unsampled, (0.5, 0.04, 1)), 1250.0)
+        assert drawn <= beside <= 1.001 * drawn
+
+
 def test_histories_of_both_kinds_cost_more_than_either() -> None:
     harsh, mild = (0.01, 0.01, 10), (0.015, 1.1, 100)
     both = loss.epsilon(history(harsh, mild), 1e-5)
