@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import polars as pl
 import pytest
 
 import sordino as so
+from command import sordino
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
@@ -80,8 +82,8 @@ def test_one_row_each_costs_what_a_row_costs(tmp_path: Path) -> None:
     several = [*single, *[0] * 4, *[7] * 3]
     row = spent(tmp_path / "a", single, "person_rows = 1")
     assert spent(tmp_path / "b", several, "person_rows = 1") == pytest.approx(row)
-    with pytest.raises(BudgetExceeded, match="up to 5 examples of one person share one budget"):
-        spent(tmp_path / "c", several, "person_rows = 5")
+    with pytest.raises(BudgetExceeded, match="up to 30 examples of one person share one budget"):
+        spent(tmp_path / "c", several, "person_rows = 30")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,35 @@ def test_the_plan_of_persons_is_what_the_run_does(tmp_path: Path, change: str) -
     assert len(run.rounds) >= 3
     assert run.epsilon == pytest.approx(plan.epsilon, rel=1e-3)
     assert "each person" in run.report.read_text()
+
+
+def test_a_person_is_a_unit_with_a_name_of_its_own(tmp_path: Path) -> None:
+    """The same study as with unit "sample", in every number; and no unit without persons."""
+    before = study(tmp_path, [i // 3 for i in range(180)], "person_rows = 3")
+    text = (tmp_path / "study.toml").read_text().replace('"sample"', '"person"')
+    (tmp_path / "study.toml").write_text(text)
+    assert studies.read(tmp_path / "study.toml") == before
+    assert studies.read(tmp_path / "study.toml").protected == "person"
+    (tmp_path / "study.toml").write_text(
+        text.replace('person = "patient"\n', "").replace("person_rows = 3\n", "")
+    )
+    with pytest.raises(StudyError, match=r"name it in data\.person"):
+        studies.read(tmp_path / "study.toml")
+
+
+def test_advice_weighs_the_rows_of_a_person(tmp_path: Path) -> None:
+    study(tmp_path, [i // 3 for i in range(180)], "person_rows = 4")
+    done = sordino(tmp_path, "plan", "study.toml", "--advise")
+    assert done.returncode == 0
+    told = done.screen
+    found = re.findall(r"^\W*(\d+)\W+(\d+\.\d{3})\W+(\d+\.\d{2})\W*$", told, re.M)
+    assert [int(k) for k, _, _ in found] == [1, 2, 3, 4, 5, 8, 12, 20]
+    sigmas = [float(sigma) for _, sigma, _ in found]
+    for rows, sigma in ((1, sigmas[0]), (4, sigmas[3])):
+        exact = so.privacy.noise_multiplier(
+            sampling_rate=0.2, steps=4, epsilon=4.0, delta=1e-3, accountant="pld", rows=rows
+        )
+        assert sigma == pytest.approx(exact, abs=1e-3)
 
 
 def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from sordino.privacy import (
 )
 from sordino.privacy.chain import BEGIN
 from sordino.privacy.records import Records, burdens, close_sets, link
+from sordino.privacy.records.group import grouped, of_rows
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
 OTHER = Gaussian(noise_multiplier=20.0)
@@ -141,6 +142,33 @@ def test_rows_of_a_person_do(tmp_path: Path) -> None:
     with LedgerSession.for_data(tmp_path / "sum", "one", shared) as ledgers:
         booked(ledgers, "a", OTHER, 1)
         assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=5.0), 1))
+
+
+def test_rows_of_a_person_are_drawn_by_themselves_where_releases_are_whole(tmp_path: Path) -> None:
+    """In one set they cost the mixture, also once it is closed; in shares of sums, the group."""
+    many, few, kept = of_rows(STEP, 3), of_rows(STEP, 2), grouped(STEP, 3)
+    alone = [of("a", 1, 2, 3, people=[7, 7, 7]), of("b", 4, 5, people=[8, 8])]
+    with LedgerSession.for_data(tmp_path / "one", "one", alone) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        booked(ledgers, "b", STEP, 4)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((many, 10))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((few, 4))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path / "one", "two", alone) as ledgers:
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((many, 10))
+        booked(ledgers, "a", STEP, 5)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((many, 15))
+    # each client was left out of some sums
+    sums = [replace(one, most=most, summed=True) for one, most in zip(alone, (2, 1), strict=True)]
+    sums[0] = replace(sums[0], rows=sums[0].rows[:2], people=np.array([[7], [7]], np.uint64))
+    sums[1] = replace(sums[1], rows=sums[1].rows[:1], people=np.array([[7]], np.uint64))
+    for run in ("one", "two"):
+        with LedgerSession.for_data(tmp_path / "sums", run, sums) as ledgers:
+            if run == "one":
+                booked(ledgers, "a", STEP, 3)
+                booked(ledgers, "b", STEP, 4)
+            assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((kept, 4))
+            ledgers.finish()
 
 
 def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -> None:

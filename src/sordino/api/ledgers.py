@@ -39,6 +39,7 @@ from sordino.privacy import (
     PoissonSampled,
     Pure,
     Repeated,
+    SampledRows,
     Selected,
 )
 from sordino.privacy.chain import RECORDS
@@ -492,6 +493,8 @@ def event_text(event: object) -> str:
             return f"pure, epsilon {epsilon_text(epsilon)}"
         case PoissonSampled(sampling_rate=q, event=inside):
             return f"{event_text(inside)}, Poisson sampled at {q:g}"
+        case SampledRows(sampling_rate=q, rows=rows, event=inside):
+            return f"{event_text(inside)}, Poisson sampled at {q:g}, {rows} rows of one person"
         case Composed(events=events):
             return f"{' and '.join(map(event_text, events))} together"
         case Chosen(order=order, event=inside):

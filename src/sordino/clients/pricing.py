@@ -19,7 +19,7 @@ from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden, Records, burdens
-from sordino.privacy.records.group import CLIENT, SAMPLE, grouped
+from sordino.privacy.records.group import CLIENT, SAMPLE, of_rows
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
 
@@ -188,7 +188,7 @@ def exposed(
     if kept or plan.used is None or privacy.delta is None:
         return plan
     released = asked.released(unit, true, sigma, plan.used)
-    spent = [(grouped(event, study.rows_at_once), count) for event, count in released]
+    spent = [(of_rows(event, study.rows_at_once), count) for event, count in released]
     epsilon = accountant(privacy.accountant).epsilon(spent, privacy.delta)
     return plan.exposed(where, epsilon, in_words(true))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -73,6 +73,21 @@ class HorizontalStudy(Study):
     model: Model
     privacy: NoisyPrivacySpec
     world: World = World()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_its_persons(cls, table: Any) -> Any:
+        """Take unit "person" as what it is inside: "sample", with data.person."""
+        match table:
+            case {"privacy": {"unit": "person"} as privacy, "data": {"person": _}}:
+                return {**table, "privacy": {**privacy, "unit": "sample"}}
+            case {"privacy": {"unit": "person"}}:
+                raise ValueError(
+                    "privacy.unit = 'person' protects all rows of a person together, and no column "
+                    "says whose a row is: name it in data.person, and the most rows of one person "
+                    "in data.person_rows"
+                )
+        return table
 
     @model_validator(mode="after")
     def _has_noise_that_fits(self) -> HorizontalStudy:

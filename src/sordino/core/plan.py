@@ -53,7 +53,7 @@ from sordino.privacy import (
 )
 from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden
-from sordino.privacy.records.group import grouped
+from sordino.privacy.records.group import of_rows
 from sordino.privacy.rounding import epsilon_text
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
@@ -89,15 +89,18 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
         release: what one charge releases at a noise multiplier, before sampling.
         stages: factors on the noise multiplier, and how many charges there are at each.
         sampling_rate: q, in (0, 1].
+        rows: how many records that fall away together are bounded; one is what is booked.
     """
 
     release: Callable[[float], Event]
     stages: tuple[tuple[float, int], ...]
     sampling_rate: float = 1.0
+    rows: int = 1
 
     def event(self, sigma: float) -> Event:
-        """Return one charge as it is booked, at this noise multiplier."""
-        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.release(sigma))
+        """Return one charge at this noise multiplier; as it is booked, if it bounds one record."""
+        one = PoissonSampled(sampling_rate=self.sampling_rate, event=self.release(sigma))
+        return of_rows(one, self.rows)
 
     def at(self, sigma: float) -> Stages:
         """Return the stages at this noise multiplier."""
@@ -105,13 +108,11 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_group(self, size: int) -> NoisyCharges:
         """Return the charges as they bound ``size`` records that fall away together."""
-        sample, rate = grouped(PoissonSampled(self.sampling_rate, Nothing()), size), None
-        if isinstance(sample, PoissonSampled):  # a group that is too large has no price
-            rate = sample.sampling_rate
         return NoisyCharges(
-            release=lambda sigma: grouped(self.release(sigma), size),
+            release=self.release,
             stages=self.stages,
-            sampling_rate=rate or self.sampling_rate,
+            sampling_rate=self.sampling_rate,
+            rows=self.rows * size,
         )
 
     def calibrated(self, budget: Budget) -> float:
@@ -132,6 +133,7 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
             delta=budget.delta,
             accountant=budget.accountant,
             release=self.release,
+            rows=self.rows,
         )
 
 

@@ -22,6 +22,7 @@ from sordino.privacy.event import Nothing as Nothing
 from sordino.privacy.event import PoissonSampled as PoissonSampled
 from sordino.privacy.event import Pure as Pure
 from sordino.privacy.event import Repeated as Repeated
+from sordino.privacy.event import SampledRows as SampledRows
 from sordino.privacy.event import Selected as Selected
 from sordino.privacy.event import decode as decode
 from sordino.privacy.event import encode as encode

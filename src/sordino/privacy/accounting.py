@@ -33,7 +33,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -50,6 +50,7 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    SampledRows,
     Selected,
     Trials,
 )
@@ -113,6 +114,11 @@ def _add(totals: dict[Kind, int], event: Event, count: int, order: float | None)
             while isinstance(inside, PoissonSampled):  # a sample of a sample is a smaller sample
                 rate, inside = rate * inside.sampling_rate, inside.event
             return _put(totals, _joint(inside, priced_rate(rate)), count)
+        case SampledRows(sampling_rate=rate, rows=rows, event=inside):
+            one = _joint(inside, priced_rate(rate))
+            known = one.rate < 1.0 and one.gaussian and not one.pure
+            kind = replace(one, rows=rows)
+            return _put(totals, kind if known else kind.together, count)
         case Repeated(event=inside, count=times):
             return not times or _add(totals, inside, count * times, order)
         case Composed(events=events):

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.privacy.accounting import Accountant, Spent, accountant
 from sordino.privacy.accounting import accountant as _accountant
-from sordino.privacy.event import Event, Gaussian, PoissonSampled
+from sordino.privacy.event import Event, Gaussian, PoissonSampled, SampledRows
 from sordino.privacy.rounding import epsilon_text
 
 MOST = 10**9  # steps beyond which nobody looks
@@ -94,11 +94,12 @@ def noise_multiplier(
     delta: float,
     accountant: str,
     release: Callable[[float], Event] = _gaussian,
+    rows: int = 1,
 ) -> float:
     """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, up to four decimals.
 
     ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is,
-    before sampling; a larger sigma must not cost more.
+    before sampling; a larger sigma must not cost more. ``rows`` of one person fall away together.
 
     Raises:
         StudyError: if no sigma up to a million is enough, or the promise is no promise.
@@ -113,7 +114,12 @@ def noise_multiplier(
     def spent(units: int) -> list[tuple[Event, int]]:
         sigma = units / _UNIT
         return [
-            (PoissonSampled(sampling_rate=sampling_rate, event=release(sigma * factor)), count)
+            (
+                SampledRows(sampling_rate, rows, release(sigma * factor))
+                if rows > 1
+                else PoissonSampled(sampling_rate=sampling_rate, event=release(sigma * factor)),
+                count,
+            )
             for factor, count in schedule
         ]
 

@@ -37,6 +37,8 @@ class _Fact(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unkn
 
 LARGEST_MEAN = 1e6
 """Of a number of trials."""
+MOST_ROWS = 1024
+"""Of one person together: a price looks at every number of them."""
 
 
 class Gaussian(_Fact, frozen=True):
@@ -88,6 +90,33 @@ class PoissonSampled(_Fact, frozen=True):
         if not 0.0 < self.sampling_rate <= 1.0:
             raise StudyError(f"sampling_rate must lie in (0, 1]; got {self.sampling_rate}")
         _as_float(self, "sampling_rate")
+
+
+class SampledRows(_Fact, frozen=True):
+    """The event, run on such a sample, for rows of one person that fall away together.
+
+    Each of the rows is in the sample independently, so a binomial number of them is. The fact is of
+    a whole release: no more than these rows of the person can be in it.
+
+    It stands in histories of persons, and not among charges: what is booked is the event of one
+    row, :class:`PoissonSampled`.
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        rows: the most of one person, from 1.
+        event: what is run on the sample.
+    """
+
+    sampling_rate: float
+    rows: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        PoissonSampled(self.sampling_rate, self.event)
+        _as_float(self, "sampling_rate")
+        msgspec.structs.force_setattr(self, "rows", operator.index(self.rows))
+        if not 1 <= self.rows <= MOST_ROWS:
+            raise StudyError(f"rows of one person are a number from 1 to 1024; got {self.rows}")
 
 
 class Composed(_Fact, frozen=True):
@@ -220,6 +249,7 @@ Event = (
     Gaussian
     | Pure
     | PoissonSampled
+    | SampledRows
     | Composed
     | Repeated
     | Chosen

@@ -9,7 +9,8 @@ the tables and the first digest of its own, and one more stored ledger for the t
 1         charges are chained, units are a table beside them; can be read, not charged
 2         one chain of charges and notes; adjacency is an English sentence, in three wordings
 3         as 2, adjacency is a code
-4         as 3; a class of records may have several histories, of which one holds
+4         as 3; a class of records may have several histories, of which one holds, and a history
+          may hold releases as they bound several rows of a person (SampledRows)
 ========  =====================================================================================
 
 Rows of ``entries`` and fields of :class:`~sordino.privacy.chain.Entry` have the same names, and a

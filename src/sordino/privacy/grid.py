@@ -36,6 +36,7 @@ _OUTSIDE = -50.0  # log of the mass of the noise that is not looked at
 _EDGE = -9.745474864965935  # of the standard normal: half of that mass lies below
 _CHERNOFF = 20  # orders on each side
 _PIECE = 2048  # losses that are looked at together
+_NEWTON = 4  # steps to where a loss lies
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +200,124 @@ class Losses:
         return max(self.with_record.epsilon(delta), self.without.epsilon(delta))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """N(J, sigma^2) against N(0, sigma^2), where J of k rows are drawn, each at ``rate``.
+
+    The loss of "with" at noise x is log sum_j P(J = j) e^((j x - j^2 / 2) / sigma^2). It rises with
+    x and is convex in it.
+
+    Attributes:
+        rows: k.
+    """
+
+    rate: float
+    sigma: float
+    rows: int
+
+    @property
+    def chances(self) -> Any:
+        """P(J = j), (k + 1,)."""
+        return _binomial(self.rate, self.rows)
+
+    @property
+    def variance(self) -> float:
+        """About the variance of the loss."""
+        import numpy as np
+
+        chances, j = self.chances, np.arange(self.rows + 1.0) / self.sigma
+        mean = 0.5 * j * j
+        with np.errstate(over="ignore", invalid="ignore"):
+            pairs = np.nansum(np.outer(chances, chances) * np.expm1(np.outer(j, j)))
+        return float(min(pairs, chances @ (mean * mean + 2.0 * mean)))
+
+    @property
+    def least(self) -> float:
+        """Return the loss that none is below: none of the rows was drawn."""
+        return self.rows * math.log1p(-self.rate)
+
+    def loss(self, x: Any) -> tuple[Any, Any]:
+        """The loss at noise ``x`` (n,), and how fast it rises there."""
+        import numpy as np
+
+        j = np.arange(self.rows + 1.0)
+        drawn = self.chances > 0.0
+        j, chances = j[drawn], self.chances[drawn]
+        found, rises = np.empty_like(x), np.empty_like(x)
+        for start in range(0, len(x), _PIECE):
+            piece = slice(start, start + _PIECE)
+            terms = (j * x[piece, None] - 0.5 * j * j) / self.sigma**2 + np.log(chances)
+            top = terms.max(axis=1)
+            parts = np.exp(terms - top[:, None])
+            whole = parts.sum(axis=1)
+            found[piece], rises[piece] = top + np.log(whole), parts @ j / whole / self.sigma**2
+        return found, rises
+
+    def noise(self, loss: Any, low: float, high: float) -> Any:
+        """Where the ``loss`` (n,), above :attr:`least`, lies: between ``low`` and ``high``.
+
+        Any place in its stead gives a divergence that is smaller by the square of its distance.
+        """
+        import numpy as np
+
+        places = np.linspace(low, high, 4096)
+        x = np.interp(loss, self.loss(places)[0], places)
+        for _ in range(_NEWTON):
+            now, rises = self.loss(x)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                step = (now - loss) / rises
+            x = np.clip(x - np.where(np.isfinite(step), step, 0.0), low, high)
+        return x
+
+    def deltas(self, epsilons: Any, low: float, high: float, *, with_record: bool) -> Any:
+        """The divergences (n,) at ``epsilons`` (n,)."""
+        import numpy as np
+
+        ndtr, log_ndtr = functions().ndtr, functions().log_ndtr
+        sign = 1.0 if with_record else -1.0
+        found = np.zeros_like(epsilons)
+        if with_record:  # below the least loss
+            found = -np.expm1(np.minimum(epsilons, 0.0))
+        reached = sign * epsilons > self.least
+        x = self.noise(sign * epsilons[reached], low, high)
+        mixed = np.zeros_like(x)  # of the side with rows, the probability of larger losses
+        for j, chance in enumerate(self.chances.tolist()):
+            mixed += chance * ndtr(sign * (j - x) / self.sigma)
+        plain = -sign * x / self.sigma
+        if with_record:
+            found[reached] = mixed - np.exp(epsilons[reached] + log_ndtr(plain))
+        else:
+            with np.errstate(divide="ignore"):
+                found[reached] = ndtr(plain) - np.exp(epsilons[reached] + np.log(mixed))
+        return np.clip(found, 0.0, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _binomial(q: float, k: int) -> Any:
+    """Return P(J = j) of k draws, (k + 1,)."""
+    import numpy as np
+
+    none = math.log1p(-q)
+    return np.array([math.comb(k, j) * q**j * math.exp((k - j) * none) for j in range(k + 1)])
+
+
+@lru_cache(maxsize=16)
+def mixture(rate: float, sigma: float, rows: int, grid: float) -> Losses:
+    """Of one Gaussian on a Poisson sample, for several rows that fall away together."""
+    import numpy as np
+
+    pair, edge = Mixture(rate, sigma, rows), -_EDGE * sigma
+    low, high = -edge, rows + edge
+    lowest, none, highest = (float(each) for each in pair.loss(np.array([low, edge, high]))[0])
+    sides = []
+    for least, most, with_record in ((lowest, highest, True), (-none, -lowest, False)):
+        first = math.floor(least / grid)
+        losses = np.arange(first, math.ceil(most / grid) + 1) * grid
+        delta = pair.deltas(losses, low, high, with_record=with_record)
+        sides.append(_connected(grid, first, delta))
+    return Losses(*sides)
+
+
 @lru_cache(maxsize=16)
 def gaussian(rate: float, sigma: float, grid: float) -> Losses:
     """Of one Gaussian of this noise multiplier on a Poisson sample of this rate."""
@@ -215,6 +334,13 @@ def _gaussian(rate: float, sigma: float, grid: float, *, with_record: bool) -> S
     high, low = (float(_loss(np.array([x]), rate, sigma, with_record)[0]) for x in ends)
     lowest, highest = math.floor(low / grid), math.ceil(high / grid)
     delta = _deltas(np.arange(lowest, highest + 1) * grid, rate, sigma, with_record)
+    return _connected(grid, lowest, delta)
+
+
+def _connected(grid: float, lowest: int, delta: Any) -> Side:
+    """The losses with these divergences (n,) at the multiples of ``grid`` from ``lowest`` on."""
+    import numpy as np
+
     if len(delta) == 1:
         return Side(grid, lowest, 1 - delta, float(delta[0]))
     delta = np.minimum.accumulate(delta)

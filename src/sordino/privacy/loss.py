@@ -110,7 +110,7 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
     )
     whole = ((Kind(1.0, 1.0 / math.sqrt(precision)), 1),) if precision else ()
     merged = (*whole, *((kind, count) for kind, count in steps if kind.rate < 1.0 or kind.pure))
-    harsh = tuple(step for step in merged if step[0].sigma < _LITTLE_NOISE)
+    harsh = tuple((kind.together, count) for kind, count in merged if kind.sigma < _LITTLE_NOISE)
     return harsh, tuple(step for step in merged if step[0].sigma >= _LITTLE_NOISE)
 
 
@@ -222,15 +222,16 @@ def _composed_steps(steps: Steps) -> int:
     return sum(1 if kind.pure else count for kind, count in steps)
 
 
-def _variance(rate: float, sigma: float) -> float:
+def _variance(kind: Kind) -> float:
     """About the variance of one Gaussian step's loss."""
+    rate = kind.rate
     # of the loss of a step that drew the record; its variance is twice that
-    mean = 0.5 / (sigma * sigma)
-    return (
-        2 * mean
-        if rate == 1.0
-        else min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
-    )
+    mean = 0.5 / (kind.sigma * kind.sigma)
+    if rate == 1.0:
+        return 2 * mean
+    if kind.rows == 1:
+        return min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
+    return grids.Mixture(rate, kind.sigma, kind.rows).variance
 
 
 def _grid(steps: Steps, share: float) -> float | None:
@@ -238,12 +239,11 @@ def _grid(steps: Steps, share: float) -> float | None:
 
     None where all that can be afforded is coarser than the losses: such a bound would say nothing.
     """
-    total = sum(
-        k * (pure.variance(kind) if kind.pure else _variance(kind.rate, kind.sigma))
-        for kind, k in steps
-    )
+    total = sum(k * (pure.variance(kind) if kind.pure else _variance(kind)) for kind, k in steps)
     widest = max(
-        pure.span(kind, k) / 2 if kind.pure else 0.5 / (kind.sigma * kind.sigma) + 10.0 / kind.sigma
+        pure.span(kind, k) / 2
+        if kind.pure
+        else 0.5 * (kind.rows / kind.sigma) ** 2 + 10.0 * kind.rows / kind.sigma
         for kind, k in steps
     )
     deviation = math.sqrt(total / _composed_steps(steps))
@@ -262,15 +262,18 @@ def _composed(steps: Steps, share: float) -> Losses | None:
         return None
     whole: Losses | None = None
     for kind, count in steps:
-        part = (
-            _pure(kind, count, grid)
-            if kind.pure
-            else _power(grids.gaussian(kind.rate, kind.sigma, grid), count)
-        )
+        part = _pure(kind, count, grid) if kind.pure else _power(_gaussian(kind, grid), count)
         if part is None:
             return None
         whole = part if whole is None else whole.compose(part)
     return whole
+
+
+def _gaussian(kind: Kind, grid: float) -> Losses:
+    """The loss of one Gaussian step, of one row or of several."""
+    if kind.rows == 1:
+        return grids.gaussian(kind.rate, kind.sigma, grid)
+    return grids.mixture(kind.rate, kind.sigma, kind.rows, grid)
 
 
 def _pure(kind: Kind, count: int, grid: float) -> Losses | None:

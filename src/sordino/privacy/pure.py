@@ -60,11 +60,14 @@ class Kind:
         rate: q in (0, 1]; 1 means not sampled.
         sigma: noise multiplier of the Gaussian; infinite where there is none.
         epsilon: of the pure release; 0 where there is none.
+        rows: how many rows fall away together, each in the sample by itself. More than one only of
+            a Gaussian that is sampled: of other releases :attr:`together` is priced.
     """
 
     rate: float
     sigma: float = math.inf
     epsilon: float = 0.0
+    rows: int = 1
 
     @property
     def gaussian(self) -> bool:
@@ -75,6 +78,21 @@ class Kind:
     def pure(self) -> bool:
         """Tell whether there is nothing but a pure release."""
         return math.isinf(self.sigma)
+
+    @property
+    def together(self) -> Kind:
+        """A step of one row that costs no less: a row that is drawn where any is, and moves the
+        release as far as all of them (docs/mathematics.md, "k records of one person in one set").
+        """
+        if self.rows == 1:
+            return self
+        met = 1.0 if self.rate == 1.0 else -math.expm1(self.rows * math.log1p(-self.rate))
+        sigma = self.sigma / self.rows
+        return Kind(
+            priced_rate(min(1.0, met * (1.0 + 1e-12))),
+            sigma if sigma * self.rows <= self.sigma else math.nextafter(sigma, 0.0),
+            math.nextafter(self.epsilon * self.rows, math.inf) if self.epsilon else 0.0,
+        )
 
 
 Steps = tuple[tuple[Kind, int], ...]  # each kind once, sorted

@@ -14,7 +14,7 @@ from sordino.core.statements import looked
 from sordino.privacy import Repeated, Selected, accountant
 from sordino.privacy.event import Composed, Trials
 from sordino.privacy.parts import expected, law, missed, name_of, named
-from sordino.privacy.records.group import grouped
+from sordino.privacy.records.group import of_rows
 from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again
@@ -114,11 +114,11 @@ def price(
         event=events[0],
         own=events if studies[0].privacy.epsilons is not None else (),
         tested=_tested(studies[0], trials),
-        epsilon=max(base.epsilon([(grouped(event, rows), 1)], delta) for event in set(events)),
+        epsilon=max(base.epsilon([(of_rows(event, rows), 1)], delta) for event in set(events)),
         delta=delta,
         accountant=first.privacy.accountant,
         one=max(
-            base.epsilon([(grouped(event, rows), count) for event, count in history], delta)
+            base.epsilon([(of_rows(event, rows), count) for event, count in history], delta)
             for history in set(each)
         ),
         noise=studies[0].privacy.noise_multiplier or 0.0,

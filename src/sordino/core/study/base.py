@@ -40,6 +40,7 @@ def _known_model(name: str) -> str:
 
 UNITS = {
     "sample": "each training example (with data.person: all rows of each person)",
+    "person": "each person (data.person) with all their examples",
     "client": "each client with all its examples",
     "label": "the label of each entity, and not its features",
     "entity": "the label and all features of each entity",
@@ -114,9 +115,10 @@ class PrivacySpec(Section):
 class NoisyPrivacySpec(PrivacySpec):
     """A promise kept by noise on sums of clipped contributions."""
 
-    unit: Literal["sample", "client", "none"] = Field(
-        description='who is protected: "sample", each training example; "client", each client with '
-        'all its examples; "none", nobody'
+    unit: Literal["sample", "person", "client", "none"] = Field(
+        description='who is protected: "sample", each training example; "person", each person '
+        '(data.person) with all their examples, another name for "sample" with data.person; '
+        '"client", each client with all its examples; "none", nobody'
     )
     clip: float = Field(
         1.0,

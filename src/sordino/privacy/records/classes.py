@@ -46,10 +46,11 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    SampledRows,
     Selected,
     encode,
 )
-from sordino.privacy.records.group import Column
+from sordino.privacy.records.group import Column, bare, whole
 
 Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
@@ -156,12 +157,17 @@ def choices(groups: Sequence[Group], person: bool, seen: Collection[int] = ()) -
 def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
     """Return the counts of several groups, which add up; of a group the largest of its sets, event
     by event.
+
+    Of several units in one set, each release that was counted is a whole one.
     """
     found = Counts()
     for sets, size in groups:
+        counted = whole if size > 1 and len(sets) == 1 else bare
         largest = Counts()
         for kind, spent in map(totals, sets):
-            largest |= Counter({(event, kind, size): count for event, count in spent.items()})
+            largest |= Counter(
+                {(counted(event), kind, size): count for event, count in spent.items()}
+            )
         found += largest
     return found
 
@@ -255,10 +261,11 @@ def _raised(one: Class, other: Class) -> Counts:
     """Counts of ``one``, with the sizes that ``other`` may add to them."""
     sizes: dict[tuple[Event, str], int] = {}
     for (event, kind, size), _ in other.frozen:
-        sizes[event, kind] = max(size, sizes.get((event, kind), 0))
+        key = bare(event), kind
+        sizes[key] = max(size, sizes.get(key, 0))
     found = Counts()
     for (event, kind, size), count in one.frozen:
-        found[event, kind, size + sizes.get((event, kind), 0)] += count
+        found[event, kind, size + sizes.get((bare(event), kind), 0)] += count
     return found
 
 
@@ -317,7 +324,10 @@ def _cost(event: Event) -> float:
             return min(1e12, 1.0 / sigma**2 if sigma > 1e-6 else 1e12)
         case Pure(epsilon=epsilon):
             return min(1e12, epsilon**2)
-        case PoissonSampled(sampling_rate=rate, event=inside):
+        case (
+            PoissonSampled(sampling_rate=rate, event=inside)
+            | SampledRows(sampling_rate=rate, event=inside)
+        ):
             return rate**2 * _cost(inside)
         case Composed(events=events):
             return sum(map(_cost, events))

@@ -5,12 +5,15 @@ contribution is replaced by none. A record may be more than that, or another kin
 
 * **k records of one person**, in one set of examples. k clipped contributions fall away together.
   Without sampling the statistic moves by at most k times as far: Gaussian(sigma) is Gaussian(sigma
-  / k), Pure(epsilon) is Pure(k epsilon). With a Poisson sample at rate q, at least one of the k is
-  drawn with probability q' = 1 - (1 - q)^k, and the statistic then moves by at most k times as far:
-  the pair of outputs is dominated by that of PoissonSampled(q', Gaussian(sigma / k)), by joint
-  convexity of the hockey-stick divergence and because a Gaussian's pair grows with its shift. (A
-  sharper pair is the mixture over Binomial(k, q) of Ganesh 2024, "Tight group-level DP guarantees
-  for DP-SGD with sampling via mixture of Gaussians".)
+  / k), Pure(epsilon) is Pure(k epsilon). With a Poisson sample at rate q, j of the k are drawn with
+  binomial probability, and the statistic of a Gaussian then moves by at most j times as far:
+  SampledRows(q, k, Gaussian(sigma)) dominates (Ganesh 2024, "Tight group-level DP guarantees for
+  DP-SGD with sampling via mixture of Gaussians"; docs/mathematics.md has a proof).
+* **k records, in shares of several releases.** What was counted of a person in several sets of one
+  sum, where clients were left out of some sums, is no whole release: at least one of the k is drawn
+  with probability q' = 1 - (1 - q)^k, and the statistic then moves by at most k times as far:
+  PoissonSampled(q', Gaussian(sigma / k)) dominates, by joint convexity of the hockey-stick
+  divergence and because a Gaussian's pair grows with its shift.
 * **a record of a client** that is protected as a whole. Its client's update changes from one
   bounded vector into another: the client is replaced by none, and another put in its place. That is
   two steps of adjacency, not one. Without sampling Gaussian(sigma / 2); with sampling no event of
@@ -41,6 +44,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from sordino.privacy.event import (
+    MOST_ROWS,
     Chosen,
     Composed,
     Event,
@@ -51,6 +55,7 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    SampledRows,
     Selected,
 )
 
@@ -66,11 +71,52 @@ Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
 
 
+def whole(event: Event) -> Event:
+    """The event of one unit, as a fact of whole releases: of several units it can bound those that
+    were drawn. :func:`bare` is its inverse.
+    """
+    match event:
+        case PoissonSampled(sampling_rate=rate, event=inside):
+            while isinstance(inside, PoissonSampled):  # a sample of a sample is a smaller sample
+                rate, inside = rate * inside.sampling_rate, inside.event
+            return event if isinstance(inside, Chosen) else SampledRows(rate, 1, inside)
+        case Composed(events=events):
+            return Composed(tuple(map(whole, events)))
+        case Repeated(event=inside, count=count):
+            return Repeated(whole(inside), count)
+        case Selected(event=inside, trials=trials):
+            return Selected(whole(inside), trials)
+        case _:
+            return event
+
+
+def bare(event: Event) -> Event:
+    """The event of one unit as it is booked."""
+    match event:
+        case SampledRows(sampling_rate=rate, rows=1, event=inside):
+            return PoissonSampled(rate, inside)
+        case Composed(events=events):
+            return Composed(tuple(map(bare, events)))
+        case Repeated(event=inside, count=count):
+            return Repeated(bare(inside), count)
+        case Selected(event=inside, trials=trials):
+            return Selected(bare(inside), trials)
+        case _:
+            return event
+
+
+def of_rows(event: Event, rows: int) -> Event:
+    """A whole release for one row as it bounds ``rows`` rows of one person together."""
+    return event if rows == 1 else grouped(whole(event), rows)
+
+
 def grouped(event: Event, size: int) -> Event:
     """A release for one unit as it bounds ``size`` of them that fall away together."""
     if size == 1 or isinstance(event, Nothing | NonPrivate):
         return event
-    if size > MOST:
+    if isinstance(event, SampledRows) and event.rows * size <= MOST_ROWS:
+        return SampledRows(event.sampling_rate, event.rows * size, event.event)
+    if size > MOST or isinstance(event, SampledRows):
         return NonPrivate(
             reason=f"no useful bound is known for {size} records of one unit together"
         )
@@ -107,10 +153,11 @@ def together(sets: Iterable[Sequence[Event]], size: int) -> tuple[Event, ...]:
     """The events of some sets, as they bound an entity that is so many units in one of them, it is
     not known which.
     """
-    found = Counter[Event]()
-    for events in sets:
+    each, found = [*sets], Counter[Event]()
+    for events in each:
         found |= Counter(events)
-    return tuple(grouped(event, size) for event, times in found.items() for _ in range(times))
+    priced = of_rows if len(each) == 1 else grouped
+    return tuple(priced(event, size) for event, times in found.items() for _ in range(times))
 
 
 def composed(events: Sequence[Event]) -> Event:
@@ -127,7 +174,10 @@ def replaced(event: Event) -> Event:
 
 def _sampled(event: Event) -> bool:
     match event:
-        case PoissonSampled(sampling_rate=rate, event=inside):
+        case (
+            PoissonSampled(sampling_rate=rate, event=inside)
+            | SampledRows(sampling_rate=rate, event=inside)
+        ):
             return rate < 1.0 or _sampled(inside)
         case Composed(events=events):
             return any(map(_sampled, events))
@@ -180,8 +230,9 @@ def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
     for counts, records in others:
         # Where a person is at several clients, the columns do not tell which of the releases were
         # this client's.
-        several = {event for event, kind, size in counts if kind == CLIENT and size > 1}
+        several = {bare(event) for event, kind, size in counts if kind == CLIENT and size > 1}
         for (event, kind, size), count in counts.items():
+            event = bare(event)
             if kind == CLIENT and size == 1 and event not in several:
                 count -= booked.get(event, 0)
             if count > 0 and kind != LABEL:

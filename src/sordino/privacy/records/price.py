@@ -47,6 +47,7 @@ from sordino.privacy.records.classes import (
 from sordino.privacy.records.group import (
     CLIENT,
     Spent,
+    bare,
     composed,
     of_client,
     together,
@@ -574,7 +575,7 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
     booked = Counter[Event]()
     for (event, of, _), count in counts.items():
         if of == kind:
-            booked[event] += count
+            booked[bare(event)] += count
     return Counter(dict(own)) <= booked
 
 

@@ -59,6 +59,8 @@ NOTICEABLE = 1.05
 """The growth of noise by rounding that a plan warns of."""
 RATES, TAUS = (0.015, 0.03, 0.06, 0.12, 0.25), (1, 2, 5)
 """The grid of sampling rates and local steps that is weighed."""
+CAPS = (1, 2, 3, 5, 8, 12, 20)
+"""Rows of one person that are weighed."""
 CLAMPED = 2.0**-60
 """Chance that a round's batch of one client is larger than its R_i allows for."""
 OF_CLIENTS = (
@@ -283,7 +285,11 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             sigma = charged.for_group(study.rows_at_once).calibrated(budget)
             compute = rate * steps * total / len(sizes)
             cells.append(Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
-        return Advice(cells, report.advised(sized, cells))
+        caps = (*CAPS, study.rows_at_once) if study.of_persons else ()
+        asked = self.schedule(sized, sizes)
+        unit = max(asked.noisy, key=lambda each: asked.noisy[each].sampling_rate)
+        noise = {k: asked.noisy[unit].for_group(k).calibrated(budget) for k in sorted({*caps})}
+        return Advice(cells, report.advised(sized, cells, noise))
 
     def check(self, method: Method) -> None:
         """Hold a method against its contract, in some rounds with made-up releases."""

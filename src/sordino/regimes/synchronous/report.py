@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -227,8 +227,14 @@ class Cell:
 MOST_CLIENTS = 20
 
 
-def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Paragraph]:
-    """Return sampling rates and tau at the study's epsilon, for people."""
+def advised(
+    study: SynchronousStudy, cells: Sequence[Cell], caps: Mapping[int, float]
+) -> list[Paragraph]:
+    """Return sampling rates and tau at the study's epsilon, for people.
+
+    Args:
+        caps: the noise multiplier by the most rows of one person.
+    """
     rows = [
         [
             f"{c.sampling_rate:g}",
@@ -245,10 +251,20 @@ def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Paragraph]:
         f"epsilon {epsilon_text(study.privacy.epsilon)} in {study.budget.rounds} rounds: what "
         "sampling rate and tau would give"
     )
-    return [
+    found: list[Paragraph] = [
         Table(title, head, rows),
         "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
         "The last column is the computing cost.",
+    ]
+    if not caps:
+        return found
+    kept = [[str(k), f"{s:.3f}", f"{s / caps[1]:.2f}"] for k, s in caps.items()]
+    title = "the most rows of one person, at this sampling rate and number of steps"
+    return [
+        *found,
+        Table(title, ["data.person_rows", "sigma", "pays from, times the rows"], kept),
+        "A larger number pays if it keeps so many times the rows that one row of each person "
+        "keeps. Judge that by what is public of such data, and not by these rows.",
     ]
 
 

@@ -68,7 +68,7 @@ class Privacy(SampledPromise, OwnEpsilons):
                     "out, or give epsilons"
                 )
             return self
-        if self.unit != "sample":
+        if self.unit not in ("sample", "person"):
             alike = (
                 ": there one noise on the sum protects all clients alike, so the smallest epsilon "
                 "is everybody's: say it as epsilon"
