@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from sordino.base.errors import LedgerError, ResumeError
+from sordino.cli import app
 from sordino.core.run.verify import verdict_record, verify
 from sordino.privacy import (
     Budget,
@@ -85,6 +87,54 @@ def test_a_stored_ledger_of_records_is_priced_as_it_was(name: str, tmp_path: Pat
     for unit, before in expected["units"].items():
         assert told["units"][unit]["label"] == before["label"]
         assert told["units"][unit]["epsilon"] == pytest.approx(before["epsilon"], rel=1e-9)
+
+
+EARLY = ("1", "2a")
+
+
+def command(*words: object) -> Any:
+    """What a command says, as JSON; its error, where it refuses."""
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    if done.exception is not None:
+        assert isinstance(done.exception, LedgerError), done.output
+        return str(done.exception)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in EXPECTED if name < "3"))
+def test_every_command_takes_ledgers_of_the_first_formats(name: str, tmp_path: Path) -> None:
+    """It reads, verifies and adds up all of them, and links rows in those that are charged."""
+    path, expected = unpacked(name, tmp_path), EXPECTED[name]
+    shown = command("ledger", "show", tmp_path, "--last", "0")
+    assert [each["digest"] for each in shown] == [each[-1] for each in expected["charges"]]
+    assert command("ledger", "verify", tmp_path)["digest"] == expected["digest"]
+    terms = ("--delta", "1e-5", "--accountant", "rdp")
+    prices = command("ledger", "epsilon", tmp_path, *terms)["epsilon"]
+    for unit, epsilon in expected["epsilon"].items():  # of records, what all runs come to
+        least = float("inf") if epsilon is None else epsilon
+        assert float(prices[unit]) >= least * (1 - 1e-9)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("x,y,label\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(40)))
+    before = path.read_bytes()
+    linked = command("ledger", "link", tmp_path, rows, rows, "--rows")
+    if not name.startswith(EARLY):
+        assert linked == {"pairs": 40, "joined": 0}
+        after = command("ledger", "verify", tmp_path)
+        assert after["ok"]
+        assert command("ledger", "epsilon", tmp_path, *terms)["epsilon"] == prices
+        return
+    assert "takes no more charges" in linked
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f"data.file = '{rows}'\ndata.clients = 2\ndata.test = 'none'\nmodel.name = 'logistic'\n"
+        "method.name = 'dp-sgd'\nmethod.learning_rate = 0.1\nbudget.rounds = 2\n"
+        f"[privacy]\nunit = 'sample'\nepsilon = 2.0\ndelta = 1e-3\nclip = 1.0\n"
+        f"sampling_rate = 0.2\nledger = '{tmp_path}'\n"
+    )
+    for words in (("plan", study), ("run", study, "--out", tmp_path / "new")):
+        assert "takes no more charges" in command(*words)
+    assert not (tmp_path / "new").exists()
+    assert path.read_bytes() == before
 
 
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")

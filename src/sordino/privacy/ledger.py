@@ -342,7 +342,13 @@ class Ledger:
 
     @classmethod
     def scratch(cls, like: Ledger | None) -> Ledger:
-        """A copy of a ledger in memory, or a new one, for what would be if it were charged."""
+        """A copy of a ledger in memory, or a new one, for what would be if it were charged.
+
+        Raises:
+            LedgerError: if it takes no more charges.
+        """
+        if like is not None:
+            storage.refuse_early(like.path, like.format)
         db = sqlite3.connect(":memory:", isolation_level=None)
         if like is None:
             storage.create(db)

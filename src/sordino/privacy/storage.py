@@ -79,17 +79,26 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
         harden(db, clock)
         form = recognise(db, path)
         if clock is None:
-            if not form.charged:
-                raise LedgerError(
-                    f"{path}: a ledger of format {form.meta['format']} of an early version, which "
-                    "can be read, verified and priced, and takes no more charges. Keep it, because "
-                    "its charges remain spent, and begin a new run with a new ledger"
-                )
+            refuse_early(path, form)
             durable(db)
         return db, form
     except BaseException:
         db.close()
         raise
+
+
+def refuse_early(path: Path, form: LedgerFormat) -> None:
+    """Refuse a ledger to which this version adds no charges.
+
+    Raises:
+        LedgerError: saying what can be done with it.
+    """
+    if not form.charged:
+        raise LedgerError(
+            f"{path}: a ledger of format {form.meta['format']} of an early version, which can be "
+            "read, verified and priced, and takes no more charges. Keep it, because its charges "
+            "remain spent, and begin a new run with a new ledger"
+        )
 
 
 def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
