@@ -5,6 +5,7 @@ comparison are forks (tests/warm.py).
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,16 @@ def pytest_configure() -> None:
     """
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Give the memory back where all tests passed, at the end: modules that a test has registered
+    lie in its folder, and later tests read them again.
+    """
+    config: Any = session.config
+    if exitstatus == 0 and not hasattr(config, "workerinput") and not config.option.basetemp:
+        shutil.rmtree(config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,13 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that are tried again at once, and short farewells."""
     monkeypatch.setattr(site, "FIRST_PAUSE", 0.002)
     monkeypatch.setattr(site, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(server, "FAREWELL", 1.0)
+    monkeypatch.setattr(server, "FAREWELL", 3.0)
+
+
+@pytest.fixture
+def brief(swift: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A farewell that does not wait long for a site that never says that it has heard it."""
+    monkeypatch.setattr(server, "FAREWELL", 0.7)
 
 
 Makes = Callable[..., Federation]

@@ -121,6 +121,7 @@ def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
         assert rows(found, records.Joined)
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_run_waits_until_the_agreed_minimum_is_there(federate: Makes) -> None:
     found = federate("synchronous", minimum=2)
     found.start("server", found.names[0])
@@ -221,6 +222,7 @@ def test_who_comes_back_during_a_round_is_not_left_out_of_its_booking(federate: 
     assert found.kernels[-1].session.sites[1].ask is not None
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_connection_without_a_greeting_makes_nobody_present(federate: Makes) -> None:
     found = federate("synchronous", minimum=2)
     found.start()

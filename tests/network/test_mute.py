@@ -22,6 +22,8 @@ from sordino.network.transport import Lost
 
 from .conftest import Makes
 
+pytestmark = pytest.mark.usefixtures("brief")
+
 
 def soon(found: Federation, seconds: float) -> None:
     """Have everybody agree that answers come soon."""

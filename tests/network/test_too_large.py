@@ -33,6 +33,7 @@ from sordino.training.plausible import LONGEST
 from .conftest import Makes
 from .test_events_between_sites import ends as ends
 
+pytestmark = pytest.mark.usefixtures("brief")
 RAW = Raw(1e200, 1.0, np.zeros(21, np.float32))
 LARGE = 1.5e19  # of one number: its square is finite in float32
 PARTS = {
