@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.mechanisms.secure import client
 from sordino.mechanisms.secure.messages import (
     Delivered,
@@ -121,6 +121,22 @@ def test_keys_that_are_refused(change: Callable[[Game, Any], FromClient], why: s
     assert len(game.refused) == 1
     assert game.refused[0].startswith(why)
     assert 2 not in game.end().clients
+
+
+def test_keys_of_a_client_beyond_the_last_are_refused() -> None:
+    game = Game()
+    keys = game.says(2)
+    assert isinstance(keys, Keys)
+    client.check_keys(game.own, keys, lambda *given: True)
+    with pytest.raises(RemoteProtocolError, match="keys of round 1"):
+        client.check_keys(game.own, replace(keys, client=game.own.clients), lambda *given: True)
+
+
+@pytest.mark.parametrize("wrong", [{"bits": 0}, {"bits": 65}, {"dimension": 0}, {"round": 0}])
+def test_numbers_out_of_range_make_no_sum(wrong: dict[str, int]) -> None:
+    assert [setting(2, bits=bits).bits for bits in (1, 64)] == [1, 64]
+    with pytest.raises(StudyError, match=r"bits must lie in 1\.\.64; dimension and round"):
+        setting(2, **wrong)
 
 
 def test_keys_of_another_sum_are_refused() -> None:
