@@ -207,6 +207,28 @@ def test_a_comparison_tells_before_its_runs_and_does_not_run_what_lies_in_its_fo
 
 
 @pytest.mark.usefixtures("clean")
+def test_a_record_of_a_folder_runs_no_code_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run.json says where the code lies: beside the study, wherever that is."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    told("run", str(study(tmp_path)), "--out", str(run), "--quiet", *sets("model.name=logistic"))
+    text = (run / "study.toml").read_text()
+    method = '[method]\nname = "ali-dpfl"'
+    (run / "study.toml").write_text(text.replace(method, '[method]\nname = "own_evil:Method"'))
+    (run / "own_evil.py").write_text(EVIL)
+    about = json.loads((run / "run.json").read_text())
+    digest = hashlib.sha256(EVIL.encode()).hexdigest()
+    about["modules"] = {"own_evil": {"file": "run/own_evil.py", "sha256": digest, "beside": True}}
+    (run / "run.json").write_text(json.dumps(about))
+    with pytest.raises(StudyError, match=r"own_evil.*not run just to read a study"):
+        sordino.record(run)
+    with pytest.raises(SystemExit):
+        sordino.record(run, modules=run)
+
+
+@pytest.mark.usefixtures("clean")
 def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,6 +155,25 @@ def test_without_it_too_few_are_left_and_the_run_ends_with_the_reason(
     )
 
 
+def test_where_nobody_can_tell_who_is_to_blame_people_are_told_of_both(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares that do not open for one site void each sum, where all sites must be in it."""
+
+    def lies(found: Shares) -> Shares:
+        return msgspec.structs.replace(found, sealed=(bytes(SEALED), *found.sealed[1:]))
+
+    changes = ["privacy.honest=2", "privacy.fewest=4", "privacy.epsilon=1e6", "budget.rounds=2"]
+    found = federate("shared", changes, clients=4)
+    hostile(monkeypatch, found, _shares(lies))
+    found.start()
+
+    def told(site: str) -> set[str]:
+        return {each.what for each in read_incidents(found.server) if each.site == site}
+
+    found.until(lambda: "declined" in told("site-0") and "doubt" in told(HOSTILE))
+
+
 def test_a_site_that_is_slow_is_left_out_for_a_while_and_comes_back(
     federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

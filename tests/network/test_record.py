@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import math
 from collections.abc import Callable
@@ -237,7 +238,7 @@ def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> 
     path.write_text(json.dumps(table))  # JSON is YAML
     assert check.check(document.read(path), path, authority) == []
     forged = check.signed(document.read(path), sites[0].parent, "site")
-    with pytest.raises(LedgerError, match="which is a site"):
+    with pytest.raises(LedgerError, match="a record over all sites is the server's"):
         check.check(forged, path, authority)
     with pytest.raises(LedgerError, match="give --authority"):
         check.check(document.read(path), path, None)
@@ -318,3 +319,41 @@ def test_questions_are_a_file_to_fill_in(tmp_path: Path) -> None:
     refused = command.sordino(tmp_path, "record", ".", "--answers", "a.toml")
     assert refused.returncode == 2
     assert "no run folder" in refused.stderr or "sector must be one of" in refused.stderr
+
+
+WRITTEN: dict[str, tuple[Callable[[str], str], str]] = {
+    "a figure above it": (
+        lambda text: text.replace("\nepsilon:", "\nepsilon: 0.01\nepsilon:", 1),
+        "stands twice",
+    ),
+    "a merged one": (lambda text: "<<: {epsilon: 0.01}\n" + text, "or is merged"),
+    "no number": (lambda text: text.replace("\nepsilon:", "\nepsilon: .nan #", 1), "no guarantee"),
+    "no certificate": (
+        lambda text: (
+            text.partition("\nsignature:")[0] + "\nsignature: {certificate: '', signature: ''}\n"
+        ),
+        "cannot be read",
+    ),
+}
+
+
+def test_a_record_says_one_thing_to_people_and_programs(played: Played) -> None:
+    """Others read the first of two keys, and what is signed would be the last."""
+    path = _recorded(played) / "record.yaml"
+    whole = path.read_text()
+    for change, said in WRITTEN.values():
+        path.write_text(change(whole))
+        with pytest.raises((LedgerError, StudyError), match=said):
+            check.check(document.read(path), path, played[2])
+
+
+def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> None:
+    """A broker's certificate is of the server's kind."""
+    path = _recorded(played) / "record.yaml"
+    by = certificates.read_pair(played[2].parent, "authority")
+    made = certificates.certify(by, "broker", "server", dt.datetime.now(dt.UTC), host="x")
+    for name, content in zip(("broker.pem", "broker.key"), made.pem(), strict=True):
+        (path.parent / name).write_bytes(content)
+    signed = check.signed(document.read(path), path.parent, "broker")
+    with pytest.raises(LedgerError, match="broker has signed it"):
+        check.check(signed, path, played[2])

@@ -195,3 +195,31 @@ def test_a_server_that_lies_about_answers_has_nothing_booked(
     for name in found.names:
         with Ledger.open(found.folder(name) / "ledger.sqlite", readonly=True) as ledger:
             assert list(ledger.entries()) == []
+
+
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "client", "shared"])
+def test_a_site_that_is_put_back_after_the_end_learns_what_it_has_forgotten(
+    name: str, federate: Makes
+) -> None:
+    """The server ended long ago, and was started again to tell the end."""
+    found = federate(name, ["budget.updates=40"] if name == "asynchronous" else [])
+    site, copy = found.folder("site-1"), found.folder("site-1").with_name("copy")
+    found.start()
+    found.until(lambda: len(found.answers()["site-1"]) >= 2)
+    found.stop("site-1")
+    shutil.copytree(site, copy)
+    found.start("site-1")
+    found.wait()
+    spent = found.done.pop("site-1").spent
+    shutil.rmtree(site)
+    copy.rename(site)
+    found.net._mailbox = None
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    found.start("site-1")
+    found.wait()
+    with Ledger.open(site / "ledger.sqlite", readonly=True) as ledger:
+        booked = max(each.round + each.count - 1 for each in ledger.entries())
+    late = name == "asynchronous"  # its last answer may have come when the run had ended
+    assert booked >= max(found.answers()["site-1"]) - late
+    assert found.done["site-1"].spent >= 0.8 * spent  # an edge books ahead

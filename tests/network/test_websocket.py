@@ -12,15 +12,19 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.http11 import Request, Response
 from websockets.uri import parse_uri
 
 from federations import laid
@@ -30,7 +34,7 @@ from sordino.network.certificates import Revoked
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import Agreed
 from sordino.network.transport import Lost, Mailbox, Stranger
-from sordino.network.websocket import WebSocketHub, WebSocketLine
+from sordino.network.websocket import Beginning, WebSocketHub, WebSocketLine
 
 LIMIT = 100_000
 
@@ -452,3 +456,67 @@ def test_empty_pieces_of_a_frame_are_not_kept(opened: Open) -> None:
     found = [opened.mailbox.get(5) for _ in range(2)]
     assert found[1] is not None
     assert found[1].frame == b"whole"
+
+
+def test_while_the_list_of_revoked_certificates_cannot_be_read_sites_are_asked_to_come_again(
+    opened: Open,
+) -> None:
+    """As when somebody copies it: each site that speaks then is gone, and counted as gone."""
+    place = opened.laid.server / certificates.REVOKED
+    whole = place.read_bytes()
+    for half in (whole[:200], None):
+        line = opened.line()
+        place.unlink() if half is None else place.write_bytes(half)
+        line.send(b"frame")
+        with pytest.raises(Lost, match="cannot be read now"):
+            next(line.frames())
+        with pytest.raises(Lost, match="cannot be read now"):  # no Stranger, who stays away
+            opened.line()
+        place.write_bytes(whole)
+        opened.until(lambda: not opened.hub._open)
+        told = [opened.mailbox.get(5) for _ in range(2)]
+        assert [each and each.kind for each in told] == ["open", "closed"]
+    opened.line().close()
+
+
+def test_what_a_site_has_missed_is_sent_at_once_however_many_frames(opened: Open) -> None:
+    line = opened.line()
+    opened.until(lambda: opened.hub._there)
+    for number in range(1000):
+        opened.hub.send("site-0", b"%300d" % number)
+    came = line.frames()
+    assert [int(next(came)) for _ in range(1000)] == [*range(1000)]
+    assert not opened.named("slowly")
+    line.close()
+
+
+def test_a_server_sends_no_site_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could look which hosts and ports of the site's network answer."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(0.2)
+        port = elsewhere.getsockname()[1]
+
+        def redirects(
+            hub: WebSocketHub, connection: ServerConnection, request: Request
+        ) -> Response:
+            answer = connection.respond(HTTPStatus.FOUND, "")
+            answer.headers["Location"] = f"wss://127.0.0.1:{port}/"
+            return answer
+
+        monkeypatch.setattr(WebSocketHub, "_admit", redirects)
+        found = Open(laid(tmp_path, "synchronous"))
+        with pytest.raises(Lost, match="302"):
+            found.line()
+        with pytest.raises(TimeoutError):
+            elsewhere.accept()
+        found.hub.close()
+
+
+def test_pieces_of_a_frame_cost_no_more_than_their_bytes() -> None:
+    beginning = Beginning(1_000_000)
+    tracemalloc.start()
+    for number in range(100_000):
+        assert beginning.add(b"%02d" % (number % 100))
+    assert tracemalloc.get_traced_memory()[0] < 2 * 200_000
+    tracemalloc.stop()
+    assert len(beginning.take()) == 200_000

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from sordino.base.errors import StudyError
+from sordino.base.modules import nothing_new
 from sordino.core.files import said_clearly
 from sordino.deployment import attacked, check, document, facts, page, questions
 from sordino.deployment.document import Record
@@ -41,13 +43,31 @@ def record(
             folder keeps (``sordino network proof --keep``).
         audit: what ``sordino audit --json`` printed.
         out: where both files go; the run folder unless given.
-        modules: where modules lie that the study names, if they were moved.
+        modules: where modules lie that the study names; their code is run then. Without it, no code
+            is run that a folder names.
 
     Raises:
         StudyError: if something is missing or cannot be read.
         LedgerError: if the run has not ended, or a proof does not hold.
     """
-    folder, where = Path(folder), Path(out) if out is not None else Path(folder)
+    with nullcontext() if modules is not None else nothing_new():
+        made = _made(Path(folder), answers, kit, proofs_of, modules, audit)
+    where = Path(out or folder)
+    with said_clearly(where):
+        where.mkdir(parents=True, exist_ok=True)
+    document.write(made, where / NAME)
+    page.write(made, where / PAGE)
+    return made
+
+
+def _made(
+    folder: Path,
+    answers: Path | str | None,
+    kit: Path | str | None,
+    proofs_of: Sequence[Path | str],
+    modules: Path | str | None,
+    audit: Path | str | None,
+) -> Record:
     home = Path(kit) if kit is not None else folder.resolve().parent
     agreed = Agreed(home) if kit is not None or (home / AGREEMENT).is_file() else None
     if proofs_of and agreed is None:
@@ -67,8 +87,4 @@ def record(
         kind = "server" if (home / "server.pem").is_file() else "site"
         made = check.signed(made, home, kind)
         check.check(made, folder / NAME, authority)
-    with said_clearly(where):
-        where.mkdir(parents=True, exist_ok=True)
-    document.write(made, where / NAME)
-    page.write(made, where / PAGE)
     return made

@@ -208,7 +208,8 @@ def _imported(place: str) -> ModuleType:
     if _closed.get() and top not in _told and top not in OURS:
         where = "" if found is None or found.file is None else f" ({found.file})"
         raise StudyError(
-            f"it names the module {top}{where}, whose code is not run just to read a study"
+            f"it names the module {top}{where}, whose code is not run just to read a study (only "
+            f"{OPTION} FOLDER, where a command has it, does that)"
         )
     if found is not None and top not in _told:
         _say(found)

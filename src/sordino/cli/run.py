@@ -139,7 +139,11 @@ def record(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run.")] = None,
     modules: Annotated[
-        Path | None, typer.Option(help="Folder of the modules that the study names, if moved.")
+        Path | None,
+        typer.Option(
+            help="Folder of the modules that the study names. This runs their code; without the "
+            "option no code of a run folder runs."
+        ),
     ] = None,
     questions: Annotated[
         bool, typer.Option("--questions", help="Print the questions as a file to fill in.")

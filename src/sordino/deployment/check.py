@@ -6,6 +6,7 @@ import base64
 import binascii
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -154,14 +155,16 @@ def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str
     ):
         yield "the certificate of who signed it is revoked"
     name = certificates.common_name(certificate)
-    single = [each.name for each in record.sites] == [name]
-    if certificates.of_site(certificate) and not (name == SERVER or single):
-        yield f"{name} has signed it, which is a site: a record over all sites is the server's"
+    single = [each.name for each in record.sites] == [name] and certificates.of_site(certificate)
+    if name != SERVER and not single:
+        yield f"{name} has signed it, and a record over all sites is the server's"
 
 
 def signer(record: Record) -> str:
-    """Return who has signed a record that was checked; empty if nobody."""
+    """Return who has signed a record, as it says; empty if nobody, or if that cannot be read."""
     if record.signature is None:
         return ""
-    pem = record.signature.certificate.encode()
-    return certificates.common_name(x509.load_pem_x509_certificate(pem))
+    with suppress(ValueError):
+        pem = record.signature.certificate.encode()
+        return certificates.common_name(x509.load_pem_x509_certificate(pem))
+    return ""

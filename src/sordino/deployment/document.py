@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -248,6 +249,8 @@ def odds(epsilon: float | None) -> tuple[Odds, ...]:
     if epsilon is None:
         return ()
     gain = math.exp(min(epsilon, 700.0))
+    if not math.isfinite(gain):  # of what is no number
+        return ()
     after = (before * gain / (1.0 - before + before * gain) for before in PRIORS)
     return tuple(Odds(p, math.ceil(1e4 * q) / 1e4) for p, q in zip(PRIORS, after, strict=True))
 
@@ -272,7 +275,16 @@ def write(record: Record, path: Path) -> None:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
-    """Reads YAML without aliases, by which a short text stands for a huge one."""
+    """Reads YAML without aliases, by which a short text stands for a huge one, and without a key
+    that stands twice in a table or is merged into it: people and other programs read the first one,
+    and what is signed would be the last.
+    """
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        for key, times in Counter(str(each.value) for each, _ in node.value).items():
+            if times > 1 or key == "<<":
+                raise yaml.YAMLError(f"the key {key[:80]!r} stands twice, or is merged")
+        return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -11,10 +11,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from sordino.base.errors import StudyError
 
 HOSTS = ("127.0.0.1", "localhost")
+MOST, SILENT = 64, 10.0
+"""Connections at once, and seconds in which one says what it asks for, or takes what it is sent:
+every user of the machine can connect.
+"""
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {scripts}; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -81,6 +86,20 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a stream ends with its reader
 
+    def __init__(self, *given: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST)
+        super().__init__(*given)
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        """Take no more connections than :data:`MOST`: each is a descriptor of the run's process."""
+        return self._free.acquire(blocking=False)
+
+    def process_request_thread(self, *given: Any) -> None:
+        try:
+            super().process_request_thread(*given)
+        finally:
+            self._free.release()
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that was closed is nothing to report."""
         if not isinstance(sys.exception(), OSError):
@@ -89,6 +108,8 @@ class _Server(ThreadingHTTPServer):
 
 def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT
+
         def do_GET(self) -> None:  # the library's name
             host = self.headers.get("Host") or ""
             origin = self.headers.get("Origin")

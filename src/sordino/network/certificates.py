@@ -12,7 +12,6 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -212,17 +211,20 @@ class Revoked:
         self(0)
 
     def __call__(self, serial: int) -> bool:
-        """Return whether the certificate with this number is revoked; all are, while the list
-        cannot be read.
+        """Return whether the certificate with this number is revoked.
+
+        Raises:
+            StudyError: while the list cannot be read.
         """
-        with suppress(OSError):
+        try:
             found = os.stat(self._path)  # for every frame: a Path would take longer than the call
-            stamp = (found.st_mtime_ns, found.st_ino)
-            if stamp != self._stamp:
-                self._serials = read_revoked(self._folder, REVOKED, self._trusted)
-                self._stamp = stamp
-            return serial in self._serials
-        return True
+        except OSError as error:
+            raise StudyError(f"{self._path}: cannot be read ({error.strerror})") from error
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp != self._stamp:
+            self._serials = read_revoked(self._folder, REVOKED, self._trusted)
+            self._stamp = stamp
+        return serial in self._serials
 
 
 def common_name(certificate: x509.Certificate) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
@@ -38,11 +39,32 @@ from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL, Journal, kept_tokens
 from sordino.network.transport import Hub, Mailbox, OpensHub
 from sordino.privacy import Budget, Event, LedgerSession
+from sordino.privacy import decode as event_of
+from sordino.privacy import encode as written
 
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 LAST = "farewell.bin"
-"""Last message to every site, for those that were away then."""
+"""The file of a :class:`Farewell`."""
+
+
+class Farewell(msgspec.Struct, frozen=True, tag="farewell", tag_field="kind"):
+    """Last message to every site, for those that were away then; and what a site is told that has
+    forgotten a part of what it did, because its folder was put back from an older copy.
+
+    Attributes:
+        answered: number of the last task that a site has answered, where that is no secret.
+        rounds: that were charged to everybody, and their events, as the ledger writes them.
+    """
+
+    bye: frames.Bye
+    answered: dict[int, int] = {}
+    rounds: tuple[tuple[int, str], ...] = ()
+
+
+_last: msgspec.msgpack.Decoder[Farewell | frames.Bye] = msgspec.msgpack.Decoder(
+    Farewell | frames.Bye
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +185,31 @@ def farewell(folder: Path, options: ServerOptions, seconds: float = FAREWELL) ->
         StudyError: if the folder's run has not ended.
     """
     try:
-        bye = frames.to_site(read_below(folder, LAST, most=GIB))
+        last = _last.decode(read_below(folder, LAST, most=GIB))
     except FileNotFoundError:
         raise StudyError(f"{folder}: this run has not ended yet") from None
+    except msgspec.MsgspecError as error:
+        raise StudyError(f"{folder / LAST}: this is no farewell ({error})") from error
     (folder / JOURNAL).unlink(missing_ok=True)
-    if not isinstance(bye, frames.Bye):
-        raise StudyError(f"{folder / LAST}: this is no farewell")
-    dimension, mailbox = len(bye.model) // 4, Mailbox()
+    if isinstance(last, frames.Bye):  # of a version before
+        last = Farewell(last)
+    dimension, mailbox = len(last.bye.model) // 4, Mailbox()
     run = str(known(reading.load(folder).about.run))
     with closing(options.opens(frames.limit(dimension), mailbox)) as hub:
         session = ServerSession(
-            hub, mailbox, options.agreed, dimension=dimension, run=run, noted=options.noted
+            hub,
+            mailbox,
+            options.agreed,
+            dimension=dimension,
+            run=run,
+            noted=options.noted,
+            owed=lambda site, after: [
+                (number, event_of(event)) for number, event in last.rounds if number > after
+            ],
         )
-        return session.bye(bye, seconds)
+        for site, number in last.answered.items():
+            session.answered(site, number)
+        return session.bye(last.bye, seconds)
 
 
 def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
@@ -279,7 +313,12 @@ class ServerRun:
 
         def ends(moment: Snapshot) -> None:
             """A server that is killed before the end itself is kept can still tell the sites."""
-            replace_file(self.folder / LAST, frames.encode(_bye(moment, world.hands_out)))
+            last = Farewell(
+                _bye(moment, world.hands_out),
+                dict(session.answers()),
+                tuple((each, written(event)) for each, event in self._owed(world, 0, 0)),
+            )
+            replace_file(self.folder / LAST, msgspec.msgpack.encode(last), mode=0o600)
 
         summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
         # The aggregator replays its noise, which must not meet other inputs than before.

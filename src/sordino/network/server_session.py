@@ -498,6 +498,8 @@ class ServerSession:
         if isinstance(said, frames.Hello):
             return self._hello(site, said)
         if self._bye:
+            if isinstance(said, frames.Refuse) and said.number:
+                return None  # of a round that it owed: it is told the end all the same
             if isinstance(said, frames.Refuse):
                 self.note(site, "declined", f"the end: {said.why}")
             return Heard("stop", site) if isinstance(said, frames.Done | frames.Refuse) else None
@@ -547,6 +549,10 @@ class ServerSession:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
+        for number, fact in self._owed(site, said.booked):
+            standing.books.setdefault(number, self._booking(site, number, fact))
+        for _, frame in sorted(standing.books.items()):
+            self._send(site, frame)
         if self._bye:
             self._send(site, self._bye)
             return None
@@ -557,10 +563,6 @@ class ServerSession:
             if self._tokens.prove_later(name, known, said, bridged):
                 standing.ask = None
                 self._more.append(Heard("ahead", site, number=said.task[0]))
-        for number, fact in self._owed(site, said.booked):
-            standing.books.setdefault(number, self._booking(site, number, fact))
-        for _, frame in sorted(standing.books.items()):
-            self._send(site, frame)
         if standing.ask is not None:
             self._send(site, standing.ask.frame)
         if standing.step is not None:

@@ -253,7 +253,8 @@ class SiteSession:
             return
         match found:
             case frames.Welcome(run, answered):
-                self._welcome(run, answered)
+                if not self.welcomed:  # each is a line for people
+                    self._welcome(run, answered)
             case frames.Reject(why):
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
             case frames.Book(number, event, seal):

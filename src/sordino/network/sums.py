@@ -249,13 +249,21 @@ class Sums:
             self._void(self.sum.blamed())
 
     def _void(self, blamed: Iterable[int]) -> None:
-        """Count a void sum: whoever takes no step of it costs the others what they have booked."""
+        """Count a void sum: whoever takes no step of it costs the others what they have booked. If
+        that is because of shares, their dealer may be to blame instead: people are told.
+        """
         assert self.sum is not None
         self.voids += 1
         for site in blamed:
             self._session.note(site, "shares", "its shares are to blame for a void sum")
             self.failures[site] += 1
-        self.late({*self.sum.missing(self.tasks.keys())} - {*blamed})
+        missing = {*self.sum.missing(self.tasks.keys())}
+        doubted = {dealer for one, dealer in self.sum.doubts if one in missing} - {*blamed}
+        for site in sorted(doubted):
+            self._session.note(
+                site, "doubt", "a site that voids a sum says: its shares do not open"
+            )
+        self.late(missing - {*blamed})
 
     def late(self, sites: Iterable[int]) -> None:
         """Count a missed step of the open sum, once for each of these sites."""

@@ -18,7 +18,8 @@ one (``https_proxy``).
 #   connection, which stops reading when it holds IN_HAND. It goes on only once it holds none: TLS
 #   of a peer that has ended hands over the rest when reading goes on, and drops what comes after
 #   another stop.
-# * Frames out. A connection holds QUEUED of them; a site that reads slower than that is cut off,
+# * Frames out. A connection holds QUEUED of them, or SHORT bytes of shorter ones; a site that reads
+#   slower than that is cut off,
 #   and so is one that sends pings and does not read the answers.
 # * Pieces. A long frame goes out in pieces of PIECE, so that pings pass between two of them. Empty
 #   ones count for no limit and would add up, so they are not kept.
@@ -59,8 +60,10 @@ from sordino.network.transport import Event, Lost, Mailbox, Stranger
 BEAT = 2.5
 """Seconds between two pings; three times as long without a byte ends a connection."""
 OPENING, CLOSING = 5.0, 2.0
-QUEUED = 64
-"""Frames that wait for a site; with more it reads too slowly, and is cut off."""
+QUEUED, SHORT = 64, 1 << 24
+"""Frames that wait for a site, or bytes of more frames: a site that comes back is told at once of
+each round that it has missed. With more of both it reads too slowly, and is cut off.
+"""
 IN_HAND = 4
 """Pieces of frames that have come on one connection, beyond which it is not read: each may be as
 long as a frame.
@@ -80,6 +83,7 @@ STRANGERS = 32
 DESCRIPTORS = 65536
 """Files and connections of a server at most; handshakes get half of those that there are."""
 _REFUSED = 4403
+IS_REVOKED = "its certificate is revoked"
 NOT_YET = 9
 """OpenSSL's number of the error that a certificate is not valid yet."""
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
@@ -239,7 +243,8 @@ class _ToSite(_Watched, ServerConnection):
     def __init__(self, hub: WebSocketHub, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._hub = hub
-        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
+        self.waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._held = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -257,10 +262,11 @@ class _ToSite(_Watched, ServerConnection):
 
     def put(self, frame: bytes) -> None:
         """Send a frame, once those before it have gone."""
-        try:
-            self.waiting.put_nowait(frame)
-        except asyncio.QueueFull:
+        if self.waiting.qsize() >= QUEUED and self._held + len(frame) > SHORT:
             self._slow()
+            return
+        self._held += len(frame)
+        self.waiting.put_nowait(frame)
 
     def _slow(self) -> None:
         self._hub.refused(self.name, "it reads too slowly")
@@ -270,7 +276,9 @@ class _ToSite(_Watched, ServerConnection):
         """Send what is put, until the connection ends."""
         with suppress(ConnectionClosed):
             while True:
-                await self.give(await self.waiting.get())
+                frame = await self.waiting.get()
+                self._held -= len(frame)
+                await self.give(frame)
                 self.waiting.task_done()
 
 
@@ -414,9 +422,10 @@ class WebSocketHub:
         if name not in self._sites:
             self.refused(name, "its certificate is of no site of this federation")
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
-        if self._barred(connection.serial):
-            self._refuse_revoked(name)
-            return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
+        if why := self._turned_away(connection.serial):
+            status = HTTPStatus.FORBIDDEN if why == IS_REVOKED else HTTPStatus.SERVICE_UNAVAILABLE
+            self._gone(name, why)
+            return connection.respond(status, f"{why}\n")
         connection.there = request.headers.get(BEGUN, "")
         beginning = self._beginnings.get(name, Beginning(self.limit)).next()
         self._beginnings[name] = connection.beginning = beginning
@@ -431,38 +440,58 @@ class WebSocketHub:
         if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
             self.refused(connection.name, "it does not open a WebSocket as one does")
 
-    def _refuse_revoked(self, name: str) -> None:
-        why = "its certificate is revoked"
+    def _turned_away(self, serial: int) -> str:
+        """Return why the site with this certificate is heard no more; empty where it is heard.
+        While the list cannot be read, as when it is being copied, nobody is.
+        """
+        try:
+            return IS_REVOKED if self._barred(serial) else ""
+        except StudyError:
+            return "the list of revoked certificates cannot be read now"
+
+    def _gone(self, name: str, why: str) -> None:
+        """Tell of a site that is heard no more, for this reason."""
         self.refused(name, why)
-        self._mailbox.put(Event("barred", name, 0, why.encode()))
+        if why == IS_REVOKED:
+            self._mailbox.put(Event("barred", name, 0, why.encode()))
 
     async def _serve(self, connection: _ToSite) -> None:
         """Hear an open connection to its end. It replaces an earlier one of the same site."""
-        name, number, revoked = connection.name, next(self._numbers), False
+        name, number, why = connection.name, next(self._numbers), ""
         if name in self._there:  # a site that came back before its end was noticed
             self._there[name].transport.abort()
         self._there[name], self._open = connection, self._open + 1
         self._mailbox.put(Event("open", name, number))
         writing = self._thread.loop.create_task(connection.write())
         try:
-            while not revoked:
+            while not why:
                 frame = await connection.take()
                 while self._mailbox.full(name) and not self._closing:
                     await asyncio.sleep(HELD)
-                revoked = self._barred(connection.serial)
-                if not revoked:
+                why = self._turned_away(connection.serial)
+                if not why:
                     self._mailbox.put(Event("frame", name, number, frame))
-            await connection.close(_REFUSED, "this certificate is revoked")
+            await connection.close(_REFUSED, why)
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
                 self.refused(name, f"a frame of more than {self.limit} bytes")
-        writing.cancel()
-        self._open -= 1
-        if self._there.get(name) is connection:
-            del self._there[name]
-        self._mailbox.put(Event("closed", name, number))
-        if revoked:
-            self._refuse_revoked(name)
+        finally:
+            writing.cancel()
+            self._open -= 1
+            if self._there.get(name) is connection:
+                del self._there[name]
+            self._mailbox.put(Event("closed", name, number))
+            if why:
+                self._gone(name, why)
+
+
+class _Connect(connect):
+    """Goes where it is told to by the agreement, and nowhere else: a server that redirects a site
+    could look which hosts and ports of the site's own network answer.
+    """
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 class WebSocketLine:
@@ -516,7 +545,7 @@ class WebSocketLine:
     async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> _ToServer:
         uri, named = f"wss://{address}/", urllib.request.getproxies()
         bypassed = urllib.request.proxy_bypass(urlsplit(uri).hostname or "")
-        line = await connect(
+        line = await _Connect(
             uri,
             additional_headers=self.beginning.header,
             proxy=None if bypassed else named.get("wss") or named.get("https"),

@@ -22,7 +22,8 @@ from sordino.base.files import MIB
 from sordino.core import records
 from sordino.core.records import Round
 from sordino.core.run.reading import load
-from sordino.live.loopback import Loopback
+from sordino.live import loopback
+from sordino.live.loopback import Answer, Loopback
 from sordino.live.view import Follower, Live, Site, events, view
 
 SECRET = 90210
@@ -303,3 +304,24 @@ def test_names_of_any_bytes_are_listed_and_no_page_leads_to_another_host(run: Pa
     assert site("/odd%FF").place == "/odd%FF/"
     assert site("/odd%FF/").place == "/odd%FF/report"
     assert site("//odd%FF/").place == "/odd%FF/report"  # two slashes would begin a host's name
+
+
+def test_connections_that_say_nothing_cost_a_run_no_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every user of the machine can connect."""
+    monkeypatch.setattr(loopback, "MOST", 5)
+    monkeypatch.setattr(loopback, "SILENT", 0.5)
+    served = Loopback(0, lambda path: Answer(b"there"))
+    port = served.address.rstrip("/").rpartition(":")[2]
+    before = len(os.listdir("/proc/self/fd"))
+    idle = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(40)]
+    time.sleep(0.3)
+    assert len(os.listdir("/proc/self/fd")) <= before + 40 + 5
+    time.sleep(0.6)  # they are closed now
+    asks = http.client.HTTPConnection("127.0.0.1", int(port), timeout=5)
+    asks.request("GET", "/")
+    assert asks.getresponse().read() == b"there"
+    for each in idle:
+        each.close()
+    served.close()
