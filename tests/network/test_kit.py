@@ -456,7 +456,7 @@ def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> Non
     status.conclude(tmp_path, 3, 0.5, "the round budget is used up")
     found = federation.read(tmp_path)
     assert (found.number, found.ended) == (3, "the round budget is used up")
-    assert (found.sites[0].epsilon, found.sites[0].asked) == (0.5, None)
+    assert (found.sites[0].epsilon, found.sites[0].asked) == (0.4, None)  # its own, not the run's
 
 
 def test_a_kit_does_not_say_where_a_ledger_is_kept(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def test_the_status_says_who_is_waited_for(
     monkeypatch.setattr(kernels, "SLOW", 0.0)
     found = federate("synchronous", minimum=2)
     said: list[str] = []
-    reporter = Reporter(
+    # it asks the server's ledger, in the server's thread
+    found.told = Reporter(
         found.server, Agreed(found.laid.server), Incidents(found.server), log_to(said.append)
     )
     found.start("server")
@@ -108,10 +109,7 @@ def test_the_status_says_who_is_waited_for(
         waiting = federation.read(found.server).waiting or ""
         return [waiting] if "site-1 (task 1, since " in waiting else []
 
-    kernel = found.kernels[-1]
-    found.until(lambda: 0 not in kernel.state.waiting)
-    reporter(kernel)
-    assert "site-0" not in waits()[0]
+    found.until(lambda: waits() and "site-0" not in waits()[0])
     assert any("waiting for an answer of" in each for each in said)
 
 

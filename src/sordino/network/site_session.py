@@ -335,7 +335,7 @@ class SiteSession:
             return frames.Say(number, kept.answer)
         if self._ahead is not None and number <= self._ahead.lost:
             return self._refuse(number, FORGOTTEN, "forgotten")
-        if kept.unpaid >= MOST_UNPAID:
+        if kept.refusals >= MOST_UNPAID:
             return self._unpaid(number)
         try:
             task = self._task(number, body)
@@ -479,7 +479,7 @@ class SiteSession:
 
     def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
-        if self.answers.kept.unpaid >= MOST_UNPAID:
+        if self.answers.kept.refusals >= MOST_UNPAID:
             return self._unpaid(number)
         try:
             effect = Book(number, fact_of(event))
@@ -510,10 +510,10 @@ class SiteSession:
         """
         kept = self.answers.kept
         if isinstance(refusal, BudgetExceeded):
-            kept = msgspec.structs.replace(kept, unpaid=kept.unpaid + 1)
+            kept = msgspec.structs.replace(kept, unpaid=kept.refusals + 1)
             self.answers.keep(kept)
         why = "" if refusal is None else str(refusal)
-        if kept.unpaid >= MOST_UNPAID:
+        if kept.refusals >= MOST_UNPAID:
             why += (
                 f" This site has refused {MOST_UNPAID} times what its budget does not pay for, and "
                 "takes no further part in this run: else the server could find out how much is left"

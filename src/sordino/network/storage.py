@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
@@ -293,7 +294,7 @@ class Kept(msgspec.Struct, frozen=True):
              with the server's seals.
         begun: round of the last secure sum that it has sent keys for. Its secrets are in memory
             alone (:mod:`~sordino.network.secure_client`).
-        unpaid: how often it has refused what its budget does not pay for.
+        unpaid: how often it has refused what its budget does not pay for, if it has.
     """
 
     run: str = ""
@@ -305,7 +306,12 @@ class Kept(msgspec.Struct, frozen=True):
     asked: tuple[int, bytes] = (0, b"")
     due: tuple[int, bytes] = (0, b"")
     begun: int = 0
-    unpaid: int = 0
+    unpaid: int | UnsetType = UNSET
+
+    @property
+    def refusals(self) -> int:
+        """How often it has refused what its budget does not pay for."""
+        return self.unpaid or 0
 
 
 _kept = msgspec.msgpack.Decoder(Kept)
@@ -366,7 +372,7 @@ class AnswerStore:
         """The run is over: no answer is asked for again, and none is left on the disk; nor, where
         it is a ``secret`` who takes part, which task was the last one, or how often was written.
         """
-        own = msgspec.structs.replace(self.kept, answer=None, unpaid=0)
+        own = msgspec.structs.replace(self.kept, answer=None, unpaid=UNSET)
         if secret:  # a task of any booked round is past now
             number = max(own.number, own.booked)
             own = msgspec.structs.replace(own, number=number, task="", asked=(0, b""), sent=None)
