@@ -31,10 +31,7 @@ AUTHORITY_DAYS = 3650
 REVOKED = "revoked.pem"
 Kind = Literal["server", "site"]
 T = TypeVar("T")
-COPY = (
-    ". Copy the whole kit again; or, if it is one without keys, certificate and key of an earlier "
-    "kit of this authority"
-)
+COPY = ". Copy the whole kit again, or certificate and key of an earlier kit of this authority"
 _SKEW = dt.timedelta(minutes=5)
 
 
@@ -181,10 +178,7 @@ def read_certificate(folder: Path, name: str) -> x509.Certificate:
     Raises:
         StudyError: if it is missing or none.
     """
-    remedy = (
-        ". Copy the whole kit again, or certificate and key of an earlier kit of this authority"
-    )
-    return _read(folder, name, x509.load_pem_x509_certificate, "certificate", remedy)
+    return _read(folder, name, x509.load_pem_x509_certificate, "certificate", COPY)
 
 
 def read_pair(folder: Path, name: str) -> Pair:

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from sordino.privacy.event import (
@@ -71,38 +71,42 @@ Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
 
 
+def _inside(event: Event, change: Callable[[Event], Event]) -> Event:
+    """A composition of events, each of them changed; another event as it is."""
+    match event:
+        case Composed(events=events):
+            return Composed(tuple(map(change, events)))
+        case Repeated(event=inside, count=count):
+            return Repeated(change(inside), count)
+        case Selected(event=inside, trials=trials):
+            return Selected(change(inside), trials)
+        case _:
+            return event
+
+
+def _sample(event: PoissonSampled) -> tuple[float, Event]:
+    """Rate and event of a sample; a sample of a sample is a smaller sample."""
+    rate, inside = event.sampling_rate, event.event
+    while isinstance(inside, PoissonSampled):
+        rate, inside = rate * inside.sampling_rate, inside.event
+    return rate, inside
+
+
 def whole(event: Event) -> Event:
     """The event of one unit, as a fact of whole releases: of several units it can bound those that
     were drawn. :func:`bare` is its inverse.
     """
-    match event:
-        case PoissonSampled(sampling_rate=rate, event=inside):
-            while isinstance(inside, PoissonSampled):  # a sample of a sample is a smaller sample
-                rate, inside = rate * inside.sampling_rate, inside.event
-            return event if isinstance(inside, Chosen) else SampledRows(rate, 1, inside)
-        case Composed(events=events):
-            return Composed(tuple(map(whole, events)))
-        case Repeated(event=inside, count=count):
-            return Repeated(whole(inside), count)
-        case Selected(event=inside, trials=trials):
-            return Selected(whole(inside), trials)
-        case _:
-            return event
+    if not isinstance(event, PoissonSampled):
+        return _inside(event, whole)
+    rate, inside = _sample(event)
+    return event if isinstance(inside, Chosen) else SampledRows(rate, 1, inside)
 
 
 def bare(event: Event) -> Event:
     """The event of one unit as it is booked."""
-    match event:
-        case SampledRows(sampling_rate=rate, rows=1, event=inside):
-            return PoissonSampled(rate, inside)
-        case Composed(events=events):
-            return Composed(tuple(map(bare, events)))
-        case Repeated(event=inside, count=count):
-            return Repeated(bare(inside), count)
-        case Selected(event=inside, trials=trials):
-            return Selected(bare(inside), trials)
-        case _:
-            return event
+    if isinstance(event, SampledRows) and event.rows == 1:
+        return PoissonSampled(event.sampling_rate, event.event)
+    return _inside(event, bare)
 
 
 def of_rows(event: Event, rows: int) -> Event:
@@ -128,13 +132,10 @@ def grouped(event: Event, size: int) -> Event:
             )
         case Pure(epsilon=epsilon):
             return Pure(epsilon=math.nextafter(epsilon * size, math.inf) if epsilon else 0.0)
-        case Composed(events=events):
-            return Composed(tuple(grouped(inside, size) for inside in events))
-        case Repeated(event=inside, count=count):
-            return Repeated(grouped(inside, size), count)
-        case PoissonSampled(sampling_rate=rate, event=inside):
-            while isinstance(inside, PoissonSampled):  # a sample of a sample is a smaller sample
-                rate, inside = rate * inside.sampling_rate, inside.event
+        case Composed() | Repeated() | Selected():
+            return _inside(event, lambda inside: grouped(inside, size))
+        case PoissonSampled():
+            rate, inside = _sample(event)
             met = 1.0 if rate == 1.0 else -math.expm1(size * math.log1p(-rate))
             return PoissonSampled(min(1.0, met * (1.0 + 1e-12)), grouped(inside, size))
         case Chosen():
@@ -144,8 +145,6 @@ def grouped(event: Event, size: int) -> Event:
             )
         case Grouped(event=inside, size=before):
             return Grouped(inside, before * size)
-        case Selected(event=inside, trials=trials):
-            return Selected(grouped(inside, size), trials)
     raise TypeError(f"no group of {event!r} is known")
 
 
